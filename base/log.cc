@@ -17,9 +17,9 @@ LogSink& Sink() {
 
 void InstallLogSink(LogSink sink) { Sink() = std::move(sink); }
 
-void LogLine(LogLevel level, std::string_view line) {
+void LogLine(LogLevel level, std::string_view line, const LogFields& fields) {
   if (Sink()) {
-    Sink()(level, line);
+    Sink()(level, line, fields);
   } else if (level != LogLevel::kDebug) {
     std::fprintf(stderr, "foredraft: %s\n", VisibleText(line).c_str());
   }

@@ -183,8 +183,10 @@ absl::Status Daemon::Load(StartObserver& observer) {
   if (config_.kv_cache_config.max_tokens == 0) {
     const int blocks = ranks_->facts().block_count - 1;
     const int tokens_per_block = BlockTokens(config_, model_);
-    Log(LogLevel::kInfo, "cache    %d blocks x %d tokens = %d tokens", blocks, tokens_per_block,
-        int64_t{blocks} * tokens_per_block);
+    const int64_t tokens = int64_t{blocks} * tokens_per_block;
+    LogLine(LogLevel::kInfo,
+            absl::StrFormat("cache    %d blocks x %d tokens = %d tokens", blocks, tokens_per_block, tokens),
+            {{"blocks", blocks}, {"tokens_per_block", tokens_per_block}, {"cache_tokens", tokens}});
   }
 
   const steady_clock::time_point warm_up_start = steady_clock::now();
@@ -304,8 +306,8 @@ absl::Status Daemon::Restart(const absl::Status& lost) {
     }
     frontend_->Resume();
     Apply(reloader_->current());
-    Log(LogLevel::kInfo, "serving again after %.1f s",
-        std::chrono::duration<double>(steady_clock::now() - start).count());
+    const double seconds = std::chrono::duration<double>(steady_clock::now() - start).count();
+    LogLine(LogLevel::kInfo, absl::StrFormat("serving again after %.1f s", seconds), {{"seconds", seconds}});
     return absl::OkStatus();
   }
   ranks_down_ = true;
@@ -318,8 +320,10 @@ absl::Status Daemon::Drain() {
   constexpr auto kTick = std::chrono::milliseconds(50);  // bounds the reaction to a second RequestDrain
   std::unique_lock<std::mutex> lock(mutex_);
   const steady_clock::time_point deadline = steady_clock::now() + std::chrono::seconds(drain_timeout_s_);
-  Log(LogLevel::kInfo, "draining: %d calls open, they may take %d s", frontend_->open_calls(),
-      drain_timeout_s_);
+  const int open_calls = frontend_->open_calls();
+  LogLine(LogLevel::kInfo,
+          absl::StrFormat("draining: %d calls open, they may take %d s", open_calls, drain_timeout_s_),
+          {{"open_calls", open_calls}, {"drain_timeout_s", drain_timeout_s_}});
   bool finished = false;
   while (!finished && drain_requests_ < 2 && steady_clock::now() < deadline) {
     lock.unlock();
@@ -337,7 +341,9 @@ absl::Status Daemon::Drain() {
   frontend_->Shutdown();
   if (!ranks_down_) ranks_->Stop();
   if (cut_short > 0) {
-    Log(LogLevel::kWarning, "the drain ended before %d calls did: they were cut short", cut_short);
+    LogLine(LogLevel::kWarning,
+            absl::StrFormat("the drain ended before %d calls did: they were cut short", cut_short),
+            {{"calls_cut_short", cut_short}});
   }
   return absl::OkStatus();
 }

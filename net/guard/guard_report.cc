@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "base/log.h"
 
 namespace foredraft {
@@ -56,7 +57,10 @@ void GuardReport::Record(GuardEvent event, const std::string& peer, Time now) {
     line.next = now + kLinePeriod;
     count = std::exchange(line.count, 0);
   }
-  Log(LogLevel::kWarning, "connections %s; %d since the last such line, peer %s", Reason(event), count, peer);
+  const std::string reason = Reason(event);
+  LogLine(LogLevel::kWarning,
+          absl::StrFormat("connections %s; %d since the last such line, peer %s", reason, count, peer),
+          {{"reason", reason}, {"connections", count}, {"peer", peer}});
 }
 
 bool GuardReport::TakeFlood() {

@@ -37,6 +37,12 @@ SteadyTime DeadlineOf(SteadyTime arrival, const CallContext& context, std::optio
 constexpr size_t kShortInputBytes = 4096;
 constexpr size_t kMessageBytes = 64;  // that a message of a chat is worth, besides its content
 
+// What the answer says beside its tokens.
+void Label(CallContext& context, const std::string& id, const std::optional<TraceContext>& trace) {
+  context.SetRequestId(id);
+  if (trace.has_value()) context.SetTraceParent(trace->Header());
+}
+
 }  // namespace
 
 size_t TextBytes(const PromptInput& input) {
@@ -173,8 +179,9 @@ void Admission::Refuse(const std::string& request_id, const absl::Status& status
                        const std::shared_ptr<GenerationCall>& call) {
   metrics_.RecordRejected();
   const std::string id = PrintableId(request_id.empty() ? MakeRequestId() : request_id);
-  LogRefusal(id, call->context().peer(), status);
-  call->context().SetRequestId(id);
+  const std::optional<TraceContext> trace = ReadTraceParent(call->context().traceparent());
+  LogRefusal(id, call->context().peer(), status, trace);
+  Label(call->context(), id, trace);
   call->Refuse(status);
 }
 
@@ -194,22 +201,24 @@ absl::Status Admission::TrySubmit(Arrived arrived, const std::shared_ptr<Generat
   Request& request = checked->request;
   OutputSpec& spec = checked->spec;
   request.id = spec.id = next_id_.fetch_add(1);
-  request.client = Fnv1a(ClientName(context.peer(), arrived.caller));
+  request.client = Fnv1a(spec.client = ClientName(context.peer(), arrived.caller));
   request.reuse_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(arrived.caller) : 0;
   request.arrival = spec.arrival = arrived.time;
   request.deadline = spec.deadline = DeadlineOf(arrived.time, context, timeout_s, request_timeout_s_.load());
   spec.request_id = request_id;
+  spec.trace = ReadTraceParent(context.traceparent());
   spec.queue_place = std::move(arrived.place);
-  context.SetRequestId(PrintableId(request_id));
+  Label(context, PrintableId(request_id), spec.trace);
   call->Label(
       request.id,
       {.request_id = request_id, .seed = request.sampling.seed, .max_draft_len = parts.model.max_draft_len});
   const uint64_t id = request.id;
+  const std::optional<TraceContext> trace = spec.trace;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   call->Submitted();
   const absl::Status submitted = OrOutOfMemory([&] { return parts.loop->Submit(std::move(request)); });
   if (!submitted.ok()) {
-    LogRefusal(PrintableId(request_id), context.peer(), submitted);
+    LogRefusal(PrintableId(request_id), context.peer(), submitted, trace);
     parts.output->Refused(id, submitted);
   }
   return absl::OkStatus();

@@ -18,10 +18,14 @@ class CallContext {
   virtual std::string connection() const { return ""; }
   // The value of the header, "Bearer ..."; empty without one.
   virtual std::string authorization() const = 0;
+  // The header that names the client's trace (trace_context.h); empty without one.
+  virtual std::string traceparent() const = 0;
   // When the client itself gives up, if it says so.
   virtual std::optional<std::chrono::system_clock::time_point> deadline() const = 0;
   // The answer carries it. Before the answer begins.
   virtual void SetRequestId(const std::string& id) = 0;
+  // Likewise the request's place in its client's trace.
+  virtual void SetTraceParent(const std::string& header) = 0;
   // Ends the call of a client that does not read. Valid until the call is done.
   virtual void Cancel() = 0;
 };

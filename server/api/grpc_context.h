@@ -19,8 +19,10 @@ class GrpcContext final : public CallContext {
   std::string peer() const override { return PeerOf(*context_); }
   std::string connection() const override { return context_->peer(); }
   std::string authorization() const override { return AuthorizationOf(*context_); }
+  std::string traceparent() const override;
   std::optional<std::chrono::system_clock::time_point> deadline() const override;
   void SetRequestId(const std::string& id) override;
+  void SetTraceParent(const std::string& header) override;
   void Cancel() override { context_->TryCancel(); }
 
   // The client's address, also behind a guard.

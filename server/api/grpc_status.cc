@@ -1,5 +1,6 @@
 #include "server/api/grpc_status.h"
 
+#include <optional>
 #include <string>
 
 #include "base/error_reason.h"
@@ -29,8 +30,11 @@ grpc::Status ToGrpc(const absl::Status& status) {
 void Answer(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
             const absl::Status& status) {
   const std::string id = MakeRequestId();
-  context->AddTrailingMetadata(kRequestIdMetadata, id);
-  if (!status.ok()) LogRefusal(id, GrpcContext::PeerOf(*context), status);
+  GrpcContext call(context);
+  const std::optional<TraceContext> trace = ReadTraceParent(call.traceparent());
+  call.SetRequestId(id);
+  if (trace.has_value()) call.SetTraceParent(trace->Header());
+  if (!status.ok()) LogRefusal(id, call.peer(), status, trace);
   reactor->Finish(ToGrpc(status));
 }
 

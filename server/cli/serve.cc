@@ -113,10 +113,12 @@ void SayContext(const ResolvedConfig& resolved) {
       loaded.config.max_seq_len >= longest) {
     return;
   }
-  Log(LogLevel::kInfo,
-      "context  %d tokens of the model's %d: a quarter of the memory holds one such request "
-      "(--max-seq-len)",
-      loaded.config.max_seq_len, longest);
+  LogLine(
+      LogLevel::kInfo,
+      absl::StrFormat("context  %d tokens of the model's %d: a quarter of the memory holds one such request "
+                      "(--max-seq-len)",
+                      loaded.config.max_seq_len, longest),
+      {{"max_seq_len", loaded.config.max_seq_len}, {"longest_sequence", longest}});
 }
 
 absl::Status Serve(const ConfigOptions& options, const std::optional<std::string>& trace) {

@@ -23,7 +23,7 @@ class CorsPolicy {
     if (origin.empty() || !Allows(origin)) return {};
     return {{"Access-Control-Allow-Origin", std::string(origin)},
             {"Vary", "Origin"},
-            {"Access-Control-Expose-Headers", "x-request-id, retry-after"}};
+            {"Access-Control-Expose-Headers", "x-request-id, traceparent, retry-after"}};
   }
   // What a browser asks before it sends a request with JSON or a token.
   std::optional<HttpAnswer> Preflight(const HttpRequest& head) const {

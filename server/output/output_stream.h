@@ -16,6 +16,7 @@
 #include "server/output/answer_splitter.h"
 #include "server/output/metrics.h"
 #include "server/output/response_sink.h"
+#include "server/output/trace_context.h"
 #include "server/text/detokenizer.h"
 #include "server/text/stop_matcher.h"
 #include "server/text/tokenizer.h"
@@ -25,6 +26,8 @@ namespace foredraft {
 struct OutputSpec {
   uint64_t id = 0;         // Request::id
   std::string request_id;  // the client's
+  std::string client;      // whose it is: the name of its token, or its address without the port
+  std::optional<TraceContext> trace;
   int prompt_tokens = 0;
   std::vector<std::string> stop;
   int32_t min_tokens = 0;  // no stop string ends, or begins in, the text of the first min_tokens tokens

@@ -28,6 +28,32 @@ void TraceRequest(const OutputStream& stream) {
                          {"accepted_tokens", stats.accepted_tokens}}}});
 }
 
+void LogEnd(const OutputStream& stream) {
+  const RequestStats& stats = stream.stats();
+  const char* const outcome = FinishReasonName(*stream.end());
+  LogRequest(LogLevel::kInfo, stream.spec().request_id,
+             absl::StrFormat("%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, "
+                             "queue %.1f ms, first token %.1f ms, total %.1f ms%s",
+                             outcome, stats.prompt_tokens, stats.cached_tokens, stats.completion_tokens,
+                             stats.steps, stats.accepted_tokens, stats.draft_tokens, stats.queue_ms,
+                             stats.ttft_ms, stats.total_ms, stats.forced ? ", forced acceptance" : ""),
+             {{"outcome", outcome},
+              {"client", stream.spec().client},
+              {"prompt_tokens", stats.prompt_tokens},
+              {"cached_tokens", stats.cached_tokens},
+              {"completion_tokens", stats.completion_tokens},
+              {"thinking_tokens", stats.thinking_tokens},
+              {"steps", stats.steps},
+              {"draft_tokens", stats.draft_tokens},
+              {"accepted_tokens", stats.accepted_tokens},
+              {"relaxed_tokens", stats.relaxed_tokens},
+              {"forced_acceptance", stats.forced},
+              {"queue_ms", stats.queue_ms},
+              {"ttft_ms", stats.ttft_ms},
+              {"total_ms", stats.total_ms}},
+             stream.spec().trace);
+}
+
 }  // namespace
 
 OutputThread::OutputThread(const OutputThreadOptions& options, Metrics& metrics,
@@ -172,16 +198,8 @@ void OutputThread::EndEarly(uint64_t id, FinishReason finish, absl::Status statu
 void OutputThread::Close(uint64_t id, OutputDelta last) {
   Opened opened = std::move(streams_.at(id));
   streams_.erase(id);
-  const RequestStats& stats = opened.stream->stats();
   if (TraceIsOn()) TraceRequest(*opened.stream);
-  LogRequest(
-      LogLevel::kInfo, opened.stream->spec().request_id,
-      absl::StrFormat(
-          "%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, queue %.1f ms, "
-          "first token %.1f ms, total %.1f ms%s",
-          FinishReasonName(*opened.stream->end()), stats.prompt_tokens, stats.cached_tokens,
-          stats.completion_tokens, stats.steps, stats.accepted_tokens, stats.draft_tokens, stats.queue_ms,
-          stats.ttft_ms, stats.total_ms, stats.forced ? ", forced acceptance" : ""));
+  LogEnd(*opened.stream);
   opened.sink->End(std::move(last), *opened.stream->end());
   if (!opened.sink->closed()) {
     closing_.push_back({opened.sink, std::chrono::steady_clock::now() + options_.write_timeout});

@@ -5,10 +5,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -42,11 +45,26 @@ std::string Quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
-void WriteLine(LogLevel level, std::string_view line, std::string_view request_id) {
+std::string JsonOf(const LogField& field) {
+  return std::visit(
+      [](const auto& value) -> std::string {
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::string>) return Quote(value);
+        if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
+        if constexpr (std::is_same_v<T, double>) {
+          return std::isfinite(value) ? absl::StrFormat("%.3f", value) : "null";
+        }
+        if constexpr (std::is_same_v<T, int64_t>) return absl::StrCat(value);
+      },
+      field.value);
+}
+
+void WriteLine(LogLevel level, std::string_view line, std::string_view request_id, const LogFields& fields) {
   std::string text;
   if (json_lines) {
     text = absl::StrCat("\"message\":", Quote(line));
     if (!request_id.empty()) absl::StrAppend(&text, ",\"request_id\":", Quote(request_id));
+    for (const LogField& field : fields) absl::StrAppend(&text, ",", Quote(field.name), ":", JsonOf(field));
   } else if (!request_id.empty()) {
     text = absl::StrCat("request ", VisibleText(request_id), " ", VisibleText(line));
   } else {
@@ -94,7 +112,9 @@ void InstallLog(LogLevel level, LogFormat format) {
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(logger);
   SetLogLevel(level);
-  InstallLogSink([](LogLevel line_level, std::string_view line) { WriteLine(line_level, line, ""); });
+  InstallLogSink([](LogLevel line_level, std::string_view line, const LogFields& fields) {
+    WriteLine(line_level, line, "", fields);
+  });
 }
 
 void ShowLine(std::string_view line) {
@@ -109,18 +129,30 @@ uint64_t DroppedLogLines() { return stderr_sink == nullptr ? 0 : stderr_sink->dr
 
 void SetLogLevel(LogLevel level) { spdlog::set_level(SpdlogLevel(level)); }
 
-void LogRequest(LogLevel level, std::string_view request_id, std::string_view line) {
-  WriteLine(level, line, request_id);
+void LogRequest(LogLevel level, std::string_view request_id, std::string_view line, LogFields fields,
+                const std::optional<TraceContext>& trace) {
+  if (!trace.has_value()) return WriteLine(level, line, request_id, fields);
+  fields.emplace_back("trace_id", trace->trace_id);
+  fields.emplace_back("span_id", trace->span_id);
+  fields.emplace_back("parent_span_id", trace->parent_id);
+  std::string text(line);
+  if (!json_lines) absl::StrAppend(&text, ", trace ", trace->trace_id);
+  WriteLine(level, text, request_id, fields);
 }
 
-void LogRefusal(std::string_view request_id, std::string_view peer, const absl::Status& status) {
+void LogRefusal(std::string_view request_id, std::string_view peer, const absl::Status& status,
+                const std::optional<TraceContext>& trace) {
   static LineBudget budget;
   const int64_t left_out = budget.Take();
   if (left_out < 0) return;
-  if (left_out > 0) Log(LogLevel::kInfo, "%d refusals were not logged", left_out);
+  if (left_out > 0) {
+    LogLine(LogLevel::kInfo, absl::StrFormat("%d refusals were not logged", left_out),
+            {{"refusals", left_out}});
+  }
+  const std::string code = absl::StatusCodeToString(status.code());
   LogRequest(LogLevel::kInfo, request_id,
-             absl::StrCat("refused, peer ", std::string(peer), ": ", absl::StatusCodeToString(status.code()),
-                          " ", status.message()));
+             absl::StrCat("refused, peer ", std::string(peer), ": ", code, " ", status.message()),
+             {{"outcome", "refused"}, {"peer", std::string(peer)}, {"code", code}}, trace);
 }
 
 }  // namespace foredraft

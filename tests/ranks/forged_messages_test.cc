@@ -354,7 +354,7 @@ TEST_F(ForgedMessages, AReadyRankIsLikeTheOthers) {
 TEST_F(ForgedMessages, AStrangerLearnsNothingAndIsLoggedOnce) {
   std::mutex mutex;
   std::vector<std::string> lines;
-  InstallLogSink([&](LogLevel, std::string_view line) {
+  InstallLogSink([&](LogLevel, std::string_view line, const LogFields&) {
     std::lock_guard<std::mutex> lock(mutex);
     lines.emplace_back(line);
   });
@@ -380,7 +380,7 @@ TEST_F(ForgedMessages, AStrangerLearnsNothingAndIsLoggedOnce) {
   }
   EXPECT_TRUE(leader_->health().ok());
   EXPECT_TRUE(leader_->Watch(0, milliseconds(0)).workers[0].state == WorkerState::kAbsent);
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   EXPECT_THAT(lines, ElementsAre(HasSubstr("refused 1 calls of the workers' port without the group's secret, "
                                            "the last from ipv4:127.0.0.1")));
 }

@@ -35,7 +35,7 @@ TEST(GpuChoice, AWorkerThatWasGivenOneGpuTakesIt) {
 class ChooseGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    InstallLogSink([this](LogLevel, std::string_view line) { log_ += line; });
+    InstallLogSink([this](LogLevel, std::string_view line, const LogFields&) { log_ += line; });
     Clear();
     config_.backend = Backend::kCuda;
     config_.parallel.attention_dp = 8;

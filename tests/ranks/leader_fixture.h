@@ -46,7 +46,7 @@ inline LeaderOptions TestLeaderOptions() {
 class LeaderFixture : public testing::Test {
  protected:
   void SetUp() override {
-    InstallLogSink([](LogLevel, std::string_view) {});
+    InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   }
   void TearDown() override {
     leader_.reset();

@@ -192,7 +192,7 @@ TEST_F(LeaderTest, RefusesAMismatchedWorkerAndGoesOn) {
 TEST_F(LeaderTest, RefusesASecondWorkerOnOneGpuAndLogsBoth) {
   std::mutex mutex;
   std::vector<std::string> lines;
-  InstallLogSink([&](LogLevel, std::string_view line) {
+  InstallLogSink([&](LogLevel, std::string_view line, const LogFields&) {
     std::lock_guard<std::mutex> lock(mutex);
     lines.emplace_back(line);
   });
@@ -210,7 +210,7 @@ TEST_F(LeaderTest, RefusesASecondWorkerOnOneGpuAndLogsBoth) {
   EXPECT_THAT(lines,
               Contains(AllOf(HasSubstr("rank 0 joined: process "), HasSubstr(", GPU-40 at 0000:1B:00.0"))));
   EXPECT_THAT(lines, Contains(AllOf(HasSubstr("refused a worker, rank 1 "), HasSubstr("has this GPU"))));
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
 }
 
 TEST_F(LeaderTest, ARankIsTakenOnce) {
@@ -366,7 +366,7 @@ TEST(WorkerSession, EndsWhenTheLeaderIsSilent) {
 }
 
 TEST(WorkerSession, NamesTheAddressThatDidNotAnswer) {
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   WorkerOptions options = TestWorker::Options(1, 3);
   options.join_timeout = milliseconds(500);
   const auto session = WorkerSession::Join(options);

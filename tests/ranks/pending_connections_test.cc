@@ -149,7 +149,7 @@ TEST_F(WorkerPort, WorkersJoinWhileAStrangerFloodsIt) {
   std::atomic<int> refused = 0;
   std::mutex mutex;
   std::vector<std::string> lines;
-  InstallLogSink([&](LogLevel, std::string_view line) {
+  InstallLogSink([&](LogLevel, std::string_view line, const LogFields&) {
     std::lock_guard<std::mutex> lock(mutex);
     if (line.find("connections to the workers' port") != std::string_view::npos) lines.emplace_back(line);
   });

@@ -57,7 +57,7 @@ class WorkerTrustTest : public testing::Test {
   static std::string Path(const std::string& name) { return dir_ + "/" + name; }
 
   void SetUp() override {
-    InstallLogSink([](LogLevel, std::string_view) {});
+    InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
     config_.parallel.attention_dp = config_.parallel.moe_ep = 2;
     config_.server.tls = {
         .cert = Path("server.pem"), .key = Path("server.key"), .client_ca = Path("clients.pem")};
@@ -195,9 +195,9 @@ TEST_F(WorkerTrustTest, ANewTokenCountsForTheNextJoinAndABadOneChangesNothing) {
   Listen();
   const std::string next = std::string("b") + kToken;
   std::ofstream(Path("token"), std::ios::trunc) << "too short\n";
-  InstallLogSink([&lines](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  InstallLogSink([&lines](LogLevel, std::string_view line, const LogFields&) { lines.emplace_back(line); });
   trust_->Reload();
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   EXPECT_THAT(lines, testing::Contains(HasSubstr("the workers' token in force stays: parallel.token_file: " +
                                                  Path("token") + ": 9 characters")));
   leader_->SetSecrets(trust_->secrets());
@@ -220,13 +220,13 @@ TEST_F(WorkerTrustTest, NewCertificatesCountForTheNextJoinAndBadOnesChangeNothin
       .cert = Path("live_leader.pem"), .key = Path("live_leader.key"), .ca = Path("live_workers.pem")};
   Listen();
   std::vector<std::string> lines;
-  InstallLogSink([&lines](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  InstallLogSink([&lines](LogLevel, std::string_view line, const LogFields&) { lines.emplace_back(line); });
   Copy("server.pem", "live_leader.pem");  // without its key
   trust_->Reload();
   Copy("expired.pem", "live_leader.pem");
   Copy("expired.key", "live_leader.key");
   trust_->Reload();
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   EXPECT_THAT(
       lines, testing::ElementsAre(testing::AllOf(HasSubstr("the certificate in use on the worker port stays"),
                                                  HasSubstr("does not belong to parallel.tls.cert")),

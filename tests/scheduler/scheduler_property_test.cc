@@ -159,7 +159,7 @@ class SchedulerProperty : public testing::TestWithParam<RunSetting> {};
 // A CHECK that fails during a run must name the run.
 const SchedulerRun* current_run = nullptr;
 
-void PrintCourse(LogLevel, std::string_view line) {
+void PrintCourse(LogLevel, std::string_view line, const LogFields&) {
   std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   if (current_run == nullptr) return;
   std::fprintf(stderr, "%s\n", current_run->name().c_str());

@@ -60,7 +60,7 @@ struct Loss {
 class ServingLoopLoss : public testing::TestWithParam<Loss> {};
 
 TEST_P(ServingLoopLoss, EndsAllRequestsAndRefusesMore) {
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   LoopHarness harness({.ranks = 2});
   harness.ranks_[GetParam().rank]->fail_launch_at_ = GetParam().launch;
   harness.ranks_[GetParam().rank]->fail_collects_at_ = {GetParam().collect};
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(All, ServingLoopLoss,
                          [](const auto& info) { return info.param.name; });
 
 TEST(ServingLoopRestart, ServesAgainAndKeepsItsCounters) {
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   LoopHarness harness({.ranks = 2});
   harness.ranks_[0]->fail_collects_at_ = {6};
   harness.Open();
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(All, ServingLoopResume, testing::Bool(),
                          [](const auto& info) { return info.param ? "Overlap" : "Sync"; });
 
 TEST_P(ServingLoopResume, RequestsGoOnAfterEachLoss) {
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   LoopHarness harness({.overlap = GetParam(), .ranks = 2, .resume = true});
   harness.Open();
   for (uint64_t id = 1; id <= 20; ++id) {
@@ -171,7 +171,7 @@ TEST_P(ServingLoopResume, RequestsGoOnAfterEachLoss) {
 class LostLoop : public LoopHarness {
  public:
   LostLoop() : LoopHarness({.resume = true}) {
-    InstallLogSink([](LogLevel, std::string_view) {});
+    InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
     ranks_[0]->fail_collects_at_ = {3};
     Open();
     EXPECT_TRUE(loop_->Submit(MakeRequest(1, 50)).ok());
@@ -210,7 +210,7 @@ TEST(ServingLoopLost, StoppingEndsTheRequests) {
 }
 
 TEST(ServingLoopRestart, ALossIsReportedWhenIdle) {
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   LoopHarness harness({.ranks = 2});
   harness.Open();
   harness.loop_->Start();

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
@@ -54,9 +55,9 @@ class LogFile {
   const int saved_;
 };
 
-std::string Trailer(const grpc::ClientContext& context) {
+std::string Trailer(const grpc::ClientContext& context, const char* name = kRequestIdMetadata) {
   const auto& trailers = context.GetServerTrailingMetadata();
-  const auto found = trailers.find(kRequestIdMetadata);
+  const auto found = trailers.find(name);
   return found == trailers.end() ? "" : std::string(found->second.data(), found->second.size());
 }
 
@@ -128,6 +129,77 @@ TEST(AccessLog, AClientsTextCannotDriveATerminal) {
       EXPECT_THAT(log.Text(), Not(HasSubstr(raw)));
     }
   }
+}
+
+nlohmann::json LineWith(const LogFile& log, const std::string& member) {
+  std::istringstream lines(log.Text());
+  for (std::string line; std::getline(lines, line);) {
+    if (const auto json = nlohmann::json::parse(line, nullptr, false); json.contains(member)) return json;
+  }
+  return {};
+}
+
+constexpr char kTraceParent[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+TEST(AccessLog, AJsonLineHasTheRequestsAccounting) {
+  const LogFile log(LogFormat::kJson);
+  TestServer server;
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", kTraceParent);
+  v1::GenerateRequest request = SimpleRequest(1, 25);
+  request.set_request_id("mine");
+  const StreamResult result = ReadStream(server.stub(), request, &context);
+  ASSERT_TRUE(result.status.ok());
+  ASSERT_TRUE(server.Eventually([&] { return !LineWith(log, "outcome").is_null(); }));
+  const nlohmann::json line = LineWith(log, "outcome");
+  const v1::Usage& usage = result.last().usage();
+  const v1::Speculation& speculation = result.last().speculation();
+  EXPECT_EQ(line["outcome"], "length");
+  EXPECT_EQ(line["request_id"], "mine");
+  EXPECT_EQ(line["client"], "ipv4:127.0.0.1");
+  EXPECT_EQ(line["prompt_tokens"], usage.prompt_tokens());
+  EXPECT_EQ(line["completion_tokens"], 25);
+  EXPECT_EQ(line["steps"], speculation.steps());
+  EXPECT_EQ(line["draft_tokens"], speculation.draft_tokens());
+  EXPECT_EQ(line["accepted_tokens"], speculation.accepted_tokens());
+  EXPECT_EQ(line["forced_acceptance"], false);
+  EXPECT_GE(line["total_ms"].get<double>(), line["ttft_ms"].get<double>());
+  EXPECT_EQ(line["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
+  EXPECT_EQ(line["parent_span_id"], "00f067aa0ba902b7");
+  EXPECT_EQ(Trailer(context, "traceparent"),
+            absl::StrCat("00-4bf92f3577b34da6a3ce929d0e0e4736-", line["span_id"].get<std::string>(), "-01"));
+}
+
+TEST(AccessLog, ARefusalIsFoundByItsTrace) {
+  for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
+    const LogFile log(format);
+    TestServer server;
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", kTraceParent);
+    v1::GenerateRequest request = SimpleRequest(1, 5);
+    request.mutable_token_ids()->add_ids(-1);
+    EXPECT_FALSE(ReadStream(server.stub(), request, &context).status.ok());
+    EXPECT_THAT(Trailer(context, "traceparent"), HasSubstr("4bf92f3577b34da6a3ce929d0e0e4736"));
+    if (format == LogFormat::kText) {
+      EXPECT_THAT(log.Text(), HasSubstr(", trace 4bf92f3577b34da6a3ce929d0e0e4736\n"));
+      continue;
+    }
+    const nlohmann::json line = LineWith(log, "outcome");
+    EXPECT_EQ(line["outcome"], "refused");
+    EXPECT_EQ(line["code"], "INVALID_ARGUMENT");
+    EXPECT_EQ(line["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
+  }
+}
+
+// A client's trace is no place for a line of its own, and none is named that is not there.
+TEST(AccessLog, AMalformedTraceIsNone) {
+  const LogFile log;
+  TestServer server;
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", "00-forged, all ranks lost");
+  EXPECT_TRUE(ReadStream(server.stub(), SimpleRequest(1, 5), &context).status.ok());
+  EXPECT_EQ(Trailer(context, "traceparent"), "");
+  EXPECT_THAT(log.Text(), Not(HasSubstr("forged")));
 }
 
 TEST(AccessLog, AFloodOfRefusalsIsCounted) {

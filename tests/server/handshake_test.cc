@@ -206,13 +206,13 @@ TEST_F(Handshake, AnExpiredCertificateReplacesNone) {
   const double expiry = server.Metric("tls_certificate_expiry_timestamp_seconds");
   std::mutex mutex;
   std::vector<std::string> lines;
-  InstallLogSink([&](LogLevel, std::string_view line) {
+  InstallLogSink([&](LogLevel, std::string_view line, const LogFields&) {
     std::lock_guard<std::mutex> lock(mutex);
     lines.emplace_back(line);
   });
   Install("expired.pem");
   server.frontend().ReloadFiles();
-  InstallLogSink([](LogLevel, std::string_view) {});
+  InstallLogSink([](LogLevel, std::string_view, const LogFields&) {});
   EXPECT_THAT(lines, testing::Contains(ContainsRegex(
                          "^the certificate in use stays: server.tls.cert: .*live.pem: expired on ")));
   EXPECT_EQ(server.Metric("tls_certificate_expiry_timestamp_seconds"), expiry);

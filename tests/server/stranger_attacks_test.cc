@@ -282,7 +282,7 @@ TEST_F(Strangers, AClientNoticesNothing) {
 TEST_F(Strangers, TheLogHasOneLineOfAKind) {
   std::mutex mutex;
   std::vector<std::string> lines;
-  InstallLogSink([&](LogLevel, std::string_view line) {
+  InstallLogSink([&](LogLevel, std::string_view line, const LogFields&) {
     std::lock_guard<std::mutex> lock(mutex);
     lines.emplace_back(line);
   });

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/api/request_id.h"
+#include "server/output/trace_context.h"
 
 namespace foredraft {
 namespace {
@@ -18,7 +19,11 @@ class HttpContext final : public CallContext {
     return std::string(answer_->exchange().request().Header("authorization"));
   }
   std::optional<std::chrono::system_clock::time_point> deadline() const override { return std::nullopt; }
+  std::string traceparent() const override {
+    return std::string(answer_->exchange().request().Header(kTraceParentHeader));
+  }
   void SetRequestId(const std::string& id) override { answer_->SetRequestId(id); }
+  void SetTraceParent(const std::string& header) override { answer_->SetTraceParent(header); }
   void Cancel() override { answer_->exchange().Abandon(); }
 
  private:
@@ -153,7 +158,16 @@ void CompletionAnswer::SetRequestId(const std::string& id) {
   if (request_id_.empty()) request_id_ = id;
 }
 
-HttpHeaders CompletionAnswer::Headers() const { return {{kRequestIdMetadata, request_id_}}; }
+void CompletionAnswer::SetTraceParent(const std::string& header) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (traceparent_.empty()) traceparent_ = header;
+}
+
+HttpHeaders CompletionAnswer::Headers() const {
+  HttpHeaders headers = {{kRequestIdMetadata, request_id_}};
+  if (!traceparent_.empty()) headers.emplace_back(kTraceParentHeader, traceparent_);
+  return headers;
+}
 
 void CompletionAnswer::Write(std::function<std::string()> make, std::function<void(bool ok)> written) {
   {
@@ -213,7 +227,7 @@ void CompletionAnswer::SendError(const absl::Status& status, bool has_begun) {
     exchange_->Answer([self = shared_from_this(), status] {
       HttpAnswer answer = ErrorAnswer(self->shape_.kind, status);
       std::lock_guard<std::mutex> lock(self->mutex_);
-      answer.headers.emplace_back(kRequestIdMetadata, self->request_id_);
+      for (auto& header : self->Headers()) answer.headers.push_back(std::move(header));
       return answer;
     });
   }

@@ -30,8 +30,9 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   // After the last AddChoice: from now on a lost connection cancels the calls.
   void AllSubmitted();
 
-  // From the calls of the choices. The first id is the answer's.
+  // From the calls of the choices. The first id, and the first place in a trace, are the answer's.
   void SetRequestId(const std::string& id);
+  void SetTraceParent(const std::string& header);
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written);
   void ChoiceEnded(int index, ChoiceEnd ended);
   const AnswerShape& shape() const { return shape_; }
@@ -55,6 +56,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   const int choices_per_prompt_;
   mutable std::mutex mutex_;
   std::string request_id_;          // guarded by mutex_
+  std::string traceparent_;         // guarded by mutex_; empty: the client names no trace
   std::vector<Handle> handles_;     // guarded by mutex_
   std::vector<ChoiceEnd> choices_;  // guarded by mutex_; constant once all have ended
   int ended_count_ = 0;             // guarded by mutex_

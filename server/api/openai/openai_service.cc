@@ -69,7 +69,7 @@ std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) cons
   const absl::Status allowed = access_.Check(head.Header("authorization"), Role::kApi).status();
   if (!allowed.ok()) {
     const std::string id = MakeRequestId();
-    LogRefusal(id, head.peer, allowed);
+    LogRefusal(id, head.peer, allowed, ReadTraceParent(head.Header(kTraceParentHeader)));
     HttpAnswer answer = ErrorAnswer(KindOf(head.path), allowed);
     answer.headers.emplace_back(kRequestIdMetadata, id);
     return answer;

@@ -226,6 +226,20 @@ TEST_F(OpenAiServiceTest, TheIdIsTheClientsOrANewOne) {
   EXPECT_THAT(Post(kCompletion, SimpleBody(1, 2)).headers.at("x-request-id"), HasSubstr("r-"));
 }
 
+TEST_F(OpenAiServiceTest, AnAnswerNamesItsPlaceInTheClientsTrace) {
+  const std::string trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+  json streamed = SimpleBody(1, 2);
+  streamed["stream"] = true;
+  for (const json& body : {SimpleBody(1, 2), streamed, json::object()}) {
+    const HttpReply reply =
+        Post(kCompletion, body, {absl::StrCat("traceparent: 00-", trace, "-00f067aa0ba902b7-00")});
+    EXPECT_THAT(reply.headers.at("traceparent"),
+                testing::MatchesRegex(absl::StrCat("00-", trace, "-[0-9a-f]{16}-00")))
+        << body.dump();
+  }
+  EXPECT_FALSE(Post(kCompletion, SimpleBody(1, 2)).headers.contains("traceparent"));
+}
+
 class SlowRankTest : public OpenAiServiceTest {
  protected:
   static TestServerOptions Slow() {
