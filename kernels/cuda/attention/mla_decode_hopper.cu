@@ -243,25 +243,23 @@ class HopperItem {
   // Merges this split into the previous ones, whose output is in this thread's part of `folds`. The merged
   // output is in out_, and unless this split is the last one, in `folds`.
   __device__ __forceinline__ void FoldSplit(bool first, bool last) {
-    float4* running =
-        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent);
+    float4* const running =
+        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent) +
+        threadIdx.x;
     FoldStep step[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       step[half] = Fold(first ? max_[half] : shared_.folded[Row(half)].x, max_[half]);
     }
+    if (!first) {
+      FoldOutputs<kSums / 2, kConsumerThreads>(running, step, [this](int j) { return &out_[4 * j]; });
+    }
+    if (!last) {
 #pragma unroll
-    for (int j = 0; j < kSums / 2; ++j) {
-      float4& stored = running[j * kConsumerThreads + threadIdx.x];
-      float* sums = &out_[4 * j];
-      if (!first) {
-        const float4 before = stored;
-        sums[0] = FoldSum(before.x, sums[0], step[0]);
-        sums[1] = FoldSum(before.y, sums[1], step[0]);
-        sums[2] = FoldSum(before.z, sums[2], step[1]);
-        sums[3] = FoldSum(before.w, sums[3], step[1]);
+      for (int j = 0; j < kSums / 2; ++j) {
+        const float* const sums = &out_[4 * j];
+        running[j * kConsumerThreads] = make_float4(sums[0], sums[1], sums[2], sums[3]);
       }
-      if (!last) stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
     }
     SyncConsumers();  // all threads have read `folded`
     if (group_ == 0 && LeadsRow()) {

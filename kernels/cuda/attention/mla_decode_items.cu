@@ -135,8 +135,10 @@ class ItemAttention {
   // Merges this split into the previous ones, whose output is in this thread's part of `folds`. The merged
   // output is in heads_, and unless this split is the last one, in `folds`.
   __device__ __forceinline__ void FoldSplit(bool first, bool last) {
-    float4* running =
-        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * Shape::kStateFloats);
+    constexpr int kVectors = Shape::kColumnBlocks * 2;  // of a tile of heads
+    float4* const running =
+        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * Shape::kStateFloats) +
+        threadIdx.x;
 #pragma unroll
     for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
       FoldStep step[2];
@@ -145,18 +147,17 @@ class ItemAttention {
         const float before = first ? heads_.Max(tile, half) : shared_.folded[heads_.Head(tile, half)].x;
         step[half] = Fold(before, heads_.Max(tile, half));
       }
+      float4* const of_tile = running + tile * kVectors * Shape::kThreads;
+      if (!first) {
+        FoldOutputs<kVectors, Shape::kThreads>(
+            of_tile, step, [this, tile](int pair) -> float* { return heads_.Outputs(tile, pair); });
+      }
+      if (!last) {
 #pragma unroll
-      for (int pair = 0; pair < Shape::kColumnBlocks * 2; ++pair) {
-        float(&sums)[4] = heads_.Outputs(tile, pair);
-        float4& stored = running[(tile * Shape::kColumnBlocks * 2 + pair) * Shape::kThreads + threadIdx.x];
-        if (!first) {
-          const float4 before = stored;
-          sums[0] = FoldSum(before.x, sums[0], step[0]);
-          sums[1] = FoldSum(before.y, sums[1], step[0]);
-          sums[2] = FoldSum(before.z, sums[2], step[1]);
-          sums[3] = FoldSum(before.w, sums[3], step[1]);
+        for (int pair = 0; pair < kVectors; ++pair) {
+          const float(&sums)[4] = heads_.Outputs(tile, pair);
+          of_tile[pair * Shape::kThreads] = make_float4(sums[0], sums[1], sums[2], sums[3]);
         }
-        if (!last) stored = make_float4(sums[0], sums[1], sums[2], sums[3]);
       }
     }
     __syncthreads();  // all threads have read `folded`

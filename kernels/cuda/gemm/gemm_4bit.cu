@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/gemm_hopper.h"
 #include "kernels/cuda/gemm/gemm_item_search.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
+#include "kernels/cuda/gemm/split_sum.h"
 #include "kernels/cuda/gemm/weight_4bit.h"
 
 namespace foredraft::cuda {
@@ -230,26 +231,13 @@ __device__ bool AddSplits(const Gemm4BitParams& p, const GemmItem& item, int32_t
     __stcg(parts + (item.split * kVectors + i) * kThreads,
            make_float4(flat[i][0], flat[i][1], flat[i][2], flat[i][3]));
   }
-  __threadfence();
   __syncthreads();
-  if (thread == 0) {
-    const bool last = atomicAdd(p.counters + item.tile, 1u) + 1 == static_cast<uint32_t>(p.splits);
-    if (last) p.counters[item.tile] = 0;  // for the next launch
-    is_last = last ? 1 : 0;
-  }
+  if (thread == 0) is_last = CountSplit(p.counters + item.tile, p.splits) ? 1 : 0;
   __syncthreads();
   if (is_last == 0) return false;
-  __threadfence();
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    float4 total = __ldcg(parts + i * kThreads);
-    for (int split = 1; split < p.splits; ++split) {
-      const float4 next = __ldcg(parts + (split * kVectors + i) * kThreads);
-      total.x = __fadd_rn(total.x, next.x);
-      total.y = __fadd_rn(total.y, next.y);
-      total.z = __fadd_rn(total.z, next.z);
-      total.w = __fadd_rn(total.w, next.w);
-    }
+    const float4 total = SumSplits(parts + i * kThreads, kVectors * kThreads, p.splits);
     flat[i][0] = total.x;
     flat[i][1] = total.y;
     flat[i][2] = total.z;

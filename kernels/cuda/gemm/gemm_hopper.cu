@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/ptx_attention.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
 #include "kernels/cuda/gemm/gemm_hopper_tile.h"
+#include "kernels/cuda/gemm/split_sum.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -89,33 +90,14 @@ __device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const
              make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
     }
   }
-  FenceGpu();
   SyncConsumerGroup(group);
-  if (thread == 0) {
-    const bool last = atomicAdd(p.counters + tile, 1u) + 1 == static_cast<uint32_t>(p.splits);
-    if (last) p.counters[tile] = 0;  // for the next launch
-    is_last[group] = last ? 1 : 0;
-  }
+  if (thread == 0) is_last[group] = CountSplit(p.counters + tile, p.splits) ? 1 : 0;
   SyncConsumerGroup(group);
   if (is_last[group] == 0) return false;
-  FenceGpu();
   if (!warp_has_rows) return true;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    float4 values[kMaxGemmSplits];  // all loads first
-#pragma unroll
-    for (int split = 0; split < kMaxGemmSplits; ++split) {
-      if (split < p.splits) values[split] = __ldcg(parts + (split * kVectors + i) * kGroupThreads);
-    }
-    float4 total = values[0];
-#pragma unroll
-    for (int split = 1; split < kMaxGemmSplits; ++split) {
-      if (split >= p.splits) break;
-      total.x = __fadd_rn(total.x, values[split].x);
-      total.y = __fadd_rn(total.y, values[split].y);
-      total.z = __fadd_rn(total.z, values[split].z);
-      total.w = __fadd_rn(total.w, values[split].w);
-    }
+    const float4 total = SumSplits(parts + i * kGroupThreads, kVectors * kGroupThreads, p.splits);
     sum[4 * i] = total.x;
     sum[4 * i + 1] = total.y;
     sum[4 * i + 2] = total.z;
