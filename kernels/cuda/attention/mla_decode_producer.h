@@ -128,7 +128,8 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
 
 // Decodes tiles of keys: a thread has the same 16 of each chunk's 64 columns of two keys, 32 keys apart. A
 // step is two chunks, a group of 128 columns; the last step is the RoPE chunk. As soon as a part of a step is
-// stored, the same part of the next step is loaded.
+// stored, the same part of the next step is loaded. These loads keep 8 KB in flight, too little for the
+// latency of device memory, so whole rows are fetched into the L2 cache kAhead tiles before.
 class Fp8KeyProducer {
  public:
   __device__ __forceinline__ Fp8KeyProducer(const MlaDecodeParams& op, HopperDecodeShared& shared)
@@ -138,10 +139,13 @@ class Fp8KeyProducer {
     const int32_t last_position = op_.index.positions[item.row];
     const int32_t slot = op_.index.slots[item.row];
     const auto [begin, end] = ItemTiles(op_, item, last_position);
+    for (int32_t tile = begin + 1; tile < min(begin + kAhead, end); ++tile)
+      Prefetch(slot, tile, last_position);
     Keys keys = Locate(slot, begin, last_position);
     Scales scales = LoadScales(keys, 0);
     Part parts[2] = {Load(keys, 0, 0), Load(keys, 0, 1)};
     for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
+      if (tile + kAhead < end) Prefetch(slot, tile + kAhead, last_position);
       MbarrierWait(shared_.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
 #pragma unroll
       for (int step = 0; step <= kRopeStep; ++step) {
@@ -162,7 +166,8 @@ class Fp8KeyProducer {
  private:
   static constexpr KvRowLayout Layout() { return {kLatent, kChunkColumns, true}; }
   static constexpr int kRopeStep = kLatent / KvRowLayout::kGroup;
-  static constexpr int kKeys = 2;  // of a thread
+  static constexpr int kKeys = 2;   // of a thread
+  static constexpr int kAhead = 2;  // tiles
 
   // Cache rows; null: not attended.
   struct Keys {
@@ -188,6 +193,13 @@ class Fp8KeyProducer {
       keys.rows[i] = attended ? op_.layer.row(slot, position) : nullptr;
     }
     return keys;
+  }
+
+  // A row for each thread of the first two warps.
+  __device__ __forceinline__ void Prefetch(int32_t slot, int32_t tile, int32_t last_position) const {
+    const int32_t position = tile * kKeyTile + thread_;
+    const bool attended = position >= op_.first_position && position <= last_position;
+    if (thread_ < kKeyTile && attended) PrefetchL2(op_.layer.row(slot, position), Layout().bytes());
   }
 
   // Zeros for keys that are not attended.

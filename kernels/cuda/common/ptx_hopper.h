@@ -135,6 +135,11 @@ __device__ __forceinline__ void PrefetchTensorMap(const TensorMap& tensor) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&tensor.map) : "memory");
 }
 
+// Brings `bytes` of device memory into the L2 cache; nothing waits for it. Multiples of 16, both.
+__device__ __forceinline__ void PrefetchL2(const void* source, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 // L2 eviction priority of the loaded lines.
 enum class CacheHint { kEvictFirst, kEvictLast };
 template <CacheHint hint>

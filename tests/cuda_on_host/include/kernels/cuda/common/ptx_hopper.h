@@ -100,6 +100,13 @@ inline void PrefetchTensorMap(const TensorMap&, CUDA_ON_HOST_CALLER) {
     cuda_on_host::KernelFault({file, line}, "TMA on a GPU that is not Hopper");
 }
 
+// Reads the last byte, so that AddressSanitizer sees rows that are not there.
+inline void PrefetchL2(const void* source, uint32_t bytes, CUDA_ON_HOST_CALLER) {
+  if (!cuda_on_host::EmulatesHopper() || reinterpret_cast<uintptr_t>(source) % 16 != 0 || bytes % 16 != 0)
+    cuda_on_host::KernelFault({file, line}, "a bulk prefetch is Hopper's, of multiples of 16 bytes");
+  static_cast<void>(static_cast<const volatile std::byte*>(source)[bytes - 1]);
+}
+
 enum class CacheHint { kEvictFirst, kEvictLast };
 template <CacheHint hint>
 uint64_t CachePolicy() {
