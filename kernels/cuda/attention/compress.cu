@@ -23,6 +23,8 @@ struct Candidate {
   const float* ape;
 };
 
+constexpr int kFewThreads = 128;  // of an entry of 512 columns, as V4-Flash and V4-Pro have them
+
 struct CompressPlan {
   CompressParams op;
   int32_t candidates;  // the most that an entry has
@@ -51,8 +53,10 @@ __device__ Candidate CandidateAt(const CompressParams& p, int32_t row, int32_t p
   return {kept + offset, kept + channels + offset, ape};
 }
 
-// Columns [first, first + 4) of the gated sum: a softmax over the candidates per channel.
-template <bool aligned>
+// Columns [first, first + 4) of the gated sum: a softmax over the candidates per channel. kBatch candidates
+// are loaded before the first of them is used: one after the other, the 128 of HCA would each wait for
+// memory. Past the last one a batch loads that one again, and does not use it.
+template <bool aligned, int kBatch>
 __device__ Vec4 Pooled(const Candidate* candidates, int32_t count, int32_t first, int32_t width) {
   const auto gate = [&](const Candidate& c) {
     Vec4 gates = LoadVec4<aligned>(c.gates, first, width);
@@ -63,23 +67,40 @@ __device__ Vec4 Pooled(const Candidate* candidates, int32_t count, int32_t first
   };
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   Vec4 largest = {{kLowest, kLowest, kLowest, kLowest}};
-#pragma unroll 4
-  for (int32_t c = 0; c < count; ++c) {
-    const Vec4 gates = gate(candidates[c]);
+  for (int32_t c = 0; c < count; c += kBatch) {
+    Vec4 gates[kBatch];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) largest.x[i] = gates.x[i] > largest.x[i] ? gates.x[i] : largest.x[i];
+    for (int b = 0; b < kBatch; ++b) gates[b] = gate(candidates[min(c + b, count - 1)]);
+    IssueLoads();
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) largest.x[i] = gates[b].x[i] > largest.x[i] ? gates[b].x[i] : largest.x[i];
+    }
   }
   Vec4 sum = {};
   Vec4 pooled = {};
-#pragma unroll 4
-  for (int32_t c = 0; c < count; ++c) {
-    const Vec4 gates = gate(candidates[c]);
-    const Vec4 values = LoadVec4<aligned>(candidates[c].values, first, width);
+  for (int32_t c = 0; c < count; c += kBatch) {
+    Vec4 gates[kBatch], values[kBatch];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float weight = Exp(__fsub_rn(gates.x[i], largest.x[i]));
-      sum.x[i] = __fadd_rn(sum.x[i], weight);
-      pooled.x[i] = __fadd_rn(pooled.x[i], __fmul_rn(weight, values.x[i]));
+    for (int b = 0; b < kBatch; ++b) {
+      const Candidate& candidate = candidates[min(c + b, count - 1)];
+      gates[b] = gate(candidate);
+      values[b] = LoadVec4<aligned>(candidate.values, first, width);
+    }
+    IssueLoads();
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      // Selects, not a branch: the compiler would move the loads into it.
+      const bool counts = c + b < count;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float weight = Exp(__fsub_rn(gates[b].x[i], largest.x[i]));
+        const float more = __fadd_rn(sum.x[i], weight);
+        const float pooled_more = __fadd_rn(pooled.x[i], __fmul_rn(weight, values[b].x[i]));
+        sum.x[i] = counts ? more : sum.x[i];
+        pooled.x[i] = counts ? pooled_more : pooled.x[i];
+      }
     }
   }
 #pragma unroll
@@ -88,13 +109,14 @@ __device__ Vec4 Pooled(const Candidate* candidates, int32_t count, int32_t first
 }
 
 // Block r writes the entry of the span that row r completes, if it does. The block has RmsThreads(d, 4)
-// threads, which fixes the order of the norm's sum.
+// threads, at most kThreads, which fixes the order of the norm's sum. Few threads have registers for large
+// batches.
 //
 // Bytes of an entry of V4-Flash: values once, gates twice (the second time from L1 or L2): HCA 128 x 512 x 3
 // x 4 = 786,432, CSA 8 x 512 x 3 x 4 = 49,152; ape is shared by all entries; 1,024 written. Entries come
 // every `ratio` rows, so that is 6 KB (CSA 12 KB) a row.
-template <bool aligned>
-__global__ void __launch_bounds__(32 * kMaxWarps) EntriesKernel(const __grid_constant__ CompressPlan plan) {
+template <bool aligned, int kThreads>
+__global__ void __launch_bounds__(kThreads) EntriesKernel(const __grid_constant__ CompressPlan plan) {
   GridDependencySync();
   const CompressParams& p = plan.op;
   const int32_t r = static_cast<int32_t>(blockIdx.x);
@@ -120,7 +142,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) EntriesKernel(const __grid_con
   const int32_t step = 4 * static_cast<int32_t>(blockDim.x);
   float sum = 0.0f;
   for (int32_t i = own; i < width; i += step) {
-    const Vec4 four = Pooled<aligned>(candidates, count, i, width);
+    const Vec4 four = Pooled < aligned, kThreads <= kFewThreads ? 8 : 2 > (candidates, count, i, width);
     sum = AddSquares(sum, four);  // columns past the last one are 0
     *reinterpret_cast<float4*>(pooled + i) = make_float4(four.x[0], four.x[1], four.x[2], four.x[3]);
   }
@@ -161,6 +183,18 @@ __global__ void __launch_bounds__(kVec4Threads) StateKernel(const __grid_constan
   StoreVec4<aligned>(kept + channels, first, channels, LoadVec4<aligned>(p.gates.row(r), first, channels));
 }
 
+template <bool aligned>
+void LaunchEntries(Stream& stream, const CompressPlan& plan) {
+  const uint32_t threads = RmsThreads(plan.op.entries.width, 4);
+  Launch(
+      stream,
+      threads <= kFewThreads ? EntriesKernel<aligned, kFewThreads> : EntriesKernel<aligned, 32 * kMaxWarps>,
+      {.grid = dim3(static_cast<uint32_t>(plan.op.index.rows)),
+       .block = dim3(threads),
+       .shared_bytes = SharedBytes(plan.candidates, plan.op.entries.width)},
+      plan);
+}
+
 }  // namespace
 
 void Compress(Stream& stream, const CompressParams& p) {
@@ -173,11 +207,7 @@ void Compress(Stream& stream, const CompressParams& p) {
       IsVec4Aligned(p.values) && IsVec4Aligned(p.gates) && IsVec4Aligned(p.ape, channels, width) &&
       IsVec4Aligned(p.norm_weight, width, width) && IsRotationAligned(p.cos_sin, width, p.rope_dim);
   const CompressPlan plan = {.op = p, .candidates = (p.overlapping != 0 ? 2 : 1) * p.ratio};
-  Launch(stream, aligned ? EntriesKernel<true> : EntriesKernel<false>,
-         {.grid = dim3(static_cast<uint32_t>(p.index.rows)),
-          .block = dim3(RmsThreads(width, 4)),
-          .shared_bytes = SharedBytes(plan.candidates, width)},
-         plan);
+  aligned ? LaunchEntries<true>(stream, plan) : LaunchEntries<false>(stream, plan);
   // After all entries: a row of this forward may take the memory of a position that an entry still reads.
   Launch(stream, aligned ? StateKernel<true> : StateKernel<false>, Vec4Grid(p.index.rows, channels), plan);
 }

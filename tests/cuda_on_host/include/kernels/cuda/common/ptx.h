@@ -34,6 +34,8 @@ inline uint32_t SharedAddress(const void* pointer) {
 inline void CpAsync16(void* shared, const void* global, bool valid = true, CUDA_ON_HOST_CALLER) {
   cuda_on_host::StartCopy(shared, global, 16, valid, {file, line});
 }
+inline void IssueLoads() {}
+
 inline void CpAsyncCommit() { cuda_on_host::CommitCopies(); }
 template <int pending>
 void CpAsyncWait() {
