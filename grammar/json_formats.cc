@@ -1,5 +1,6 @@
 #include "grammar/json_formats.h"
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
 namespace foredraft {
@@ -24,13 +25,25 @@ constexpr char kEmail[] =
     R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}){0,2}@HOST)";
 constexpr char kIpv4[] = R"((?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))";
 constexpr char kUuid[] = R"([0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12})";
-// RFC 3986, a scheme always.
-constexpr char kUri[] =
-    R"([A-Za-z][A-Za-z0-9+.-]*:(?://AUTHORITY(?:/PCHAR*)*|/(?:PCHAR+(?:/PCHAR*)*)?|PCHAR+(?:/PCHAR*)*|)(?:\?QUERY*)?(?:#QUERY*)?)";
+// RFC 3986, and RFC 3987 where UCS is more than nothing. The first segment of a reference without a scheme
+// has no colon.
+constexpr char kUri[] = R"((?:SCHEME:(?:HIERARCHY|PCHAR+(?:/PCHAR*)*|)TAIL))";
+constexpr char kUriReference[] = R"((?:URI|(?:HIERARCHY|NOCOLON+(?:/PCHAR*)*|)TAIL))";
+constexpr char kUriHierarchy[] = R"((?://AUTHORITY(?:/PCHAR*)*|/(?:PCHAR+(?:/PCHAR*)*)?))";
+constexpr char kUriTail[] = R"((?:\?QUERY*)?(?:#QUERY*)?)";
 constexpr char kAuthority[] =
-    R"((?:(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*@)?(?:\[IPV6\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::\d{0,5})?)";
-constexpr char kPchar[] = R"((?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}))";
-constexpr char kQuery[] = R"((?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2}))";
+    R"((?:(?:[A-Za-z0-9._~!$&'()*+,;=:UCS-]|%[0-9A-Fa-f]{2})*@)?(?:\[IPV6\]|(?:[A-Za-z0-9._~!$&'()*+,;=UCS-]|%[0-9A-Fa-f]{2})*)(?::\d{0,5})?)";
+constexpr char kPchar[] = R"((?:[A-Za-z0-9._~!$&'()*+,;=:@UCS-]|%[0-9A-Fa-f]{2}))";
+constexpr char kNoColon[] = R"((?:[A-Za-z0-9._~!$&'()*+,;=@UCS-]|%[0-9A-Fa-f]{2}))";
+constexpr char kQuery[] = R"((?:[A-Za-z0-9._~!$&'()*+,;=:@/?UCS-]|%[0-9A-Fa-f]{2}))";
+// RFC 6570.
+constexpr char kUriTemplate[] =
+    R"((?:[!#$&(-;=?-\[\]_a-z~UCS]|%[0-9A-Fa-f]{2}|\{[+#./;?&=,!@|]?VARIABLE(?:,VARIABLE)*\})*)";
+constexpr char kTemplateVariable[] =
+    R"((?:\w|%[0-9A-Fa-f]{2})(?:\.?(?:\w|%[0-9A-Fa-f]{2}))*(?::[1-9]\d{0,3}|\*)?)";
+// RFC 6901, and the draft of relative pointers that JSON Schema names.
+constexpr char kJsonPointer[] = R"((?:/(?:[^~/]|~[01])*)*)";
+constexpr char kRelativeJsonPointer[] = R"((?:0|[1-9]\d{0,9})(?:#|POINTER))";
 
 // RFC 4291: eight groups of four digits, the last two perhaps an IPv4 address, one run of zeros perhaps left
 // out.
@@ -52,6 +65,28 @@ std::string Ipv6() {
   return "(?:" + all + ")";
 }
 
+// The characters beyond ASCII of RFC 3987 (ucschar), for a class: all planes but their last two characters,
+// without surrogates, private use and non-characters.
+std::string Ucs() {
+  std::string ranges = R"(\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF)";
+  for (int plane = 1; plane <= 14; ++plane) {
+    absl::StrAppendFormat(&ranges, R"(\u{%X}-\u{%X})", plane << 16 | (plane == 14 ? 0x1000 : 0),
+                          plane << 16 | 0xFFFD);
+  }
+  return ranges;
+}
+
+// `ucs`: the characters beyond ASCII.
+std::string UriExpression(std::string expression, const std::string& ucs) {
+  absl::StrReplaceAll({{"URI", kUri}}, &expression);
+  absl::StrReplaceAll(
+      {{"SCHEME", "[A-Za-z][A-Za-z0-9+.-]*"}, {"HIERARCHY", kUriHierarchy}, {"TAIL", kUriTail}}, &expression);
+  absl::StrReplaceAll(
+      {{"AUTHORITY", kAuthority}, {"PCHAR", kPchar}, {"NOCOLON", kNoColon}, {"QUERY", kQuery}}, &expression);
+  absl::StrReplaceAll({{"IPV6", Ipv6()}, {"UCS", ucs}}, &expression);
+  return expression;
+}
+
 std::string Whole(const std::string& expression) { return "^(?:" + expression + ")$"; }
 
 }  // namespace
@@ -68,12 +103,22 @@ std::optional<std::string> FormatExpression(std::string_view format) {
   if (format == "ipv4") return Whole(kIpv4);
   if (format == "ipv6") return Whole(Ipv6());
   if (format == "uuid") return Whole(kUuid);
-  if (format == "uri") {
-    std::string uri =
-        absl::StrReplaceAll(kUri, {{"AUTHORITY", kAuthority}, {"PCHAR", kPchar}, {"QUERY", kQuery}});
-    return Whole(absl::StrReplaceAll(uri, {{"IPV6", Ipv6()}}));
+  if (format == "uri") return Whole(UriExpression(kUri, ""));
+  if (format == "uri-reference") return Whole(UriExpression(kUriReference, ""));
+  if (format == "iri") return Whole(UriExpression(kUri, Ucs()));
+  if (format == "iri-reference") return Whole(UriExpression(kUriReference, Ucs()));
+  if (format == "uri-template") {
+    return Whole(absl::StrReplaceAll(kUriTemplate, {{"VARIABLE", kTemplateVariable}, {"UCS", Ucs()}}));
+  }
+  if (format == "json-pointer") return Whole(kJsonPointer);
+  if (format == "relative-json-pointer") {
+    return Whole(absl::StrReplaceAll(kRelativeJsonPointer, {{"POINTER", kJsonPointer}}));
   }
   return std::nullopt;
+}
+
+bool IsRefusedFormat(std::string_view format) {
+  return format == "regex" || format == "idn-email" || format == "idn-hostname";
 }
 
 }  // namespace foredraft

@@ -28,12 +28,14 @@ constexpr RefusedKeyword kRefused[] = {{"not", kAllTypes},
                                        {"dependentSchemas", kObjectType},
                                        {"propertyNames", kObjectType},
                                        {"unevaluatedProperties", kObjectType},
+                                       {"format", kStringType},
                                        {"uniqueItems", kArrayType},
                                        {"contains", kArrayType},
                                        {"unevaluatedItems", kArrayType}};
 
 // Whether the keyword, with this value, allows everything.
 bool IsIdle(std::string_view keyword, const JsonValue& value) {
+  if (keyword == "format") return !value.is_string() || !IsRefusedFormat(value.text);
   if (keyword == "uniqueItems") return value.kind == JsonValue::kBoolean && !value.boolean;
   if (keyword == "not" && value.kind == JsonValue::kBoolean) return !value.boolean;
   if (value.is_object() && keyword.starts_with("dependen")) return value.keys.empty();

@@ -1,0 +1,101 @@
+#include "tests/grammar/key_order.h"
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace foredraft {
+namespace {
+
+// Where the search is: the text so far, and the grammar behind it. A value.
+struct Place {
+  Matcher matcher;
+  std::string text;
+};
+
+// Tries the keys of each object in every order, the text's own first, and goes back where none is taken.
+class Search {
+ public:
+  Search(const LargeVocabulary& vocabulary, int64_t max_bytes) : left_(max_bytes) {
+    for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
+      const std::vector<int32_t> ids = vocabulary.Encode(std::string(1, static_cast<char>(byte)));
+      byte_ids_[byte] = ids.size() == 1 ? ids[0] : -1;
+    }
+  }
+
+  bool TakeValue(Place& place, const JsonValue& value) {
+    if (value.is_array()) return TakeItems(place, value);
+    if (!value.is_object()) return Take(place, DumpJson(value));
+    std::vector<bool> used(value.keys.size());
+    return Take(place, "{") && TakeKeys(place, value, used, 0);
+  }
+
+ private:
+  bool Take(Place& place, std::string_view text) {
+    for (const char c : text) {
+      if (--left_ < 0) return false;
+      const auto taken = place.matcher.Advance(byte_ids_[static_cast<uint8_t>(c)]);
+      if (!taken.ok() || !*taken) return false;
+    }
+    place.text.append(text);
+    return true;
+  }
+
+  bool TakeItems(Place& place, const JsonValue& array) {
+    if (!Take(place, "[")) return false;
+    for (size_t i = 0; i < array.items.size(); ++i) {
+      if ((i > 0 && !Take(place, ", ")) || !TakeValue(place, array.items[i])) return false;
+    }
+    return Take(place, "]");
+  }
+
+  bool TakeKeys(Place& place, const JsonValue& object, std::vector<bool>& used, size_t count) {
+    if (count == used.size()) return Take(place, "}");
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) continue;
+      Place next = place;
+      if (count > 0 && !Take(next, ", ")) return false;
+      if (!Take(next, QuoteJson(object.keys[i])) || !Take(next, ": ") || !TakeValue(next, object.items[i])) {
+        continue;
+      }
+      used[i] = true;
+      if (TakeKeys(next, object, used, count + 1)) {
+        place = std::move(next);
+        return true;
+      }
+      used[i] = false;
+    }
+    return false;
+  }
+
+  std::array<int32_t, 256> byte_ids_ = {};
+  int64_t left_;  // bytes
+};
+
+}  // namespace
+
+std::string DumpJson(const JsonValue& value) {
+  if (value.is_string()) return QuoteJson(value.text);
+  if (value.is_number()) return value.text;
+  if (value.kind == JsonValue::kNull) return "null";
+  if (value.kind == JsonValue::kBoolean) return value.boolean ? "true" : "false";
+  std::string out = value.is_array() ? "[" : "{";
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    if (i > 0) out += ", ";
+    if (value.is_object()) out += QuoteJson(value.keys[i]) + ": ";
+    out += DumpJson(value.items[i]);
+  }
+  return out + (value.is_array() ? "]" : "}");
+}
+
+std::optional<std::string> InAnOrderOf(const std::shared_ptr<const Grammar>& grammar, const JsonValue& value,
+                                       const LargeVocabulary& vocabulary, int64_t max_bytes) {
+  Place place = {Matcher(grammar), ""};
+  if (!Search(vocabulary, max_bytes).TakeValue(place, value) || !place.matcher.IsAccepting())
+    return std::nullopt;
+  return std::move(place.text);
+}
+
+}  // namespace foredraft
