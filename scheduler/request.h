@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "scheduler/plan.h"
+#include "scheduler/request_constraint.h"
 #include "scheduler/sampling_params.h"
 
 namespace foredraft {
@@ -36,6 +37,7 @@ struct Request {
   uint64_t reuse_scope = 0;             // requests of one scope may share blocks of equal prefixes
   Phase prompt_phase = Phase::kAnswer;  // after the whole prompt
   ThinkingIds thinking;
+  RequestConstraint constraint;
   SteadyTime arrival;
   SteadyTime deadline = SteadyTime::max();
 };

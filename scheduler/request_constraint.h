@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace foredraft {
+
+class Grammar;
+
+// What the output of a request must be (docs/structured-output.md). The server compiles it; the scheduler
+// makes masks of it. A value; the grammar is shared by all requests with the same constraint.
+struct RequestConstraint {
+  std::shared_ptr<const Grammar> grammar;  // null: no constraint, and the other fields mean nothing
+  // Tokens that end this request beside those of the grammar's vocabulary, such as its special stop ids.
+  std::vector<int32_t> end_ids;
+  // The output is free until one of these tokens, which the grammar takes first. Empty: the grammar holds
+  // from the first token of the answer on.
+  std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds
+  // The grammar holds from the first token on, whatever phase the prompt ends in.
+  bool from_first_token = false;
+};
+
+inline constexpr int kMaxTriggerIds = 3;
+
+}  // namespace foredraft
