@@ -156,6 +156,22 @@ struct SpeculativeConfig {
   std::optional<double> forced_acceptance_length;
 };
 
+// What structured output may cost (docs/structured-output.md). The first seven count work, so a request gets
+// the same answer on every machine.
+struct ConstraintsConfig {
+  int max_source_kib = 256;
+  int max_nodes = 200'000;
+  int max_depth = 64;
+  int max_configurations = 1024;
+  int max_compile_steps = 2'000'000;
+  int max_mask_steps = 2'000'000;
+  int cache_mib = 256;
+  int threads = 2;   // that make masks
+  int max_live = 0;  // slots of a rank with a grammar; 0 = max_batch_size, at most 256
+
+  bool operator==(const ConstraintsConfig&) const = default;
+};
+
 struct LogConfig {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;
@@ -182,7 +198,8 @@ struct Config {
   CublasLtConfig cublaslt;
   CudaConfig cuda;
   CpuConfig cpu;
-  std::optional<SpeculativeConfig> speculative_config;  // null = no drafts
+  std::optional<SpeculativeConfig> speculative_config;                 // null = no drafts
+  std::optional<ConstraintsConfig> constraints = ConstraintsConfig{};  // null = requests with one are refused
   LogConfig log;
 };
 

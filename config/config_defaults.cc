@@ -20,6 +20,7 @@ namespace foredraft {
 namespace {
 
 constexpr int kDefaultMaxSeqLen = 4096;
+constexpr int kMostDefaultLive = 256;  // of constraints.max_live
 
 // The first number of a cgroup v2 file; 0 where there is none ("max", no such file).
 int64_t ReadLimit(std::ifstream& file) {
@@ -168,6 +169,9 @@ void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConf
   }
   if (config.kv_cache_config.dtype == KvDtype::kAuto) config.kv_cache_config.dtype = KvDtype::kBf16;
   if (config.cuda_graph_config) config.cuda_graph_config->batch_sizes = DecodeBuckets(config);
+  if (config.constraints && config.constraints->max_live == 0) {
+    config.constraints->max_live = std::min(config.max_batch_size, kMostDefaultLive);
+  }
   const int local_ranks = LocalRankCount(config);
   if (config.server.tokenizer_threads == 0) {
     config.server.tokenizer_threads = std::clamp(host.cores / 4, 1, 8);

@@ -46,6 +46,11 @@ SpeculativeConfig& Speculative(Config& c) {
   return *c.speculative_config;
 }
 
+ConstraintsConfig& Constraints(Config& c) {
+  if (!c.constraints) c.constraints.emplace();
+  return *c.constraints;
+}
+
 // A captureless lambda to a member: its return type picks the ConfigMember alternative.
 #define MEMBER(expression) \
   [](Config & c) -> auto& { return expression; }
@@ -307,6 +312,30 @@ const ConfigField kFields[] = {
      Range(1, 8), kReload, kDaemon, InRule(), "not forced",
      "For benchmarks: steps emit this many tokens on average, whatever the model says. The text is then not "
      "the model's."},
+    {"constraints.max_source_kib", MEMBER(Constraints(c).max_source_kib), Range(1, 16384), kReload, kDaemon,
+     NoBits(), kSet, "Most KiB of a schema, expression, grammar or structural tag."},
+    {"constraints.max_nodes", MEMBER(Constraints(c).max_nodes), Range(1000, 10'000'000), kReload, kDaemon,
+     NoBits(), kSet, "Most nodes of a constraint's intermediate form."},
+    {"constraints.max_depth", MEMBER(Constraints(c).max_depth), Range(1, 256), kReload, kDaemon, NoBits(),
+     kSet, "Most objects and arrays that an output may have open at once, and nesting of what asks for it."},
+    {"constraints.max_configurations", MEMBER(Constraints(c).max_configurations), Range(16, 65536), kReload,
+     kDaemon, NoBits(), kSet,
+     "Most places in a grammar that one output may be at, where it is ambiguous. An output that goes beyond "
+     "ends with RESOURCE_EXHAUSTED."},
+    {"constraints.max_compile_steps", MEMBER(Constraints(c).max_compile_steps), Range(10'000, 1e9), kReload,
+     kDaemon, NoBits(), kSet, "Most steps to compile a constraint; ten million take about a second."},
+    {"constraints.max_mask_steps", MEMBER(Constraints(c).max_mask_steps), Range(10'000, 1e9), kReload,
+     kDaemon, NoBits(), kSet,
+     "Most steps for the mask of one token. An output that needs more ends with RESOURCE_EXHAUSTED."},
+    {"constraints.cache_mib", MEMBER(Constraints(c).cache_mib), Range(8, 65536), kReload, kDaemon, NoBits(),
+     kSet,
+     "Memory for compiled constraints with their states and masks, in MiB. The least recently used ones go "
+     "first."},
+    {"constraints.threads", MEMBER(Constraints(c).threads), Range(1, 64), kRestart, kDaemon, NoBits(), kSet,
+     "Threads of the daemon that make the masks of a step."},
+    {"constraints.max_live", MEMBER(Constraints(c).max_live), Range(1, 4096), kRestart, kSame, NoBits(),
+     "`max_batch_size`, at most 256",
+     "Slots of a rank whose requests may have a constraint at once; further ones wait in the queue."},
     {"log.level", MEMBER(c.log.level), Any(), kReload, kOwn, NoBits(), kSet,
      "Least severe level that is written."},
     {"log.format", MEMBER(c.log.format), Any(), kRestart, kOwn, NoBits(), kSet,
@@ -329,6 +358,10 @@ const ConfigBlock kBlocks[] = {
     {"cuda", "Streams of backend cuda."},
     {"cpu", "Threads and instructions of backend cpu."},
     {"speculative_config", "Drafting. `null`, the default, runs without drafts.", true},
+    {"constraints",
+     "Structured output ([structured-output.md](structured-output.md)). `null` refuses every request that "
+     "asks for it; a reload may turn it off and on again where it was on at the start.",
+     true},
     {"log", "The log of the process."},
 };
 
@@ -394,6 +427,7 @@ std::string EnvironmentName(std::string_view path) {
 bool BlockPresent(const Config& config, std::string_view path) {
   if (path == "cuda_graph_config") return config.cuda_graph_config.has_value();
   if (path == "speculative_config") return config.speculative_config.has_value();
+  if (path == "constraints") return config.constraints.has_value();
   return true;
 }
 
@@ -407,6 +441,7 @@ void SetBlockPresent(Config& config, std::string_view path, bool present) {
   };
   if (path == "cuda_graph_config") set(config.cuda_graph_config);
   if (path == "speculative_config") set(config.speculative_config);
+  if (path == "constraints") set(config.constraints);
 }
 
 NearKey NearestKey(std::string_view path) {

@@ -49,10 +49,17 @@ ConfigDifference ReloadableDifference(const Config& started, const Config& curre
   };
   const bool graphs_switched = started.cuda_graph_config.has_value() != next.cuda_graph_config.has_value();
   if (graphs_switched) difference.need_restart.emplace_back("cuda_graph_config");
+  // The masks' memory is reserved at the start.
+  const bool constraints_stay_off = !started.constraints.has_value();
+  if (constraints_stay_off && next.constraints) difference.need_restart.emplace_back("constraints");
+  if (!constraints_stay_off && current.constraints.has_value() != next.constraints.has_value()) {
+    difference.reloaded.emplace_back("constraints");
+  }
   for (const ConfigField& field : ConfigFields()) {
     const std::string_view block = BlockOf(field.path);
     bool needs_restart = field.change == ConfigChange::kRestart;
-    bool changed = ShowField(field, needs_restart ? started : current) != ShowField(field, next);
+    const bool was_off = block == "constraints" && !current.constraints.has_value();
+    bool changed = ShowField(field, needs_restart || was_off ? started : current) != ShowField(field, next);
     if (field.path == "speculative_config.max_draft_len") {
       changed = draft_len(next) != draft_len(current);
       needs_restart = draft_len(next) > draft_len(started);
@@ -63,6 +70,8 @@ ConfigDifference ReloadableDifference(const Config& started, const Config& curre
           field.path == "speculative_config.draft_policy" && CutsDrafts(next) && !CutsDrafts(started);
     } else if (block == "cuda_graph_config") {
       changed = changed && !graphs_switched;
+    } else if (block == "constraints") {
+      changed = changed && next.constraints && !constraints_stay_off;
     }
     if (changed) (needs_restart ? difference.need_restart : difference.reloaded).emplace_back(field.path);
   }

@@ -13,11 +13,12 @@
 namespace foredraft {
 namespace {
 
-// `to` with the values of `keys` from `from`.
-Config WithKeys(Config to, Config from, const std::vector<std::string>& keys) {
+// `to` with the values of `keys` from `from`. A block that comes back begins as in `started`.
+Config WithKeys(Config to, Config from, const Config& started, const std::vector<std::string>& keys) {
   // A file without the block means no drafts: K = 0.
   if (!from.speculative_config.has_value()) from.speculative_config.emplace().max_draft_len = 0;
   for (const std::string& key : keys) {
+    if (key == "constraints") to.constraints = from.constraints ? started.constraints : std::nullopt;
     const ConfigField* field = FindField(key);
     if (field == nullptr) continue;  // a block that was added or removed; its keys are listed too
     std::visit([&](auto member) { member(to) = member(from); }, field->member);
@@ -57,7 +58,7 @@ absl::StatusOr<ReloadReport> Reloader::Reload(Metrics& metrics) {
 absl::StatusOr<ReloadReport> Reloader::TryReload() {
   ASSIGN_OR_RETURN(const Config next, read_());
   const ConfigDifference difference = ReloadableDifference(started_, current_, next);
-  current_ = WithKeys(current_, next, difference.reloaded);
+  current_ = WithKeys(current_, next, started_, difference.reloaded);
   apply_(current_);
   return ReloadReport{.applied_keys = difference.reloaded, .restart_keys = difference.need_restart};
 }

@@ -46,6 +46,10 @@ TEST(ResolveDefaults, FillsWhatIsUnset) {
   EXPECT_THAT(config.cuda_graph_config->batch_sizes, ElementsAre(1, 2, 4, 8, 16, 20));
   EXPECT_EQ(config.cpu.threads, 4);
   EXPECT_EQ(config.cpu.pin, true);
+  EXPECT_EQ(config.constraints->max_live, 20);
+  EXPECT_EQ(Resolve("model: /m\nmax_batch_size: 300").constraints->max_live, 256);
+  EXPECT_EQ(Resolve("model: /m\nconstraints: {max_live: 300}").constraints->max_live, 300);
+  EXPECT_FALSE(Resolve("model: /m\nconstraints: null").constraints.has_value());
 }
 
 TEST(ResolveDefaults, KeepsWhatIsSet) {

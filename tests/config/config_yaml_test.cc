@@ -27,8 +27,8 @@ TEST(EmitYaml, ShowsEveryKeyWithItsValue) {
 }
 
 TEST(EmitYaml, OptionalBlocksThatAreOffAreNull) {
-  const std::string yaml = EmitYaml(ParseOrDie("model: /m\ncuda_graph_config: null"));
-  EXPECT_THAT(yaml, HasSubstr("\nspeculative_config: null\nlog:"));
+  const std::string yaml = EmitYaml(ParseOrDie("model: /m\ncuda_graph_config: null\nconstraints: null"));
+  EXPECT_THAT(yaml, HasSubstr("\nspeculative_config: null\nconstraints: null\nlog:"));
   EXPECT_THAT(yaml, HasSubstr("\ncuda_graph_config: null\ncublaslt:"));
 }
 
@@ -47,6 +47,8 @@ TEST_P(EmitYamlRoundTrip, GivesTheSameConfig) {
 const RoundTrip kRoundTrips[] = {
     {"Defaults", "model: /m"},
     {"Eager", "model: /m\ncuda_graph_config: null"},
+    {"NoConstraints", "model: /m\nconstraints: null"},
+    {"Constraints", "model: /m\nconstraints: {max_nodes: 1000, max_live: 7}"},
     {"Drafts",
      "model: /m\nspeculative_config: {max_draft_len: 7, relaxed_delta: 0.1, end_thinking_phase_token: 9}"},
     {"Numbers",
@@ -140,6 +142,25 @@ const Reload kReloads[] = {
      {}},
     {"DraftsNew", "", "", "speculative_config: {max_draft_len: 1}", {}, {kDraft}},
     {"Eager", "", "", "cuda_graph_config: null", {}, {"cuda_graph_config"}},
+    {"ConstraintLimits",
+     "",
+     "",
+     "constraints: {max_depth: 32, threads: 3, max_live: 4}",
+     {"constraints.max_depth"},
+     {"constraints.threads", "constraints.max_live"}},
+    {"ConstraintsOff", "", "", "constraints: null", {"constraints"}, {}},
+    {"ConstraintsOnAgain",
+     "",
+     "constraints: null",
+     "constraints: {cache_mib: 64, threads: 3}",
+     {"constraints", "constraints.cache_mib"},
+     {"constraints.threads"}},
+    {"ConstraintsNew",
+     "constraints: null",
+     "constraints: null",
+     "constraints: {cache_mib: 64}",
+     {},
+     {"constraints"}},
 };
 INSTANTIATE_TEST_SUITE_P(Cases, ReloadTest, ::testing::ValuesIn(kReloads),
                          [](const auto& info) { return info.param.name; });
