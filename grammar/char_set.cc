@@ -142,7 +142,7 @@ std::optional<uint32_t> TakeCodePoint(std::string_view& text) {
   uint32_t c = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const uint8_t byte = static_cast<uint8_t>(text[i]);
-    state = Utf8Step(state, byte);
+    state = NextUtf8State(state, byte);
     if (state < 0) return std::nullopt;
     if (i > 0) {
       c = c << 6 | (byte & 0x3F);
@@ -167,7 +167,7 @@ std::optional<std::vector<uint32_t>> CodePoints(std::string_view text) {
   return result;
 }
 
-int Utf8Step(int state, uint8_t byte) {
+int NextUtf8State(int state, uint8_t byte) {
   // Which continuation byte a state wants, and the state after it. 1, 2, 7: one, two, three more of any kind.
   struct Want {
     uint8_t first, last;

@@ -58,6 +58,6 @@ std::optional<std::vector<uint32_t>> CodePoints(std::string_view text);
 inline constexpr int kUtf8Start = 0;
 inline constexpr int kUtf8States = 8;
 // The state after `byte`, or -1 if no valid text goes on so.
-int Utf8Step(int state, uint8_t byte);
+int NextUtf8State(int state, uint8_t byte);
 
 }  // namespace foredraft

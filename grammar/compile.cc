@@ -13,9 +13,9 @@ namespace foredraft {
 namespace {
 
 absl::StatusOr<NodeId> AddChoice(Ir& ir, const std::vector<std::string>& choices) {
-  if (choices.empty() || choices.size() > kMaxChoices) {
+  if (choices.empty() || choices.size() > kMaxConstraintChoices) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%d choices, allowed 1..%d", choices.size(), kMaxChoices));
+        absl::StrFormat("%d choices, allowed 1..%d", choices.size(), kMaxConstraintChoices));
   }
   int64_t bytes = 0;
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -105,16 +105,23 @@ GrammarCache::GrammarCache(std::shared_ptr<const Vocabulary> vocabulary, Grammar
     : vocabulary_(std::move(vocabulary)), limits_(limits), max_bytes_(max_bytes) {}
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Compile(const Constraint& constraint) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto place = places_.find(constraint);
-    if (place != places_.end()) {
-      ++counts_.hits;
-      entries_.splice(entries_.begin(), entries_, place->second);
-      return entries_.front().grammar;
-    }
+  if (std::shared_ptr<const Grammar> grammar = Find(constraint)) return grammar;
+  return CompileNew(constraint);
+}
+
+std::shared_ptr<const Grammar> GrammarCache::Find(const Constraint& constraint) {
+  const std::lock_guard lock(mutex_);
+  const auto place = places_.find(constraint);
+  if (place == places_.end()) {
     ++counts_.misses;
+    return nullptr;
   }
+  ++counts_.hits;
+  entries_.splice(entries_.begin(), entries_, place->second);
+  return entries_.front().grammar;
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::CompileNew(const Constraint& constraint) {
   ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> grammar,
                    CompileConstraint(constraint, vocabulary_, limits_));
   Insert(constraint, grammar);

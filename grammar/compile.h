@@ -35,7 +35,7 @@ struct Constraint {
   }
 };
 
-inline constexpr int kMaxChoices = 1'000;
+inline constexpr int kMaxConstraintChoices = 1'000;
 inline constexpr int64_t kMaxChoiceBytes = 64 << 10;
 
 // "json_schema", "json_object", "regex", "choice", "grammar", "structural_tag": the constraint's field in
@@ -55,6 +55,9 @@ class GrammarCache {
   GrammarCache(std::shared_ptr<const Vocabulary> vocabulary, GrammarLimits limits, int64_t max_bytes);
 
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint);
+  // Compile in two parts, for who measures the second: the cached grammar, or null; then the new one.
+  std::shared_ptr<const Grammar> Find(const Constraint& constraint);
+  absl::StatusOr<std::shared_ptr<const Grammar>> CompileNew(const Constraint& constraint);
 
   struct Counts {
     int64_t hits = 0;

@@ -90,7 +90,7 @@ class StringProduct {
       std::vector<int> key;
       for (const StringTest& test : tests) key.push_back(test.set->automaton_.symbols[byte]);
       for (int utf8 = 0; utf8 < kUtf8States; ++utf8)
-        key.push_back(Utf8Step(utf8, static_cast<uint8_t>(byte)));
+        key.push_back(NextUtf8State(utf8, static_cast<uint8_t>(byte)));
       key.push_back(IsEscaped(static_cast<uint8_t>(byte)) ? byte : -1);
       groups[key].Add(byte);
     }
@@ -165,7 +165,7 @@ class StringProduct {
       // Without an end, counts past the minimum are alike.
       if (max_chars_ >= 0 || state[1] < min_chars_) ++state[1];
     }
-    state[0] = Utf8Step(state[0], byte);
+    state[0] = NextUtf8State(state[0], byte);
     if (state[0] < 0) return false;
     for (size_t t = 0; t < tests_.size(); ++t) {
       state[2 + t] = tests_[t].set->table_.Step(state[2 + t], byte);

@@ -32,7 +32,7 @@ MaskMaker::MaskMaker(const Automaton& automaton, const Vocabulary& vocabulary, c
       std::set<std::pair<int, int>> known;
       auto& bytes = text_bytes_.emplace_back();
       for (int byte = 0; byte < 256; ++byte) {
-        const int next = slice.excluded.Has(byte) ? -1 : Utf8Step(utf8, static_cast<uint8_t>(byte));
+        const int next = slice.excluded.Has(byte) ? -1 : NextUtf8State(utf8, static_cast<uint8_t>(byte));
         if (next < 0 || !known.insert({automaton.symbols[byte], next}).second) continue;
         bytes.emplace_back(static_cast<uint8_t>(byte), next);
       }
@@ -128,7 +128,7 @@ bool MaskMaker::WalkExceptions(StateTable& table, int slice, StateId start) {
       continue;
     }
     if (!CountVisit(table, to)) return false;
-    const int utf8 = Utf8Step(utf8_path_[node.depth], node.byte);
+    const int utf8 = NextUtf8State(utf8_path_[node.depth], node.byte);
     path_[node.depth + 1] = to;
     utf8_path_[node.depth + 1] = utf8;
     i += IsEndless(table, slice, to, utf8) ? node.size : 1;
@@ -147,7 +147,7 @@ bool MaskMaker::IsMostlyEndless(StateTable& table, int slice, StateId state) {
   for (size_t i = 0; i < nodes.size(); i += nodes[i].size) {
     const StateId to = table.Step(state, nodes[i].byte);
     if (to <= StateTable::kOverflow) continue;
-    if (IsEndless(table, slice, to, Utf8Step(kUtf8Start, nodes[i].byte))) endless += nodes[i].size;
+    if (IsEndless(table, slice, to, NextUtf8State(kUtf8Start, nodes[i].byte))) endless += nodes[i].size;
   }
   return 2 * endless >= nodes.size();
 }

@@ -95,7 +95,7 @@ FreeText MakeFreeText(Ir& ir, std::span<const std::string> strings) {
     const int32_t from = ids[{state, utf8}];
     std::map<int32_t, ByteClass> edges;
     for (int byte = 0; byte < 256; ++byte) {
-      const int next = Utf8Step(utf8, static_cast<uint8_t>(byte));
+      const int next = NextUtf8State(utf8, static_cast<uint8_t>(byte));
       if (next >= 0) edges[find(automaton.Step(state, static_cast<uint8_t>(byte)), next)].Add(byte);
     }
     for (const auto& [to, bytes] : edges) text.graph.AddEdge(from, ir.Bytes(bytes), to);

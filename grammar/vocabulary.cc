@@ -18,7 +18,7 @@ int CountTextChars(std::string_view bytes, const ByteClass& excluded) {
     const uint8_t byte = static_cast<uint8_t>(c);
     if (excluded.Has(byte)) return -1;
     count += state == kUtf8Start;
-    state = Utf8Step(state, byte);
+    state = NextUtf8State(state, byte);
     if (state < 0) return -1;
   }
   return count;

@@ -1,8 +1,10 @@
 #include "grammar/xml_parameters.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "grammar/json_strings.h"
 #include "grammar/schema_compiler.h"
@@ -67,6 +69,12 @@ class ParameterCompiler {
   NodeId Literal(const std::string& text) { return AddMarkedLiteral(ir_, text, vocabulary_); }
 
   absl::StatusOr<NodeId> Parameter(const std::string& name, const Conjunction& value) {
+    if (!IsXmlName(name)) {
+      return RefuseSchema(root_,
+                          absl::StrFormat("the property %s is not supported in this style, allowed names "
+                                          "without quotes, angle brackets, line breaks and outer spaces",
+                                          QuoteJson(name.substr(0, 64))));
+    }
     Conjunction strings = value, others = value;
     RETURN_IF_ERROR(reader_.Expand(StringsOnly(), strings));
     RETURN_IF_ERROR(reader_.Expand(NoStrings(), others));
@@ -105,9 +113,11 @@ class ParameterCompiler {
     }
     // The text ends at the marker behind it, which ordinary text may not spell.
     if (!HasAddedToken(format_.after_value, vocabulary_)) {
+      // What reads the text ends it at the marker, whether a line end follows or not.
+      const std::string marker = format_.after_value.substr(0, format_.after_value.find('\n'));
       Ir end(ir_.limits());
       const RuleId root = end.AddRule("text without the end");
-      end.SetRule(root, AddTextWithout(end, std::span(&format_.after_value, 1)));
+      end.SetRule(root, AddTextWithout(end, std::span(&marker, 1)));
       end.set_root(root);
       ASSIGN_OR_RETURN(const auto set, StringSet::Create(end));
       tests.push_back({set});
@@ -125,6 +135,14 @@ class ParameterCompiler {
 };
 
 }  // namespace
+
+bool IsXmlName(std::string_view name) {
+  constexpr size_t kMostBytes = 512;
+  if (name.empty() || name.size() > kMostBytes || name.front() == ' ' || name.back() == ' ') return false;
+  return std::none_of(name.begin(), name.end(), [](unsigned char byte) {
+    return byte < 0x20 || byte == 0x7f || byte == '"' || byte == '<' || byte == '>';
+  });
+}
 
 XmlFormat DeepseekXml() {
   return {.before_name = "<｜DSML｜parameter name=\"",

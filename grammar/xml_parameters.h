@@ -4,6 +4,7 @@
 // per property, strings raw and everything else as JSON.
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "grammar/ir.h"
@@ -23,8 +24,11 @@ struct XmlFormat {
 XmlFormat DeepseekXml();
 XmlFormat GlmXml();
 
+// Whether a property of this name can be written: what reads the parameters finds the same name again.
+bool IsXmlName(std::string_view name);
+
 // The parameters of an object schema with declared properties, in their order. INVALID_ARGUMENT: another
-// schema.
+// schema, or a name that IsXmlName refuses.
 absl::StatusOr<NodeId> AddXmlParameters(Ir& ir, const JsonValue& schema, const Vocabulary& vocabulary,
                                         const XmlFormat& format, const JsonStyle& style);
 
