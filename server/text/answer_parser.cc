@@ -30,26 +30,64 @@ std::string_view Stripped(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
 }
 
-// Whether a schema says that a value is a string and nothing else.
-bool IsString(const nlohmann::json& schema) {
-  if (!schema.is_object()) return false;
-  if (const auto type = schema.find("type"); type != schema.end()) return *type == "string";
-  const auto values = schema.find("enum");
-  return values != schema.end() && values->is_array() && !values->empty() &&
-         std::all_of(values->begin(), values->end(), [](const auto& value) { return value.is_string(); });
+// Types of JSON values, as bits.
+constexpr unsigned kNullType = 1, kBooleanType = 2, kNumberType = 4, kStringType = 8, kArrayType = 16,
+                   kObjectType = 32, kAnyType = 63;
+
+unsigned TypeOf(const nlohmann::json& value) {
+  if (value.is_string()) return kStringType;
+  if (value.is_number()) return kNumberType;
+  if (value.is_boolean()) return kBooleanType;
+  if (value.is_array()) return kArrayType;
+  return value.is_object() ? kObjectType : kNullType;
 }
 
-// The arguments of a tool that are strings by its schema.
-std::vector<std::string> StringsOf(const ChatTool& tool) {
-  std::vector<std::string> keys;
-  const auto schema = nlohmann::json::parse(tool.parameters, nullptr, /*allow_exceptions=*/false);
-  if (!schema.is_object()) return keys;
-  const auto properties = schema.find("properties");
-  if (properties == schema.end() || !properties->is_object()) return keys;
-  for (const auto& [key, value] : properties->items()) {
-    if (IsString(value)) keys.push_back(key);
+unsigned TypeNamed(const nlohmann::json& name) {
+  if (name == "string") return kStringType;
+  if (name == "number" || name == "integer") return kNumberType;
+  if (name == "boolean") return kBooleanType;
+  if (name == "array") return kArrayType;
+  if (name == "object") return kObjectType;
+  return name == "null" ? kNullType : kAnyType;
+}
+
+// The types that a schema says its values have; all of them where it does not say.
+unsigned TypesOf(const nlohmann::json& schema) {
+  if (!schema.is_object()) return kAnyType;
+  const auto any_of = [](const nlohmann::json& list, unsigned (*types)(const nlohmann::json&)) {
+    unsigned all = 0;
+    for (const auto& item : list) all |= types(item);
+    return all == 0 ? kAnyType : all;
+  };
+  if (const auto type = schema.find("type"); type != schema.end()) {
+    return type->is_array() ? any_of(*type, TypeNamed) : TypeNamed(*type);
   }
-  return keys;
+  if (const auto value = schema.find("const"); value != schema.end()) return TypeOf(*value);
+  if (const auto values = schema.find("enum"); values != schema.end() && values->is_array()) {
+    return any_of(*values, TypeOf);
+  }
+  for (const char* union_of : {"anyOf", "oneOf"}) {
+    const auto branches = schema.find(union_of);
+    if (branches != schema.end() && branches->is_array()) return any_of(*branches, TypesOf);
+  }
+  return kAnyType;
+}
+
+// The types of a tool's arguments by its schema.
+std::vector<std::pair<std::string, unsigned>> TypesOf(const ChatTool& tool) {
+  std::vector<std::pair<std::string, unsigned>> types;
+  const auto schema = nlohmann::json::parse(tool.parameters, nullptr, /*allow_exceptions=*/false);
+  if (!schema.is_object()) return types;
+  const auto properties = schema.find("properties");
+  if (properties == schema.end() || !properties->is_object()) return types;
+  for (const auto& [key, value] : properties->items()) types.emplace_back(key, TypesOf(value));
+  return types;
+}
+
+// Whether the text is JSON of one of the types.
+bool IsJsonOf(std::string_view text, unsigned types) {
+  const auto value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return !value.is_discarded() && (TypeOf(value) & types) != 0;
 }
 
 // "functions.NAME:INDEX"
@@ -297,7 +335,10 @@ bool AnswerParser::ReadKey() {
   }
   keys_.push_back(key);
   if (!is_dsml) {
-    is_string_ = std::find(strings_.begin(), strings_.end(), key) != strings_.end();
+    const auto known = std::find_if(types_.begin(), types_.end(),
+                                    [&key](const auto& of_key) { return of_key.first == key; });
+    value_types_ = known == types_.end() ? kAnyType : known->second;
+    is_string_ = value_types_ == kStringType;
     Drop(end + calls_.key_end.size());
     state_ = State::kBeforeValue;
     return true;
@@ -306,6 +347,7 @@ bool AnswerParser::ReadKey() {
   const std::string flag = pending_.substr(flag_begin, value - flag_begin);
   if (flag != "true" && flag != "false") return BreakCall();
   is_string_ = flag == "true";
+  value_types_ = kAnyType;
   Drop(value + calls_.value.size());
   BeginArgument();
   return true;
@@ -341,7 +383,8 @@ bool AnswerParser::ReadString() {
   return true;
 }
 
-// A value that is no JSON, whatever was announced, is a string.
+// A value that is no JSON, whatever was announced, is a string; so is one of a type that the schema excludes,
+// such as a number where it allows strings and null.
 bool AnswerParser::ReadJsonValue() {
   const size_t end = pending_.find(calls_.value_end, searched_);
   if (end == std::string::npos) {
@@ -350,8 +393,10 @@ bool AnswerParser::ReadJsonValue() {
   }
   const std::string value = options_.syntax->Unmarked(pending_.substr(0, end), /*as_shown=*/false);
   const std::string_view json = Stripped(value);
-  EmitArguments(absl::StrCat(has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": ",
-                             nlohmann::json::accept(json) ? std::string(json) : QuotedJson(value)));
+  const bool may_be_string = (value_types_ & kStringType) != 0;
+  EmitArguments(absl::StrCat(
+      has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": ",
+      IsJsonOf(json, may_be_string ? value_types_ : kAnyType) ? std::string(json) : QuotedJson(value)));
   Drop(end + calls_.value_end.size());
   state_ = State::kArguments;
   return true;
@@ -404,7 +449,7 @@ void AnswerParser::EmitArguments(std::string_view json) {
 }
 
 void AnswerParser::Announce(std::string id, const ChatTool& tool) {
-  if (calls_.arguments == CallSyntax::Arguments::kTagged) strings_ = StringsOf(tool);
+  if (calls_.arguments == CallSyntax::Arguments::kTagged) types_ = TypesOf(tool);
   has_arguments_ = false;
   keys_.clear();
   AppendCalls(delta_->calls, {{.index = call_count_++, .id = std::move(id), .name = tool.name}});

@@ -10,6 +10,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/text/call_syntax.h"
@@ -125,8 +126,9 @@ class AnswerParser {
   bool has_broken_call_ = false;
 
   // The call that is being read.
-  std::vector<std::string> strings_;  // kTagged: the tool's arguments that are strings
-  bool has_arguments_ = false;        // some were written
+  std::vector<std::pair<std::string, unsigned>> types_;  // kTagged: of the tool's arguments, by key
+  unsigned value_types_ = 0;                             // of the argument
+  bool has_arguments_ = false;                           // some were written
   std::vector<std::string> keys_;
   bool is_string_ = false;  // the argument
   size_t searched_ = 0;     // bytes of pending_ in which the end of a JSON value does not begin

@@ -31,6 +31,12 @@ struct CallSyntax {
   bool fenced = false;     // the arguments end in three backticks
   bool names_ids = false;  // NAME is "functions.NAME:INDEX" and the call's id
   bool own_lines = false;  // up to two line breaks before `begin` belong to it
+  // What the family's models write between these parts. The parser does not ask for it; calls that must
+  // follow the format have it (server/constraints/tool_tag.h).
+  struct Spacing {
+    std::string before_begin, behind_begin, behind_name, before_call_end, between_calls, before_end;
+  };
+  Spacing spacing = {};
 };
 
 // Text with marks: a mark stands for an added token, as two bytes that no UTF-8 text has together.

@@ -47,6 +47,8 @@ class ChatFormat {
   const std::vector<int32_t>& stop_ids() const { return setup_.stop_ids; }
   // How answers are read.
   const AnswerSyntax& answers() const { return answers_; }
+  // How calls are written, with the literals as the family spells them.
+  CallSyntax calls() const { return family_->calls(); }
 
  private:
   ChatFormat(const Tokenizer& tokenizer, const ChatFamily& family, ChatSetup setup)

@@ -2,8 +2,10 @@
 
 // A conversation as clients send it: messages, the tools that the model may call, and its calls.
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace foredraft {
@@ -13,7 +15,7 @@ struct ChatTool {
   std::string name;         // 1..kMaxToolNameBytes letters, digits, '_', '-' and '.'
   std::string description;  // empty: none
   std::string parameters;   // JSON text: a schema; empty: {}
-  bool strict = false;      // arguments follow the schema, which takes constrained output
+  bool strict = false;      // arguments follow the schema
 };
 
 // A call of a tool.
@@ -32,6 +34,7 @@ struct ChatMessage {
 };
 
 inline constexpr int kMaxToolNameBytes = 64;
+inline constexpr std::string_view kFunctionChoice = "function:";
 
 // What a request says of tools.
 struct ChatTools {
@@ -41,6 +44,16 @@ struct ChatTools {
 
   // With "none" the model does not see the tools, and nothing that it writes is a call.
   bool has_effect() const { return !tools.empty() && choice != "none"; }
+  // The answer must be calls.
+  bool is_forced() const { return choice == "required" || names_function(); }
+  bool names_function() const { return choice.starts_with(kFunctionChoice); }
+  // Of a choice that names one.
+  std::string_view function() const { return std::string_view(choice).substr(kFunctionChoice.size()); }
+  // Whether not every answer is allowed.
+  bool constrain() const {
+    return has_effect() && (is_forced() || std::any_of(tools.begin(), tools.end(),
+                                                       [](const ChatTool& tool) { return tool.strict; }));
+  }
 };
 
 // Bytes of text in them.

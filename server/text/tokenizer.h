@@ -51,6 +51,8 @@ class Tokenizer {
   // As the file says: a special token is markup, skipped in decoded text. R1's <think> is not special.
   bool IsSpecial(int32_t id) const;
   std::optional<int32_t> AddedTokenId(std::string_view content) const;
+  // Every added token, by content.
+  const absl::flat_hash_map<std::string, int32_t>& added_ids() const { return added_ids_; }
   // The added tokens that `text` spells out and the plain text between them, in order: views of `text`.
   std::vector<TextSegment> SplitAtAddedTokens(std::string_view text) const { return added_tokens_.Cut(text); }
 

@@ -214,7 +214,8 @@ CallSyntax R1Calls() {
           .call = absl::StrCat(kCallBegin, "function", kSeparator),
           .name_end = "\n```json\n",
           .call_end = kCallEnd,
-          .fenced = true};
+          .fenced = true,
+          .spacing = {.before_call_end = "\n```", .between_calls = "\n"}};
 }
 
 CallSyntax V31Calls() {

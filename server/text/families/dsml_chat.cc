@@ -196,7 +196,12 @@ CallSyntax Calls(const char* block) {
           .key_end = "\" string=\"",
           .value = "\">",
           .value_end = EndTag("parameter"),
-          .own_lines = true};
+          .own_lines = true,
+          .spacing = {.before_begin = "\n\n",
+                      .behind_begin = "\n",
+                      .behind_name = "\n",
+                      .between_calls = "\n",
+                      .before_end = "\n"}};
 }
 
 }  // namespace
