@@ -45,6 +45,21 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_tool_calls_total", kCounter, "result (complete, incomplete, text)",
      "Calls of tools in answers. Incomplete: the answer ended within the call, or went on otherwise than the "
      "model's format says. Text: what began like a call was none, or of an unknown tool."},
+    {"foredraft_constrained_requests_total", kCounter,
+     "kind (json_schema, json_object, regex, choice, grammar, structural_tag, tools)",
+     "Requests whose outputs are constrained, by what they ask. tools: calls that are forced, or whose "
+     "arguments "
+     "must follow a schema."},
+    {"foredraft_constraint_refused_total", kCounter, "reason (off, combination, source, limit)",
+     "Constraints refused. off: `constraints: null`; combination: with fields that do not go with it; "
+     "source: "
+     "what it asks is malformed or not supported; limit: more than `constraints.*` allows."},
+    {"foredraft_constraint_compile_seconds", kHistogram, "",
+     "Time to compile a constraint that was not in the cache."},
+    {"foredraft_constraint_cache_lookups_total", kCounter, "result (hit, miss)",
+     "Constraints looked up in the cache of compiled ones."},
+    {"foredraft_constraint_cache_bytes", kGauge, "",
+     "Memory of the cached constraints with their states and masks."},
     {"foredraft_prompt_tokens_total", kCounter, "", "Prompt tokens of requests."},
     {"foredraft_generation_tokens_total", kCounter, "", "Tokens emitted."},
     {"foredraft_request_prompt_tokens", kHistogram, "", "Prompt tokens of a request."},

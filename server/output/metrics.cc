@@ -27,6 +27,8 @@ const std::vector<double> kQueueSeconds = {.0005, .001, .005, .01, .025, .05, .1
                                            1,     2.5,  5,    10,  30,   60,  120, 300, 600};
 const std::vector<double> kStepSeconds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025,
                                           .05,   .1,     .25,   .5,   1,     2.5,  5,   10};
+const std::vector<double> kCompileSeconds = {.0001, .00025, .0005, .001, .0025, .005, .01,
+                                             .025,  .05,    .1,    .25,  .5,    1,    2.5};
 const std::vector<double> kBatchSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
 std::vector<double> TokenCounts() {
@@ -62,6 +64,7 @@ Metrics::Metrics(const MetricsOptions& options)
       registry_(std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)) {
   AddSpeculation(options.max_draft_len);
   AddRequests();
+  AddConstraints();
   AddEngine();
   AddListeners();
   for (int rank = 0; rank < options.rank_count; ++rank) AddRank(rank, options.cache_groups);
@@ -127,6 +130,20 @@ void Metrics::AddRequests() {
   queue_ = AddHistogram("foredraft_queue_duration_seconds", kQueueSeconds);
   counts_.token_times.resize(kPerTokenSeconds.size() + 1);
   waiting_ = AddGauge("foredraft_requests_waiting");
+}
+
+void Metrics::AddConstraints() {
+  for (size_t i = 0; i < constrained_.size(); ++i) {
+    constrained_[i] = AddCounter("foredraft_constrained_requests_total", {{"kind", kConstrainedBy[i]}});
+  }
+  for (size_t i = 0; i < constraints_refused_.size(); ++i) {
+    constraints_refused_[i] =
+        AddCounter("foredraft_constraint_refused_total", {{"reason", kConstraintRefusals[i]}});
+  }
+  constraint_compile_ = AddHistogram("foredraft_constraint_compile_seconds", kCompileSeconds);
+  constraint_hits_ = AddCounter("foredraft_constraint_cache_lookups_total", {{"result", "hit"}});
+  constraint_misses_ = AddCounter("foredraft_constraint_cache_lookups_total", {{"result", "miss"}});
+  constraint_bytes_ = AddGauge("foredraft_constraint_cache_bytes");
 }
 
 void Metrics::AddEngine() {
@@ -303,6 +320,11 @@ void Metrics::ReadLoadFrom(std::function<SchedulerLoad()> source) {
   load_source_ = std::move(source);
 }
 
+void Metrics::ReadConstraintsFrom(std::function<ConstraintCacheCounts()> source) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  constraint_source_ = std::move(source);
+}
+
 void Metrics::ReadStateFrom(std::function<std::string()> source) {
   std::lock_guard<std::mutex> lock(mutex_);
   state_source_ = std::move(source);
@@ -362,6 +384,12 @@ void Metrics::RefreshProcess() const {
 std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   std::lock_guard<std::mutex> lock(mutex_);  // also keeps two scrapes from raising a counter twice
   if (load_source_) RefreshFromLoad(load_source_());
+  if (constraint_source_) {
+    const ConstraintCacheCounts counts = constraint_source_();
+    RaiseTo(constraint_hits_, static_cast<double>(counts.hits));
+    RaiseTo(constraint_misses_, static_cast<double>(counts.misses));
+    constraint_bytes_->Set(static_cast<double>(counts.bytes));
+  }
   if (state_source_) {
     const std::string now = state_source_();
     for (const auto& [state, gauge] : states_) gauge->Set(state == now ? 1 : 0);

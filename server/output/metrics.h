@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,6 +41,17 @@ struct MetricsOptions {
   std::map<std::string, std::string> config_labels;
 };
 
+// What constrains an output, and why a constraint is refused: the labels of their counters.
+enum class ConstrainedBy { kJsonSchema, kJsonObject, kRegex, kChoice, kGrammar, kStructuralTag, kTools };
+inline constexpr const char* kConstrainedBy[] = {"json_schema", "json_object",    "regex", "choice",
+                                                 "grammar",     "structural_tag", "tools"};
+enum class ConstraintRefusal { kOff, kCombination, kSource, kLimit };
+inline constexpr const char* kConstraintRefusals[] = {"off", "combination", "source", "limit"};
+struct ConstraintCacheCounts {
+  int64_t hits = 0, misses = 0;  // since the start
+  int64_t bytes = 0;
+};
+
 // What a daemon may be (server/api/health.h).
 inline constexpr const char* kDaemonStates[] = {"loading", "serving", "draining", "failed"};
 
@@ -66,6 +78,11 @@ class Metrics : public prometheus::Collectable {
   void RecordRejected();
   // Its client left before that.
   void RecordCancelled();
+  void CountConstrained(ConstrainedBy kind) { constrained_[static_cast<size_t>(kind)]->Increment(); }
+  void RecordConstraintRefused(ConstraintRefusal reason) {
+    constraints_refused_[static_cast<size_t>(reason)]->Increment();
+  }
+  void RecordConstraintCompile(double seconds) { constraint_compile_->Observe(seconds); }
   // Scheduler thread.
   void RecordIteration(const IterationStats& stats);
   void RecordReload(bool accepted);
@@ -84,6 +101,8 @@ class Metrics : public prometheus::Collectable {
   // `source` gives the load gauges and the scheduler's cumulative counters at each scrape; without one they
   // are 0. It must outlive the metrics or be replaced.
   void ReadLoadFrom(std::function<SchedulerLoad()> source);
+  // Likewise for the cache of compiled constraints.
+  void ReadConstraintsFrom(std::function<ConstraintCacheCounts()> source);
   // `source` gives the state gauge's value at each scrape: one of kDaemonStates. It must outlive the metrics
   // or be replaced.
   void ReadStateFrom(std::function<std::string()> source);
@@ -138,6 +157,7 @@ class Metrics : public prometheus::Collectable {
                                       const prometheus::Labels& labels = {});
   void AddSpeculation(int max_draft_len);
   void AddRequests();
+  void AddConstraints();
   void AddEngine();
   void AddListeners();
   void AddRank(int rank, const std::vector<std::string>& cache_groups);
@@ -153,6 +173,11 @@ class Metrics : public prometheus::Collectable {
   std::array<prometheus::Counter*, 6> requests_;  // by FinishReason; kNone has none
   prometheus::Counter* rejected_;
   prometheus::Counter *complete_calls_, *incomplete_calls_, *text_calls_;
+  std::array<prometheus::Counter*, std::size(kConstrainedBy)> constrained_;
+  std::array<prometheus::Counter*, std::size(kConstraintRefusals)> constraints_refused_;
+  prometheus::Histogram* constraint_compile_;
+  prometheus::Counter *constraint_hits_, *constraint_misses_;
+  prometheus::Gauge* constraint_bytes_;
   prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
       *generation_tokens_;
   prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_,
@@ -174,10 +199,11 @@ class Metrics : public prometheus::Collectable {
   OutputCounts counts_;  // output thread
 
   mutable std::mutex mutex_;
-  std::function<SchedulerLoad()> load_source_;  // guarded by mutex_
-  std::function<std::string()> state_source_;   // guarded by mutex_
-  mutable AcceptanceWindow window_;             // guarded by mutex_
-  prometheus::Gauge* build_gauge_ = nullptr;    // guarded by mutex_
+  std::function<SchedulerLoad()> load_source_;                // guarded by mutex_
+  std::function<std::string()> state_source_;                 // guarded by mutex_
+  std::function<ConstraintCacheCounts()> constraint_source_;  // guarded by mutex_
+  mutable AcceptanceWindow window_;                           // guarded by mutex_
+  prometheus::Gauge* build_gauge_ = nullptr;                  // guarded by mutex_
 };
 
 // The page of metrics, in Prometheus' text format.
