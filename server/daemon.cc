@@ -42,6 +42,7 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
   options.max_queue_size = config.max_queue_size;
   options.tokenizer_threads = config.server.tokenizer_threads;
   options.reuse_by_token = config.kv_cache_config.block_reuse_scope == BlockReuseScope::kToken;
+  options.constraints = config.constraints;
   options.longest_turn = LongestTurn(config);
   options.metrics.model_name = config.served_model_name;
   options.metrics.max_draft_len = MaxDraftLen(config);
@@ -229,6 +230,7 @@ void Daemon::Apply(const Config& config) {
   SetLogLevel(config.log.level);
   frontend_->SetRequestTimeout(config.request_timeout_s);
   frontend_->SetMaxQueueSize(config.max_queue_size);
+  frontend_->SetConstraints(config.constraints);
   std::lock_guard<std::mutex> lock(mutex_);
   frontend_->SetSpeculation(SpeculationOf(config), ThinkingIdsOf(config, tokenizer_thinking_));
   drain_timeout_s_ = config.server.drain_timeout_s;

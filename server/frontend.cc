@@ -331,11 +331,13 @@ void Frontend::Serve(ServedModel model) {
     no_chat = std::string(format.status().message());
     Log(LogLevel::kInfo, "chat requests are refused: %s", no_chat);
   }
-  validator_ = std::make_unique<RequestValidator>(
-      std::move(model.limits), *tokenizer_, chat_format_.has_value() ? &*chat_format_ : nullptr, no_chat);
+  const bool forced = model.scheduler.acceptance.forced_length > 0;
+  StartConstraints(model.limits, forced);
+  validator_ = std::make_unique<RequestValidator>(std::move(model.limits), *tokenizer_,
+                                                  chat_format_.has_value() ? &*chat_format_ : nullptr,
+                                                  no_chat, constraints_.get());
   output_ = std::make_unique<OutputThread>(
       options_.output, *metrics_, [this](uint64_t id, FinishReason reason) { loop_->Cancel(id, reason); });
-  const bool forced = model.scheduler.acceptance.forced_length > 0;
   loop_ = std::make_unique<ServingLoop>(
       model.loop, std::make_unique<Scheduler>(model.scheduler), std::move(model.executors),
       [this](std::vector<RequestUpdate> updates) { output_->Deliver(std::move(updates)); },
@@ -350,6 +352,21 @@ void Frontend::Serve(ServedModel model) {
                    .model = std::move(model.card)});
   metrics_->SetForced(forced);
   health_.Enter(ServingState::kServing);
+}
+
+void Frontend::StartConstraints(const RequestLimits& limits, bool forced) {
+  std::shared_ptr<const Vocabulary> vocabulary;
+  if (options_.constraints) {
+    auto made = MakeVocabulary(*tokenizer_, limits.vocab_size, limits.eos_ids);
+    if (made.ok()) {
+      vocabulary = *std::move(made);
+    } else {
+      Log(LogLevel::kWarning, "structured output is refused: %s", made.status().message());
+    }
+  }
+  constraints_ = std::make_unique<ConstraintCompiler>(std::move(vocabulary), options_.constraints, *metrics_);
+  constraints_->SetForced(forced);
+  metrics_->ReadConstraintsFrom([this] { return constraints_->counts(); });
 }
 
 ServerLoad Frontend::ServerLoadNow() const {
@@ -415,6 +432,12 @@ void Frontend::SetSpeculation(const Speculation& speculation, const ThinkingIds&
   if (loop == nullptr) return;  // loading: the daemon calls this again afterwards
   loop->SetSpeculation(speculation);
   validator_->SetThinking(thinking);
+  constraints_->SetForced(speculation.acceptance.forced_length > 0);
+}
+
+void Frontend::SetConstraints(const std::optional<ConstraintsConfig>& constraints) {
+  if (serving_loop_.load() == nullptr) return;  // loading: the daemon calls this again afterwards
+  constraints_->SetConfig(constraints);
 }
 
 void Frontend::SetMaxQueueSize(int max_queue_size) {

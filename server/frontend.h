@@ -33,6 +33,7 @@
 #include "server/api/openai/openai_service.h"
 #include "server/api/request_validator.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
+#include "server/constraints/constraint_compiler.h"
 #include "server/grpc_listener.h"
 #include "server/http/http_listener.h"
 #include "server/http/http_pages.h"
@@ -53,6 +54,7 @@ struct FrontendOptions {
   int max_queue_size = 1024;
   int tokenizer_threads = 1;  // AdmissionLimits, as the next
   bool reuse_by_token = false;
+  std::optional<ConstraintsConfig> constraints = ConstraintsConfig{};  // unset: no structured output
   // /healthz fails once the scheduler or the output thread has not turned for this long.
   std::chrono::seconds longest_turn = std::chrono::seconds(90);
   // How often the daemon dials its own API listener, and looks whether tokens and certificates have changed.
@@ -101,6 +103,8 @@ class Frontend {
   // `speculation` applies from the next iteration on, `thinking` to requests that arrive from now on.
   void SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking);
   void SetMaxQueueSize(int max_queue_size);
+  // For requests that arrive from now on. Where the options had no constraints, there are none.
+  void SetConstraints(const std::optional<ConstraintsConfig>& constraints);
   // Reads tokens and certificates again. A file with an error is logged, and what it had before stays in
   // force. Any thread.
   void ReloadFiles();
@@ -139,6 +143,7 @@ class Frontend {
   HttpAnswer MetricsAnswer(const std::string& authorization) const;
   HttpAnswer Live() const;
   HttpAnswer Ready() const;
+  void StartConstraints(const RequestLimits& limits, bool forced);
   void ProbeOwnPort();
   void ReloadChangedFiles();
   void GiveMemoryBack();
@@ -155,6 +160,7 @@ class Frontend {
   // From Serve on. Declared before the services because the services' calls use them.
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatFormat> chat_format_;
+  std::unique_ptr<ConstraintCompiler> constraints_;
   std::unique_ptr<RequestValidator> validator_;
   std::unique_ptr<OutputThread> output_;
   std::unique_ptr<ServingLoop> loop_;

@@ -9,6 +9,7 @@
 #include "base/error_reason.h"
 #include "base/fnv.h"
 #include "base/status_macros.h"
+#include "server/api/constraint_check.h"
 #include "server/api/out_of_memory.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
@@ -132,7 +133,10 @@ void Admission::Submit(const Access& access, ClientRequest request, std::shared_
   }
   const auto shared = std::make_shared<Arrived>(*std::move(arrived));  // a Job can be copied
   const std::string client = ClientName(call->context().peer(), shared->caller);
-  const size_t bytes = TextBytes(shared->request.input) + TextBytes(shared->request.tools);
+  // What compiles a constraint takes long whatever its size is.
+  const size_t bytes = IsConstrained(shared->request)
+                           ? kShortInputBytes + 1
+                           : TextBytes(shared->request.input) + TextBytes(shared->request.tools);
   Tokenize(client, bytes, [this, shared, call = std::move(call)](const absl::Status& may) {
     if (may.ok()) {
       SubmitOrRefuse(std::move(*shared), call);

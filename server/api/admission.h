@@ -108,8 +108,8 @@ class Admission {
   // Counts a call as open until its `done` hook.
   CallHooks OpenCall();
   // Submits the call's request if `access` lets its caller generate, or refuses the call with the reason; at
-  // once or, where its input is long, once a thread of the pool has tokenized it. Gives the answer its id
-  // (request_id.h).
+  // once or, where its input is long or its output constrained, once a thread of the pool has read it. Gives
+  // the answer its id (request_id.h).
   void Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call);
   // Refuses a call whose message its wire cannot read.
   void Refuse(const std::string& request_id, const absl::Status& status,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/token_bias.h"
+#include "grammar/compile.h"
 #include "server/text/chat_message.h"
 
 namespace foredraft {
@@ -31,13 +32,24 @@ struct ClientSampling {
   std::vector<TokenBias> logit_bias;  // in any order
 };
 
+// What an output must be (grammar/compile.h).
+struct ClientConstraint {
+  std::string field;  // what its wire calls it, for errors: "constraint.json_schema", "response_format"
+  std::optional<Constraint::Kind> kind;  // absent: the client sent a constraint that says nothing
+  std::string source;                    // schema, expression, grammar or tag
+  std::vector<std::string> choices;      // of kChoice
+  bool compact = false;                  // JSON without white space
+  bool from_first_token = false;         // also where the answer begins in thinking
+};
+
 struct ClientRequest {
   std::string request_id;  // empty: the server makes one
   PromptInput input;
   std::optional<bool> thinking;  // chat input: whether the answer begins with a thinking section
   ChatTools tools;               // chat input
-  bool raw_text = false;         // chat input: the answer's text is not taken apart
-  bool parse_special = false;    // text input: special tokens written out in the text become those tokens
+  std::optional<ClientConstraint> constraint;
+  bool raw_text = false;       // chat input: the answer's text is not taken apart
+  bool parse_special = false;  // text input: special tokens written out in the text become those tokens
   ClientSampling sampling;
   std::optional<int32_t> max_tokens;
   std::vector<std::string> stop;

@@ -12,6 +12,7 @@
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "kernels/slot_arrays.h"
+#include "server/api/constraint_check.h"
 #include "server/api/tool_check.h"
 
 namespace foredraft {
@@ -94,6 +95,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
   if (HasControlBytes(client.request_id)) {
     return Refuse("request_id: has control characters, allowed printable characters only");
   }
+  RETURN_IF_ERROR(CheckConstraint(client, constraints_));
   CheckedRequest checked;
   Request& request = checked.request;
   ASSIGN_OR_RETURN(request.sampling, Sampling(client.sampling));
@@ -126,6 +128,8 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
   request.sampling.min_tokens = client.sampling.min_tokens;
   request.thinking = thinking_.load();
   request.prompt_phase = PromptPhase(request.thinking, request.prompt_ids);
+  ASSIGN_OR_RETURN(request.constraint,
+                   MakeConstraint(client, request, chat_format_, tokenizer_, constraints_));
 
   checked.spec.prompt_tokens = prompt_len;
   checked.spec.stop = std::move(client.stop);

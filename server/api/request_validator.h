@@ -14,6 +14,7 @@
 #include "scheduler/request.h"
 #include "scheduler/request_size.h"
 #include "server/api/client_request.h"
+#include "server/constraints/constraint_compiler.h"
 #include "server/output/output_stream.h"
 #include "server/text/chat_format.h"
 #include "server/text/tokenizer.h"
@@ -46,20 +47,22 @@ struct CheckedRequest {
 
 class RequestValidator {
  public:
-  // Tokenizer and chat format outlive the validator. Without a chat format (null), chat is refused for the
-  // reason that `no_chat` gives.
+  // All of them outlive the validator. Without a chat format (null), chat is refused for the reason that
+  // `no_chat` gives; without a compiler, so is all that constrains outputs.
   RequestValidator(RequestLimits limits, const Tokenizer& tokenizer, const ChatFormat* chat_format,
-                   std::string no_chat = "")
+                   std::string no_chat = "", ConstraintCompiler* constraints = nullptr)
       : limits_(std::move(limits)),
         tokenizer_(tokenizer),
         chat_format_(chat_format),
         no_chat_(std::move(no_chat)),
+        constraints_(constraints),
         thinking_(limits_.thinking) {}
 
   // For requests checked from now on.
   void SetThinking(const ThinkingIds& thinking) { thinking_.store(thinking); }
   ThinkingIds thinking() const { return thinking_.load(); }
 
+  // Compiles what the request asks of its output, which may take up to a second (IsConstrained).
   absl::StatusOr<CheckedRequest> Check(ClientRequest client) const;
   // Text or chat into token ids; the options are for text, `thinking` and `tools` for chat.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options,
@@ -67,6 +70,8 @@ class RequestValidator {
                                                 const ChatTools& tools = {}) const;
   // Whether chat is taken, and with it tools.
   bool has_chat() const { return chat_format_ != nullptr; }
+  // Whether outputs can be constrained.
+  bool has_constraints() const { return constraints_ != nullptr && constraints_->is_on(); }
   absl::StatusOr<std::string> Detokenize(std::span<const int32_t> token_ids) const;
 
   const RequestLimits& limits() const { return limits_; }
@@ -92,6 +97,7 @@ class RequestValidator {
   const Tokenizer& tokenizer_;
   const ChatFormat* const chat_format_;
   const std::string no_chat_;
+  ConstraintCompiler* const constraints_;  // thread-safe
   std::atomic<ThinkingIds> thinking_;
 };
 

@@ -1,8 +1,9 @@
 #pragma once
 
-// Threads that tokenize long inputs. Megabytes take up to a second, and gRPC has few threads: tokenizing on
-// them would stop all other calls. Clients take turns; inputs of one client are tokenized in order of
-// arrival. The threads have a lower priority (nice 5) than those that compute and answer. Thread-safe.
+// Threads that tokenize long inputs and compile constraints. Either takes up to a second, and gRPC has few
+// threads: working on them would stop all other calls. Clients take turns; inputs of one client are tokenized
+// in order of arrival. The threads have a lower priority (nice 5) than those that compute and answer.
+// Thread-safe.
 
 #include <condition_variable>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include "server/api/tool_check.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <set>
 #include <string>
@@ -22,24 +23,20 @@ absl::Status Refuse(const Parts&... parts) {
 absl::Status CheckChoice(const ChatTools& tools) {
   const std::string& choice = tools.choice;
   if (choice.empty() || choice == "auto" || choice == "none") return absl::OkStatus();
-  const std::string shown = ShowJson(choice);
-  if (choice == "required" || choice.starts_with("function:")) {
-    return Refuse("chat.tool_choice: ", shown,
-                  ", allowed auto, none: forced calls take constrained output, which is not supported yet");
-  }
-  return Refuse("chat.tool_choice: ", shown, ", allowed auto, none");
+  const bool names_tool = tools.names_function() &&
+                          std::any_of(tools.tools.begin(), tools.tools.end(), [&tools](const ChatTool& tool) {
+                            return tool.name == tools.function();
+                          });
+  if (names_tool || (choice == "required" && !tools.tools.empty())) return absl::OkStatus();
+  return Refuse("chat.tool_choice: ", ShowJson(choice),
+                tools.tools.empty() ? ", allowed auto, none without chat.tools"
+                                    : ", allowed auto, none, required or function:NAME of chat.tools");
 }
 
 absl::Status CheckTool(const ChatTool& tool, const std::string& name) {
   if (!IsToolName(tool.name)) {
     return Refuse(name, ".name: ", ShowJson(tool.name), ", allowed 1..", kMaxToolNameBytes,
                   " letters, digits, _, - and .");
-  }
-  if (tool.strict) {
-    return Refuse(
-        name,
-        ".strict: true, allowed false: arguments that are bound to follow the schema take constrained "
-        "output, which is not supported yet");
   }
   if (tool.parameters.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const nlohmann::json schema, ParseJson(tool.parameters, name + ".parameters"));

@@ -7,8 +7,7 @@
 
 namespace foredraft {
 
-// INVALID_ARGUMENT names the field of chat, its value and what is allowed. Forced calls (tool_choice
-// "required" or a function) and strict arguments take constrained output, which the daemon does not have.
+// INVALID_ARGUMENT names the field of chat, its value and what is allowed.
 absl::Status CheckTools(const ChatTools& tools);
 
 }  // namespace foredraft

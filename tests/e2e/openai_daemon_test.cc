@@ -183,10 +183,10 @@ TEST_F(OpenAiDaemon, ToolsAreInThePromptOfBothWires) {
   EXPECT_EQ(answer["usage"]["prompt_tokens"], grpc["usage"]["prompt_tokens"]);
   EXPECT_GT(answer["usage"]["prompt_tokens"], plain + 100);
   EXPECT_EQ(grpc["tool_calls"], json::array());
-  body["tool_choice"] = "required";
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "sub"}}}};
   const HttpReply refused = Ask(port(), "POST", kChat, body.dump());
   EXPECT_EQ(refused.status, 400);
-  EXPECT_THAT(refused.body, HasSubstr("forced calls take constrained output"));
+  EXPECT_THAT(refused.body, HasSubstr("chat.tool_choice"));
 }
 
 TEST_F(OpenAiDaemon, ALostConnectionGivesItsBlocksBack) {

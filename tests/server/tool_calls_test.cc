@@ -288,19 +288,55 @@ TEST_F(ToolCallsTest, RawTextIsAllThatTheModelWrote) {
             std::vector<int32_t>(apart.token_ids().begin(), apart.token_ids().end()));
 }
 
-TEST_F(ToolCallsTest, ForcedCallsAreRefusedByName) {
+TEST_F(ToolCallsTest, ForcedCallsAndStrictToolsAreTakenOnBothWires) {
+  Write(6, std::string(kCall) + kEnd);
   for (const json& choice : {json("required"), json{{"type", "function"}, {"function", {{"name", "add"}}}}}) {
     json body = Body(6);
     body["tool_choice"] = choice;
-    const HttpReply reply = Post(body);
-    EXPECT_EQ(reply.status, 400);
-    const json error = json::parse(reply.body)["error"];
-    EXPECT_EQ(error["param"], "tool_choice");
-    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("forced calls take constrained output"));
+    EXPECT_EQ(PostOk(body)["finish_reason"], "tool_calls");
   }
   json body = Body(6);
   body["tools"][0]["function"]["strict"] = true;
-  EXPECT_THAT(Post(body).body, HasSubstr("chat.tools[0].strict: true, allowed false"));
+  EXPECT_EQ(PostOk(body)["finish_reason"], "tool_calls");
+  v1::GenerateRequest request = Request(6);
+  request.mutable_chat()->set_tool_choice("function:add");
+  request.mutable_chat()->mutable_tools(0)->set_strict(true);
+  EXPECT_EQ(Generate(request).finish_reason(), "tool_calls");
+  EXPECT_EQ(server_.Metric("constrained_requests_total", {{"kind", "tools"}}), 4);
+}
+
+TEST_F(ToolCallsTest, ForcedCallsAreRefusedByName) {
+  struct Case {
+    const char* field;
+    json value;
+    const char* param;
+    const char* says;
+  };
+  const Case cases[] = {
+      {"tool_choice",
+       {{"type", "function"}, {"function", {{"name", "sub"}}}},
+       "tool_choice",
+       "chat.tool_choice: \"function:sub\", allowed auto, none, required or function:NAME of chat.tools"},
+      {"ignore_eos", true, "ignore_eos", "ignore_eos: true, allowed false with forced calls"},
+      {"min_tokens", 3, "min_tokens", "sampling.min_tokens: 3, allowed 0 with forced calls"},
+      {"response_format",
+       {{"type", "json_object"}},
+       "response_format",
+       "response_format: given with chat.tools, allowed one of them"}};
+  for (const Case& test : cases) {
+    json body = Body(6);
+    body["tool_choice"] = "required";
+    body[test.field] = test.value;
+    const HttpReply reply = Post(body);
+    EXPECT_EQ(reply.status, 400);
+    const json error = json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"], test.param);
+    EXPECT_EQ(error["message"], test.says);
+  }
+  json body = Body(6);
+  body["tools"][0]["function"].update(
+      {{"strict", true}, {"parameters", {{"type", "object"}, {"not", {{"a", 1}}}}}});
+  EXPECT_THAT(Post(body).body, HasSubstr("chat.tools[0].parameters: #/not: not supported"));
 }
 
 TEST_F(ToolCallsTest, GetModelSaysThatChatTakesTools) {

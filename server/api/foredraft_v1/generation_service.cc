@@ -180,10 +180,7 @@ grpc::ServerUnaryReactor* GenerationService::GetModel(grpc::CallbackServerContex
                                                       const v1::GetModelRequest*,
                                                       v1::GetModelResponse* response) {
   const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
-  if (parts.ok()) {
-    const RequestValidator& validator = *(*parts)->validator;
-    FillModel((*parts)->model, validator.thinking(), validator.has_chat(), response);
-  }
+  if (parts.ok()) FillModel((*parts)->model, *(*parts)->validator, response);
   return FinishNow(context, parts.status());
 }
 

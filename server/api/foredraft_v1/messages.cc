@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace foredraft {
 namespace {
 
@@ -47,6 +49,40 @@ ClientSampling ReadSampling(const v1::SamplingParams& wire) {
   sampling.min_tokens = wire.min_tokens();
   for (const auto& [token_id, bias] : wire.logit_bias()) sampling.logit_bias.push_back({token_id, bias});
   return sampling;
+}
+
+ClientConstraint ReadConstraint(const v1::Constraint& wire) {
+  ClientConstraint read{
+      .field = "constraint", .compact = wire.compact(), .from_first_token = wire.from_first_token()};
+  const auto set = [&read](Constraint::Kind kind, std::string source) {
+    read.field = absl::StrCat("constraint.", std::string(ConstraintField(kind)));
+    read.kind = kind;
+    read.source = std::move(source);
+  };
+  switch (wire.kind_case()) {
+    case v1::Constraint::kJsonSchema:
+      set(Constraint::kJsonSchema, wire.json_schema());
+      break;
+    case v1::Constraint::kJsonObject:
+      if (wire.json_object()) set(Constraint::kJsonObject, "");
+      break;
+    case v1::Constraint::kRegex:
+      set(Constraint::kRegex, wire.regex());
+      break;
+    case v1::Constraint::kChoice:
+      set(Constraint::kChoice, "");
+      read.choices.assign(wire.choice().choices().begin(), wire.choice().choices().end());
+      break;
+    case v1::Constraint::kGrammar:
+      set(Constraint::kGbnf, wire.grammar());
+      break;
+    case v1::Constraint::kStructuralTag:
+      set(Constraint::kStructuralTag, wire.structural_tag());
+      break;
+    case v1::Constraint::KIND_NOT_SET:
+      break;
+  }
+  return read;
 }
 
 void FillUsage(const RequestStats& stats, v1::Usage* usage) {
@@ -174,6 +210,7 @@ ClientRequest ReadRequest(const v1::GenerateRequest& wire) {
   request.request_id = wire.request_id();
   request.input = ReadInput(wire);
   if (wire.has_chat()) request.tools = ReadTools(wire.chat());
+  if (wire.has_constraint()) request.constraint = ReadConstraint(wire.constraint());
   request.raw_text = wire.raw_text();
   if (wire.has_thinking()) request.thinking = wire.thinking();
   request.parse_special = wire.parse_special();
@@ -222,9 +259,14 @@ void FillResponse(const OutputDelta& whole, const OutputEnd& end, const Response
   FillFinish(whole.stats, end, labels, calls, response);
 }
 
-void FillModel(const ModelCard& card, const ThinkingIds& thinking, bool has_tools,
-               v1::GetModelResponse* response) {
-  response->set_tools(has_tools);
+void FillModel(const ModelCard& card, const RequestValidator& validator, v1::GetModelResponse* response) {
+  const ThinkingIds thinking = validator.thinking();
+  response->set_tools(validator.has_chat());
+  if (validator.has_constraints()) {
+    for (int kind = Constraint::kJsonSchema; kind <= Constraint::kStructuralTag; ++kind) {
+      response->add_constraints(std::string(ConstraintField(static_cast<Constraint::Kind>(kind))));
+    }
+  }
   response->set_name(card.name);
   response->set_architecture(card.architecture);
   response->set_vocab_size(card.vocab_size);

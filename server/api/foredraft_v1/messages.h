@@ -12,6 +12,7 @@
 #include "server/api/client_request.h"
 #include "server/api/generation_call.h"
 #include "server/api/model_card.h"
+#include "server/api/request_validator.h"
 #include "server/output/response_sink.h"
 
 namespace foredraft {
@@ -41,8 +42,7 @@ void FillEnd(const RequestStats& stats, const OutputEnd& end, const ResponseLabe
              v1::GenerateChunk* chunk);
 void FillResponse(const OutputDelta& whole, const OutputEnd& end, const ResponseLabels& labels,
                   v1::GenerateResponse* response);
-void FillModel(const ModelCard& card, const ThinkingIds& thinking, bool has_tools,
-               v1::GetModelResponse* response);
+void FillModel(const ModelCard& card, const RequestValidator& validator, v1::GetModelResponse* response);
 void FillLoad(const ServerLoad& load, v1::GetLoadResponse* response);
 
 }  // namespace foredraft

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
+#include "server/api/openai/constraint_fields.h"
 #include "server/api/openai/field_reader.h"
 #include "server/api/openai/tool_fields.h"
 #include "server/text/utf8.h"
@@ -32,12 +33,6 @@ absl::Status Shortened(const absl::Status& status) {
 void RefuseUnsupported(FieldReader& fields) {
   fields.AllowOnly("functions", json::array(), "allowed unset: tools is their newer name");
   fields.AllowOnly("function_call", "none", "allowed unset: tool_choice is its newer name");
-  fields.AllowOnly("response_format", json::object({{"type", "text"}}),
-                   "constrained output is not supported yet, allowed {\"type\":\"text\"}");
-  for (const char* field : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                            "structured_outputs", "grammar", "json_schema", "regex", "ebnf"}) {
-    fields.AllowOnly(field, nullptr, "constrained output is not supported yet, allowed unset");
-  }
   fields.AllowOnly("echo", false, "allowed false");
   fields.AllowOnly("suffix", "", "allowed unset");
   fields.AllowOnly("best_of", 1, "allowed 1");
@@ -277,6 +272,7 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_vie
   ReadCommon(fields, common);
   request.return_token_ids = fields.Bool("return_token_ids", false);
   ReadStreaming(fields, request);
+  common.constraint = ReadConstraint(fields, body);
   std::vector<PromptInput> prompts(1);
   if (kind == OpenAiKind::kChat) {
     ReadChat(fields, body, common);

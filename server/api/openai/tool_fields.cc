@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<ChatTool>> ReadToolList(const json& list, std::string
 absl::StatusOr<std::string> ReadChoice(const json& choice) {
   if (choice.is_string()) return choice.get<std::string>();
   if (!choice.is_object()) {
-    return Refuse("tool_choice: ", ShowJson(choice), ", allowed auto, none");
+    return Refuse("tool_choice: ", ShowJson(choice), ", allowed auto, none, required or a function");
   }
   FieldReader fields(choice, "tool_choice.");
   ASSIGN_OR_RETURN(const json* function, FunctionOf("tool_choice", fields));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -40,11 +41,6 @@ absl::Status CheckUnsupported(const vllm_wire::GenerateRequest& wire) {
 
 absl::Status CheckUnsupported(const vllm_wire::SamplingParams& wire) {
   if (wire.n() > 1) return Refuse("sampling_params.n: ", wire.n(), ", allowed 1");
-  if (wire.constraint_case() != vllm_wire::SamplingParams::CONSTRAINT_NOT_SET) {
-    const auto* field = wire.GetDescriptor()->FindFieldByNumber(wire.constraint_case());
-    return Refuse("sampling_params.", field->name(),
-                  ": constrained decoding is not supported, allowed unset");
-  }
   if (wire.has_prompt_logprobs()) {
     return Refuse("sampling_params.prompt_logprobs: ", wire.prompt_logprobs(), ", allowed unset");
   }
@@ -83,6 +79,40 @@ ClientSampling ReadSampling(const vllm_wire::SamplingParams& wire) {
       static_cast<int32_t>(std::min(wire.min_tokens(), kMaxInt32));  // more than any max_tokens
   for (const auto& [token_id, bias] : wire.logit_bias()) sampling.logit_bias.push_back({token_id, bias});
   return sampling;
+}
+
+std::optional<ClientConstraint> ReadConstraint(const vllm_wire::SamplingParams& wire) {
+  ClientConstraint read{.from_first_token = wire.grammar_from_first_token()};
+  switch (wire.constraint_case()) {
+    case vllm_wire::SamplingParams::kJsonSchema:
+      read.kind = Constraint::kJsonSchema;
+      read.source = wire.json_schema();
+      break;
+    case vllm_wire::SamplingParams::kRegex:
+      read.kind = Constraint::kRegex;
+      read.source = wire.regex();
+      break;
+    case vllm_wire::SamplingParams::kGrammar:
+      read.kind = Constraint::kGbnf;
+      read.source = wire.grammar();
+      break;
+    case vllm_wire::SamplingParams::kStructuralTag:
+      read.kind = Constraint::kStructuralTag;
+      read.source = wire.structural_tag();
+      break;
+    case vllm_wire::SamplingParams::kJsonObject:
+      if (!wire.json_object()) return std::nullopt;
+      read.kind = Constraint::kJsonObject;
+      break;
+    case vllm_wire::SamplingParams::kChoice:
+      read.kind = Constraint::kChoice;
+      read.choices.assign(wire.choice().choices().begin(), wire.choice().choices().end());
+      break;
+    case vllm_wire::SamplingParams::CONSTRAINT_NOT_SET:
+      return std::nullopt;
+  }
+  read.field = absl::StrCat("sampling_params.", std::string(ConstraintField(*read.kind)));
+  return read;
 }
 
 absl::StatusOr<PromptInput> ReadInput(const vllm_wire::GenerateRequest& wire) {
@@ -137,6 +167,7 @@ absl::StatusOr<ClientRequest> ReadRequest(const vllm_wire::GenerateRequest& wire
   ASSIGN_OR_RETURN(request.input, ReadInput(wire));
   request.parse_special = true;
   request.sampling = ReadSampling(params);
+  request.constraint = ReadConstraint(params);
   if (params.has_max_tokens()) {
     if (params.max_tokens() > kMaxInt32) {
       return Refuse("sampling_params.max_tokens: ", params.max_tokens(), ", allowed at most ", kMaxInt32);
@@ -168,7 +199,11 @@ void FillComplete(const OutputDelta& whole, const OutputEnd& end, vllm_wire::Gen
   complete->set_spec_draft_tokens(whole.stats.draft_tokens);
 }
 
-void FillModelInfo(const ModelCard& card, vllm_wire::GetModelInfoResponse* response) {
+void FillModelInfo(const ModelCard& card, const RequestValidator& validator,
+                   vllm_wire::GetModelInfoResponse* response) {
+  if (validator.has_constraints() && validator.thinking().end >= 0) {
+    response->set_constrained_decoding_start("after_reasoning");
+  }
   response->set_model_path(card.model_path);
   response->set_tokenizer_path(card.model_path);
   response->set_is_generation(true);

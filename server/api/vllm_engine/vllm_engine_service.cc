@@ -88,7 +88,7 @@ grpc::ServerUnaryReactor* VllmEngineService::GetModelInfo(grpc::CallbackServerCo
                                                           const vllm_wire::GetModelInfoRequest*,
                                                           vllm_wire::GetModelInfoResponse* response) {
   const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
-  if (parts.ok()) FillModelInfo((*parts)->model, response);
+  if (parts.ok()) FillModelInfo((*parts)->model, *(*parts)->validator, response);
   return FinishNow(context, parts.status());
 }
 

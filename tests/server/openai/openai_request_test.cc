@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace foredraft {
 namespace {
@@ -106,8 +108,23 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"ToolChoice", R"("tool_choice": {"type": "allowed_tools"})",
                 "tool_choice.type: \"allowed_tools\", allowed function"},
         Refusal{"Functions", R"("functions": [{"name": "f"}])", "tools is their newer name"},
-        Refusal{"ResponseFormat", R"("response_format": {"type": "json_object"})",
-                "constrained output is not supported"},
+        Refusal{"ResponseFormat", R"("response_format": {"type": "xml"})",
+                "response_format.type: \"xml\", allowed text, json_object, json_schema, structural_tag"},
+        Refusal{"NoSchema", R"("response_format": {"type": "json_schema", "json_schema": {"name": "a"}})",
+                "response_format.json_schema.schema: absent, required"},
+        Refusal{"NoJsonSchema", R"("response_format": {"type": "json_schema"})",
+                "response_format.json_schema: absent, required"},
+        Refusal{"SchemaOfAList",
+                R"("response_format": {"type": "json_schema", "json_schema": {"schema": [1]}})",
+                "response_format.json_schema.schema: [1], allowed an object or its JSON text"},
+        Refusal{"TwoConstraints", R"("response_format": {"type": "json_object"}, "guided_regex": "a")",
+                "guided_regex: given with response_format, allowed one of them"},
+        Refusal{"TwoInside", R"("structured_outputs": {"json": {}, "regex": "a"})",
+                "structured_outputs.regex: given with structured_outputs.json, allowed one of them"},
+        Refusal{"WhiteSpace", R"("structured_outputs": {"json": {}, "whitespace_pattern": " "})",
+                "structured_outputs.whitespace_pattern: \" \", allowed unset"},
+        Refusal{"UnknownInside", R"("structured_outputs": {"jsn": {}})",
+                "structured_outputs.jsn: unknown, nearest is structured_outputs.json"},
         Refusal{"LogitBiasKey", R"("logit_bias": {"a": 1})", "logit_bias: \"a\": 1, allowed a token id"},
         Refusal{"LogitBiasList", R"("logit_bias": [5])", "logit_bias: [5], allowed an object"},
         Refusal{"LogitBiasValue", R"("logit_bias": {"5": "x"})", "logit_bias: \"5\": \"x\", allowed"},
@@ -128,6 +145,76 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"Stop", R"("stop": [1])", "stop: [1], allowed a string or a list of strings"},
         Refusal{"Twice", R"("n": 1, "n": 2)", "given twice"}),
     [](const auto& info) { return std::string(info.param.name); });
+
+struct Asked {
+  std::string field;  // and its value, in JSON
+  ClientConstraint constraint;
+};
+
+std::vector<Asked> AskedConstraints() {
+  const char* const schema = R"({"b": 1.0, "a\u0041": [{"}": "]"}], "n": 1e2})";
+  const std::string text = nlohmann::json(std::string(schema)).dump();
+  const auto kind = [](const char* field, Constraint::Kind kind, std::string source = "") {
+    return ClientConstraint{.field = field, .kind = kind, .source = std::move(source)};
+  };
+  ClientConstraint choice = kind("structured_outputs.choice", Constraint::kChoice);
+  choice.choices = {"a", "b"};
+  ClientConstraint guided_choice = kind("guided_choice", Constraint::kChoice);
+  guided_choice.choices = {"c"};
+  ClientConstraint compact = kind("structured_outputs.json", Constraint::kJsonSchema, schema);
+  compact.compact = true;
+  const std::string tag = R"({"type": "structural_tag", "format": {"type": "any_text"}})";
+  return {
+      {R"("response_format": {"type": "json_object"})", kind("response_format", Constraint::kJsonObject)},
+      {std::string(R"("response_format": {"json_schema": {"strict": true, "name": "n", "schema": )") +
+           schema + R"(}, "type": "json_schema"})",
+       kind("response_format.json_schema.schema", Constraint::kJsonSchema, schema)},
+      {R"("response_format": )" + tag, kind("response_format", Constraint::kStructuralTag, tag)},
+      {std::string(R"("structured_outputs": {"json": )") + schema + R"(, "disable_any_whitespace": true})",
+       compact},
+      {R"("structured_outputs": {"choice": ["a", "b"], "regex": null})", choice},
+      {R"("structured_outputs": {"regex": "a+"})",
+       kind("structured_outputs.regex", Constraint::kRegex, "a+")},
+      {R"("structured_outputs": {"grammar": "g"})",
+       kind("structured_outputs.grammar", Constraint::kGbnf, "g")},
+      {R"("structured_outputs": {"structural_tag": "{}"})",
+       kind("structured_outputs.structural_tag", Constraint::kStructuralTag, "{}")},
+      {R"("structured_outputs": {"json_object": true})",
+       kind("structured_outputs.json_object", Constraint::kJsonObject)},
+      {std::string(R"("guided_json": )") + schema, kind("guided_json", Constraint::kJsonSchema, schema)},
+      {R"("guided_json": )" + text, kind("guided_json", Constraint::kJsonSchema, schema)},
+      {R"("guided_regex": "x", "guided_decoding_backend": "auto")",
+       kind("guided_regex", Constraint::kRegex, "x")},
+      {R"("guided_choice": ["c"])", guided_choice},
+      {R"("guided_grammar": "g")", kind("guided_grammar", Constraint::kGbnf, "g")},
+      {R"("regex": "r")", kind("regex", Constraint::kRegex, "r")},
+      {R"("ebnf": "e")", kind("ebnf", Constraint::kGbnf, "e")}};
+}
+
+TEST(OpenAiRequest, ConstraintsArriveAsTheyWereWritten) {
+  for (const Asked& asked : AskedConstraints()) {
+    SCOPED_TRACE(asked.field);
+    for (const OpenAiKind api : {OpenAiKind::kChat, OpenAiKind::kCompletion}) {
+      const std::string body =
+          std::string(api == OpenAiKind::kChat ? R"({"messages": [{"role": "user", "content": "a"}], )"
+                                               : R"({"prompt": "a", )") +
+          asked.field + "}";
+      const std::optional<ClientConstraint> read = Read(api, body).prompts.at(0).constraint;
+      ASSERT_TRUE(read.has_value());
+      EXPECT_EQ(read->field, asked.constraint.field);
+      EXPECT_EQ(read->kind, asked.constraint.kind);
+      EXPECT_EQ(read->source, asked.constraint.source);
+      EXPECT_EQ(read->choices, asked.constraint.choices);
+      EXPECT_EQ(read->compact, asked.constraint.compact);
+    }
+  }
+  for (const char* none :
+       {R"("response_format": {"type": "text"})", R"("response_format": null)", R"("structured_outputs": {})",
+        R"("structured_outputs": {"json_object": false})"}) {
+    const std::string body = std::string(R"({"prompt": "a", )") + none + "}";
+    EXPECT_FALSE(Read(OpenAiKind::kCompletion, body).prompts.at(0).constraint.has_value()) << none;
+  }
+}
 
 TEST(OpenAiRequest, RefusesMessagesByTheirPlace) {
   const auto refusal = [](const std::string& messages) {

@@ -32,7 +32,8 @@ struct Parsed {
 std::vector<ChatTool> Tools() {
   return {{.name = "get_weather",
            .parameters = R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"},
-                             "unit":{"enum":["c","f"]}}})"},
+                             "unit":{"enum":["c","f"]},"note":{"type":["string","null"]},
+                             "place":{"anyOf":[{"type":"string"},{"type":"number"}]}}})"},
           {.name = "now"}};
 }
 
@@ -393,6 +394,26 @@ TEST(AnswerParser, PassesArgumentsOnAsTheyCome) {
   EXPECT_EQ(end.calls[0].arguments, "}");
   EXPECT_TRUE(end.calls[0].complete);
   EXPECT_FALSE(end.calls[0].is_first());
+}
+
+// GLM's format does not tell strings from other values: the schema does.
+TEST(AnswerParser, AValueOfATypeThatTheSchemaExcludesIsAString) {
+  for (const Family& family : Families()) {
+    if (std::string(family.name) != "glm") continue;
+    const auto argument = [&](const std::string& key, const std::string& value) {
+      const Parsed parsed = Reader(family).Read("<tool_call>get_weather<arg_key>" + key +
+                                                "</arg_key><arg_value>" + value + "</arg_value></tool_call>");
+      return parsed.calls.at(0).substr(std::string("call_0 get_weather ").size());
+    };
+    EXPECT_EQ(argument("note", "12"), R"({"note": "12"})");
+    EXPECT_EQ(argument("note", "null"), R"({"note": null})");
+    EXPECT_EQ(argument("note", "[1]"), R"({"note": "[1]"})");
+    EXPECT_EQ(argument("place", "12"), R"({"place": 12})");
+    EXPECT_EQ(argument("place", "true"), R"({"place": "true"})");
+    EXPECT_EQ(argument("city", "12"), R"({"city": "12"})");
+    EXPECT_EQ(argument("days", "x"), R"({"days": "x"})");
+    EXPECT_EQ(argument("unknown", "12"), R"({"unknown": 12})");
+  }
 }
 
 }  // namespace

@@ -1,0 +1,153 @@
+#include "server/api/constraint_check.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "config/json_text.h"
+#include "server/constraints/tool_tag.h"
+
+namespace foredraft {
+namespace {
+
+constexpr char kOff[] = "structured output is off (constraints: null)";
+
+bool IsChat(const ClientRequest& client) { return std::holds_alternative<ChatMessages>(client.input); }
+
+// Whether tools constrain the output.
+bool HasToolConstraint(const ClientRequest& client) { return IsChat(client) && client.tools.constrain(); }
+
+// What asks for it, with its value, as it stands at the beginning of an error.
+std::string Asks(const ClientRequest& client) {
+  if (client.constraint) return client.constraint->field;
+  if (client.tools.is_forced()) return absl::StrCat("chat.tool_choice: ", ShowJson(client.tools.choice));
+  size_t i = 0;
+  while (!client.tools.tools[i].strict) ++i;
+  return absl::StrCat("chat.tools[", i, "].strict: true");
+}
+
+std::string OffText(const ClientRequest& client) {
+  if (client.constraint) return absl::StrCat(Asks(client), ": ", kOff, ", allowed unset");
+  return absl::StrCat(Asks(client),
+                      client.tools.is_forced() ? ", allowed auto, none: " : ", allowed false: ", kOff);
+}
+
+// Fields that cannot be with a constraint.
+std::string CombinationText(const ClientRequest& client, const ConstraintCompiler& compiler) {
+  const char* const with = client.constraint          ? " with a constraint"
+                           : client.tools.is_forced() ? " with forced calls"
+                                                      : " with strict tools";
+  if (client.constraint && IsChat(client) && client.tools.has_effect()) {
+    return absl::StrCat(client.constraint->field, ": given with chat.tools, allowed one of them");
+  }
+  if (client.ignore_eos) return absl::StrCat("ignore_eos: true, allowed false", with);
+  // Before so many tokens an output could not end, also where it is complete.
+  if (client.sampling.min_tokens > 0) {
+    return absl::StrCat("sampling.min_tokens: ", client.sampling.min_tokens, ", allowed 0", with);
+  }
+  if (compiler.is_forced()) {
+    return absl::StrCat(Asks(client), ": given while speculative_config.forced_acceptance_length is set, ",
+                        "allowed unset");
+  }
+  return "";
+}
+
+ConstrainedBy KindOf(Constraint::Kind kind) {
+  switch (kind) {
+    case Constraint::kJsonSchema:
+      return ConstrainedBy::kJsonSchema;
+    case Constraint::kJsonObject:
+      return ConstrainedBy::kJsonObject;
+    case Constraint::kRegex:
+      return ConstrainedBy::kRegex;
+    case Constraint::kChoice:
+      return ConstrainedBy::kChoice;
+    case Constraint::kGbnf:
+      return ConstrainedBy::kGrammar;
+    case Constraint::kStructuralTag:
+      break;
+  }
+  return ConstrainedBy::kStructuralTag;
+}
+
+// Whether a thought, or the end of one, comes before the answer in the output itself. Some templates leave
+// the beginning of the thought to the model, so the phase of the prompt alone does not say it.
+bool FollowsThought(const Request& request) {
+  return request.thinking.end >= 0 && request.prompt_ids.back() != request.thinking.end;
+}
+
+absl::StatusOr<std::shared_ptr<const Grammar>> CompileTools(const ClientRequest& client,
+                                                            const CallSyntax& calls, const ToolTag& tag,
+                                                            bool after_thinking,
+                                                            ConstraintCompiler& compiler) {
+  const std::string field = client.tools.is_forced() ? "chat.tool_choice" : "chat.tools";
+  auto grammar = compiler.Compile({.kind = Constraint::kStructuralTag,
+                                   .source = tag.source,
+                                   .after_thinking = after_thinking && tag.trigger_ids.empty()},
+                                  field);
+  if (grammar.ok()) return grammar;
+  return NameFaultyTool(calls, client.tools, grammar.status(), compiler);
+}
+
+}  // namespace
+
+bool IsConstrained(const ClientRequest& client) {
+  return client.constraint.has_value() || HasToolConstraint(client);
+}
+
+absl::Status CheckConstraint(const ClientRequest& client, ConstraintCompiler* compiler) {
+  if (!IsConstrained(client)) return absl::OkStatus();
+  if (compiler == nullptr) return absl::InvalidArgumentError(OffText(client));
+  if (!compiler->is_on()) return compiler->Refuse(ConstraintRefusal::kOff, OffText(client));
+  if (client.constraint && !client.constraint->kind) {
+    return compiler->Refuse(ConstraintRefusal::kSource,
+                            absl::StrCat(client.constraint->field,
+                                         ": empty, allowed one of json_schema, json_object: true, regex, "
+                                         "choice, grammar, structural_tag"));
+  }
+  const std::string refused = CombinationText(client, *compiler);
+  return refused.empty() ? absl::OkStatus() : compiler->Refuse(ConstraintRefusal::kCombination, refused);
+}
+
+absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, const Request& request,
+                                                 const ChatFormat* chat_format, const Tokenizer& tokenizer,
+                                                 ConstraintCompiler* compiler) {
+  RequestConstraint made;
+  if (!IsConstrained(client)) return made;
+  CHECK(compiler != nullptr) << "CheckConstraint refuses";
+  for (const int32_t id : request.stop_ids) {
+    if (compiler->IsAddedToken(id)) made.end_ids.push_back(id);
+  }
+  std::sort(made.end_ids.begin(), made.end_ids.end());
+  made.end_ids.erase(std::unique(made.end_ids.begin(), made.end_ids.end()), made.end_ids.end());
+  if (made.end_ids.empty() && !compiler->has_end_ids()) {
+    return compiler->Refuse(
+        ConstraintRefusal::kCombination,
+        absl::StrCat(Asks(client), ": given to a model without a token that ends outputs, allowed unset"));
+  }
+  if (!client.constraint) {
+    const CallSyntax calls = chat_format->calls();
+    ASSIGN_OR_RETURN(ToolTag tag, MakeToolTag(calls, client.tools, tokenizer));
+    ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, FollowsThought(request), *compiler));
+    made.trigger_ids = std::move(tag.trigger_ids);
+    compiler->CountAccepted(ConstrainedBy::kTools);
+    return made;
+  }
+  const ClientConstraint& asked = *client.constraint;
+  made.from_first_token = asked.from_first_token;
+  ASSIGN_OR_RETURN(made.grammar,
+                   compiler->Compile({.kind = *asked.kind,
+                                      .source = asked.source,
+                                      .choices = asked.choices,
+                                      .compact = asked.compact,
+                                      .after_thinking = !asked.from_first_token && FollowsThought(request)},
+                                     asked.field));
+  compiler->CountAccepted(KindOf(*asked.kind));
+  return made;
+}
+
+}  // namespace foredraft

@@ -1,0 +1,18 @@
+#pragma once
+
+// What an output must be, in OpenAI's response_format, in structured_outputs and guided_* of vLLM, and in the
+// names that SGLang has.
+
+#include <optional>
+#include <string_view>
+
+#include "server/api/client_request.h"
+#include "server/api/openai/field_reader.h"
+
+namespace foredraft {
+
+// Nothing where the request says nothing, or type text. Faults are kept in `fields`. `body`: the text that
+// they were read from.
+std::optional<ClientConstraint> ReadConstraint(FieldReader& fields, std::string_view body);
+
+}  // namespace foredraft

@@ -1,0 +1,74 @@
+#pragma once
+
+// Compiles what requests ask of their outputs (docs/structured-output.md): the vocabulary of the served
+// model, made once when it is loaded, the grammars compiled so far, and the configuration's limits.
+// Thread-safe. Compiling takes up to a second, so it has no place on gRPC's threads (Admission).
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "grammar/compile.h"
+#include "grammar/vocabulary.h"
+#include "server/output/metrics.h"
+#include "server/text/tokenizer.h"
+
+namespace foredraft {
+
+// The tokens of a model as masks see them. `vocab_size`: the model's, at least the tokenizer's. Added tokens
+// and `end_ids`, which end every output, match no bytes. INVALID_ARGUMENT: Vocabulary::Create.
+absl::StatusOr<std::shared_ptr<const Vocabulary>> MakeVocabulary(const Tokenizer& tokenizer, int vocab_size,
+                                                                 const std::vector<int32_t>& end_ids);
+
+GrammarLimits GrammarLimitsOf(const ConstraintsConfig& config);
+
+class ConstraintCompiler {
+ public:
+  // Without a configuration (constraints: null) nothing is ever compiled, and there is no vocabulary.
+  // `metrics` outlives this.
+  ConstraintCompiler(std::shared_ptr<const Vocabulary> vocabulary,
+                     const std::optional<ConstraintsConfig>& config, Metrics& metrics);
+
+  // From a reload. Requests that are compiled already keep their grammars.
+  void SetConfig(const std::optional<ConstraintsConfig>& config);
+  // While a test forces acceptance, tokens are not the model's, and masks would not hold.
+  void SetForced(bool forced);
+
+  bool is_on() const { return Cache() != nullptr; }
+  bool is_forced() const;
+  // Whether an id can only come as an end of the output: an added token. False while nothing is compiled.
+  bool IsAddedToken(int32_t id) const;
+  bool has_end_ids() const { return vocabulary_ != nullptr && !vocabulary_->end_ids().empty(); }
+
+  // `field` stands before what is wrong, in the place of the constraint's own name. INVALID_ARGUMENT,
+  // FAILED_PRECONDITION: CompileConstraint. Counts what it refuses.
+  absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint,
+                                                         const std::string& field);
+  // INVALID_ARGUMENT, counted as a refusal.
+  absl::Status Refuse(ConstraintRefusal reason, const std::string& text);
+  void CountAccepted(ConstrainedBy kind) { metrics_.CountConstrained(kind); }
+
+  // Of all caches since the start; bytes of the present one.
+  ConstraintCacheCounts counts() const;
+
+ private:
+  std::shared_ptr<GrammarCache> Cache() const;
+
+  const std::shared_ptr<const Vocabulary> vocabulary_;
+  Metrics& metrics_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::optional<ConstraintsConfig> config_;
+  std::shared_ptr<GrammarCache> cache_;  // null: off
+  int64_t past_hits_ = 0, past_misses_ = 0;
+  bool forced_ = false;
+};
+
+}  // namespace foredraft

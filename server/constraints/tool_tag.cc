@@ -1,0 +1,168 @@
+#include "server/constraints/tool_tag.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_macros.h"
+#include "config/json_text.h"
+#include "grammar/xml_parameters.h"
+#include "server/text/tool_json.h"
+
+namespace foredraft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string FieldOf(size_t index) { return absl::StrCat("chat.tools[", index, "].parameters"); }
+
+// Parts of a structural tag as JSON. Schemas stay as the client wrote them: order of keys, spelling of
+// numbers.
+std::string ConstText(std::string_view text) {
+  return absl::StrCat("{\"type\":\"const_string\",\"value\":", QuotedJson(text), "}");
+}
+
+std::string InOrder(const std::vector<std::string>& parts) {
+  return absl::StrCat("{\"type\":\"sequence\",\"elements\":[", absl::StrJoin(parts, ","), "]}");
+}
+
+std::string Tag(std::string_view begin, const std::string& content, std::string_view end) {
+  return absl::StrCat("{\"type\":\"tag\",\"begin\":", QuotedJson(begin), ",\"content\":", content,
+                      ",\"end\":", QuotedJson(end), "}");
+}
+
+std::string SchemaPart(const std::string& schema, CallSyntax::Arguments arguments) {
+  const char* const style = arguments == CallSyntax::Arguments::kJson   ? "json"
+                            : arguments == CallSyntax::Arguments::kDsml ? "deepseek_xml"
+                                                                        : "glm_xml";
+  return absl::StrCat("{\"type\":\"json_schema\",\"style\":\"", style, "\",\"json_schema\":", schema, "}");
+}
+
+// The schema of a strict tool, of objects alone.
+absl::StatusOr<std::string> ObjectSchema(const std::string& parameters, const std::string& field) {
+  if (parameters.empty()) return std::string("{\"type\":\"object\"}");
+  const Json schema = Json::parse(parameters, nullptr, /*allow_exceptions=*/false);
+  const auto type = schema.find("type");
+  if (type == schema.end()) {
+    const size_t brace = parameters.find('{');
+    return absl::StrCat(parameters.substr(0, brace + 1), "\"type\":\"object\"", schema.empty() ? "" : ",",
+                        parameters.substr(brace + 1));
+  }
+  if (*type == "object") return parameters;
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": #/type: ", ShowJson(*type), ", allowed \"object\" where strict is true"));
+}
+
+// Any values of the properties that the parameters declare, each once at most.
+std::string DeclaredProperties(const std::string& parameters) {
+  const Json schema = Json::parse(parameters, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> properties;
+  if (schema.is_object() && schema.contains("properties") && schema["properties"].is_object()) {
+    for (const auto& [name, value] : schema["properties"].items()) {
+      if (IsXmlName(name)) properties.push_back(absl::StrCat(QuotedJson(name), ":{}"));
+    }
+  }
+  return absl::StrCat("{\"type\":\"object\",\"properties\":{", absl::StrJoin(properties, ","), "}}");
+}
+
+absl::StatusOr<std::string> ArgumentsPart(const CallSyntax& calls, const ChatTool& tool, size_t index) {
+  if (tool.strict) {
+    ASSIGN_OR_RETURN(const std::string schema, ObjectSchema(tool.parameters, FieldOf(index)));
+    return SchemaPart(schema, calls.arguments);
+  }
+  const bool is_json = calls.arguments == CallSyntax::Arguments::kJson;
+  return SchemaPart(is_json ? "{\"type\":\"object\"}" : DeclaredProperties(tool.parameters), calls.arguments);
+}
+
+// One call, from its `call` literal to its end.
+std::string CallTag(const CallSyntax& calls, const std::string& name, const std::string& arguments) {
+  const std::string end = calls.spacing.before_call_end + calls.call_end;
+  if (calls.names_ids) {
+    // The index counts the calls of the conversation, which the model does.
+    const std::string index = "{\"type\":\"regex\",\"pattern\":\"0|[1-9][0-9]{0,3}\"}";
+    return Tag(absl::StrCat(calls.call, "functions.", name, ":"),
+               InOrder({index, ConstText(calls.name_end + calls.spacing.behind_name), arguments}), end);
+  }
+  return Tag(absl::StrCat(calls.call, name, calls.name_end, calls.spacing.behind_name), arguments, end);
+}
+
+// Where the first added token of the text begins, and its id.
+std::optional<std::pair<size_t, int32_t>> FirstAdded(std::string_view text, const Tokenizer& tokenizer) {
+  size_t at = 0;
+  for (const TextSegment& segment : tokenizer.SplitAtAddedTokens(text)) {
+    if (segment.added_id >= 0) return std::pair(at, segment.added_id);
+    at += segment.text.size();
+  }
+  return std::nullopt;
+}
+
+// One or more of the calls.
+std::string Calls(const CallSyntax& calls, const std::vector<std::string>& tags, bool single) {
+  return absl::StrCat("{\"type\":\"tags_with_separator\",\"tags\":[", absl::StrJoin(tags, ","),
+                      "],\"separator\":", QuotedJson(calls.spacing.between_calls),
+                      ",\"at_least_one\":true,\"stop_after_first\":", single ? "true}" : "false}");
+}
+
+// Free text, then calls behind the trigger of the format's own text.
+std::string TextThenCalls(const CallSyntax& calls, const std::vector<std::string>& tags, bool single) {
+  const std::string end = calls.spacing.before_end + calls.end;
+  const std::string section =
+      calls.begin.empty() ? absl::StrJoin(tags, ",")
+                          : Tag(calls.begin + calls.spacing.behind_begin, Calls(calls, tags, single), end);
+  const bool is_over = single || !calls.begin.empty();
+  return absl::StrCat("{\"type\":\"triggered_tags\",\"triggers\":[",
+                      QuotedJson(calls.begin.empty() ? calls.call : calls.begin), "],\"tags\":[", section,
+                      "],\"stop_after_first\":", is_over ? "true}" : "false}");
+}
+
+bool IsOffered(const ChatTools& tools, const ChatTool& tool) {
+  return !tools.names_function() || tool.name == tools.function();
+}
+
+}  // namespace
+
+absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& tools,
+                                    const Tokenizer& tokenizer) {
+  std::vector<std::string> tags;
+  for (size_t i = 0; i < tools.tools.size(); ++i) {
+    if (!IsOffered(tools, tools.tools[i])) continue;
+    ASSIGN_OR_RETURN(const std::string arguments, ArgumentsPart(calls, tools.tools[i], i));
+    tags.push_back(CallTag(calls, tools.tools[i].name, arguments));
+  }
+  const bool single = !tools.parallel || tools.names_function();
+  const bool has_section = !calls.begin.empty();
+  const std::string begin = calls.begin + calls.spacing.behind_begin;
+  const std::string end = calls.spacing.before_end + calls.end;
+  const auto section = [&](const std::string& opening) {
+    return has_section ? InOrder({ConstText(opening), Calls(calls, tags, single), ConstText(end)})
+                       : Calls(calls, tags, single);
+  };
+  if (tools.is_forced()) return ToolTag{section(calls.spacing.before_begin + begin), {}};
+  const auto trigger = FirstAdded(has_section ? calls.begin : calls.call, tokenizer);
+  if (trigger && (has_section || trigger->first == 0)) {
+    return ToolTag{section(begin.substr(has_section ? trigger->first : 0)), {trigger->second}};
+  }
+  return ToolTag{TextThenCalls(calls, tags, single), {}};
+}
+
+absl::Status NameFaultyTool(const CallSyntax& calls, const ChatTools& tools, const absl::Status& whole,
+                            ConstraintCompiler& compiler) {
+  for (size_t i = 0; i < tools.tools.size(); ++i) {
+    const ChatTool& tool = tools.tools[i];
+    if (!tool.strict || !IsOffered(tools, tool)) continue;
+    ASSIGN_OR_RETURN(const std::string arguments, ArgumentsPart(calls, tool, i));
+    const absl::Status alone =
+        compiler.Compile({.kind = Constraint::kStructuralTag, .source = arguments}, FieldOf(i)).status();
+    if (alone.ok()) continue;
+    // Pointers are those of the client's schema, not of the tag around it.
+    return absl::Status(alone.code(),
+                        absl::StrReplaceAll(std::string(alone.message()), {{": #/json_schema", ": #"}}));
+  }
+  return whole;
+}
+
+}  // namespace foredraft

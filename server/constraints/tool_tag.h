@@ -1,0 +1,38 @@
+#pragma once
+
+// Calls of tools as a structural tag, in the format of each family: for answers that must call
+// (tool_choice "required", "function:NAME"), and for calls whose arguments must follow a schema
+// (ChatTool::strict).
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/constraints/constraint_compiler.h"
+#include "server/text/call_syntax.h"
+#include "server/text/chat_message.h"
+#include "server/text/tokenizer.h"
+
+namespace foredraft {
+
+struct ToolTag {
+  std::string source;  // JSON, a structural tag
+  // The answer is free until one of these, which the tag begins with. Empty: the tag is the whole answer.
+  std::vector<int32_t> trigger_ids;
+};
+
+// `calls`: as the family spells them. `tools` are checked already (CheckTools) and constrain the answer.
+// Arguments of tools that are not strict are any object; in the formats that write one parameter after the
+// other, any values of the declared properties, in their order. INVALID_ARGUMENT names the tool whose schema
+// is of no object.
+absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& tools,
+                                    const Tokenizer& tokenizer);
+
+// Why the tag of these tools does not compile, as `whole` says: with the name of the tool whose schema is at
+// fault, where it is one alone.
+absl::Status NameFaultyTool(const CallSyntax& calls, const ChatTools& tools, const absl::Status& whole,
+                            ConstraintCompiler& compiler);
+
+}  // namespace foredraft
