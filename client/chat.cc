@@ -15,6 +15,7 @@
 #include "client/answer_text.h"
 #include "client/client_options.h"
 #include "client/commands.h"
+#include "client/constraint_options.h"
 #include "client/generate_report.h"
 #include "client/interrupt.h"
 #include "client/line_editor.h"
@@ -40,6 +41,7 @@ struct ChatOptions {
   std::optional<std::string> system;
   std::optional<int32_t> max_tokens;
   SamplingOptions sampling;
+  ConstraintOptions constraint;  // of every answer
   std::optional<uint64_t> seed;
   std::optional<std::string> history;  // a file, or kNoHistory
 };
@@ -142,7 +144,7 @@ class Conversation {
     }
   }
 
-  v1::GenerateRequest Request() const {
+  absl::StatusOr<v1::GenerateRequest> Request() const {
     v1::GenerateRequest request;
     const auto add = [&request](const char* role, const std::string& content) {
       v1::ChatMessage* message = request.mutable_chat()->add_messages();
@@ -152,6 +154,7 @@ class Conversation {
     if (!system_.empty()) add("system", system_);
     for (size_t i = 0; i < turns_.size(); ++i) add(i % 2 == 0 ? "user" : "assistant", turns_[i]);
     options_.sampling.ApplyTo(*request.mutable_sampling());
+    RETURN_IF_ERROR(options_.constraint.ApplyTo(request));
     if (options_.seed) request.mutable_sampling()->set_seed(*options_.seed);
     if (options_.max_tokens) request.set_max_tokens(*options_.max_tokens);
     return request;
@@ -161,9 +164,14 @@ class Conversation {
   // that failed does not.
   absl::Status Answer(std::string question) {
     turns_.push_back(std::move(question));
+    const absl::StatusOr<v1::GenerateRequest> request = Request();
+    if (!request.ok()) {
+      turns_.pop_back();
+      return request.status();
+    }
     const auto context = std::make_shared<grpc::ClientContext>();
     interrupt_.Watch(context);
-    const auto reader = stub_->GenerateStream(context.get(), Request());
+    const auto reader = stub_->GenerateStream(context.get(), *request);
     report_.emplace();
     std::string answer;
     AnswerText text(
@@ -230,6 +238,7 @@ void AddChat(CLI::App& app, int* exit_code) {
   command->add_option("--max-tokens", options->max_tokens,
                       "tokens of an answer at most [what max_seq_len leaves]");
   options->sampling.Add(*command);
+  options->constraint.Add(*command);
   command->add_option("--seed", options->seed, "the same seed gives the same answers");
   command
       ->add_option("--history", options->history,

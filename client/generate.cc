@@ -14,6 +14,7 @@
 #include "client/answer_text.h"
 #include "client/client_options.h"
 #include "client/commands.h"
+#include "client/constraint_options.h"
 #include "client/generate_report.h"
 #include "client/interrupt.h"
 #include "client/terminal.h"
@@ -30,6 +31,7 @@ struct GenerateOptions {
   std::vector<int32_t> token_ids;
   std::optional<int32_t> max_tokens, logprobs, max_draft_tokens;
   SamplingOptions sampling;
+  ConstraintOptions constraint;
   std::optional<uint64_t> seed;
   std::optional<double> timeout_s;
   std::vector<std::string> stop;
@@ -65,6 +67,7 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options) 
     request.set_raw_text(options.raw_text());
   }
   options.sampling.ApplyTo(*request.mutable_sampling());
+  RETURN_IF_ERROR(options.constraint.ApplyTo(request));
   if (options.seed) request.mutable_sampling()->set_seed(*options.seed);
   if (options.max_tokens) request.set_max_tokens(*options.max_tokens);
   if (options.strict_acceptance) request.set_strict_acceptance(true);
@@ -204,6 +207,7 @@ void AddGenerate(CLI::App& app, int* exit_code) {
   command->add_option("--max-tokens", options->max_tokens,
                       "tokens to generate at most [what max_seq_len leaves]");
   options->sampling.Add(*command);
+  options->constraint.Add(*command);
   command->add_option("--seed", options->seed, "the same seed gives the same tokens");
   command->add_option("--stop", options->stop, "end the text before this string; repeatable")
       ->allow_extra_args(false);
