@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "grammar/grammar.h"
 #include "kernels/slot_arrays.h"
 #include "server/text/utf8.h"
 
@@ -119,13 +120,19 @@ ServedAbacus::ServedAbacus() {
   auto format = ChatFormat::Create(*tokenizer_);
   CHECK(format.ok()) << format.status();
   chat_format_ = *std::move(format);
+  metrics_ = std::make_unique<Metrics>(MetricsOptions{.model_name = "abacus", .max_draft_len = kMaxDraftLen});
+  auto vocabulary = MakeVocabulary(*tokenizer_, kVocabSize, {1});
+  CHECK(vocabulary.ok()) << vocabulary.status();
+  // As few steps as the configuration allows: a fuzzer wants many inputs.
+  constraints_ = std::make_unique<ConstraintCompiler>(
+      *std::move(vocabulary),
+      ConstraintsConfig{.max_compile_steps = 10'000, .max_mask_steps = 100'000, .cache_mib = 8}, *metrics_);
   validator_ = std::make_unique<RequestValidator>(RequestLimits{.vocab_size = kVocabSize,
                                                                 .size = {.max_seq_len = kMaxSeqLen},
                                                                 .longest_token_bytes = 16,
                                                                 .eos_ids = {1},
                                                                 .thinking = {.begin = 628, .end = 629}},
-                                                  *tokenizer_, &*chat_format_);
-  metrics_ = std::make_unique<Metrics>(MetricsOptions{.model_name = "abacus", .max_draft_len = kMaxDraftLen});
+                                                  *tokenizer_, &*chat_format_, "", constraints_.get());
 }
 
 void ServedAbacus::CheckRefusal(const absl::Status& status) {
@@ -163,8 +170,20 @@ void ServedAbacus::CheckRequest(const Request& request) const {
   }
 }
 
+void ServedAbacus::CheckConstraint(const Request& request) {
+  const RequestConstraint& constraint = request.constraint;
+  if (constraint.grammar == nullptr) return;
+  CHECK_EQ(constraint.grammar->vocabulary().size(), kVocabSize);
+  CHECK_LE(constraint.trigger_ids.size(), static_cast<size_t>(kMaxTriggerIds));
+  CHECK_EQ(request.sampling.min_tokens, 0);
+  Matcher matcher(constraint.grammar, constraint.end_ids);
+  const auto mask = matcher.Mask();  // or a limit, which ends the request
+  CHECK(!mask.ok() || (*mask)->count > 0);
+}
+
 ServedAbacus::Answer ServedAbacus::Play(CheckedRequest checked) {
   CheckRequest(checked.request);
+  CheckConstraint(checked.request);
   const std::vector<std::string> stops = checked.spec.stop;
   const bool is_chat = checked.spec.answer.has_value();
   CHECK_EQ(static_cast<size_t>(checked.spec.prompt_tokens), checked.request.prompt_ids.size());

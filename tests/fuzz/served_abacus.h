@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/api/request_validator.h"
+#include "server/constraints/constraint_compiler.h"
 #include "server/output/metrics.h"
 #include "server/output/response_sink.h"
 #include "server/text/chat_format.h"
@@ -41,11 +42,13 @@ class ServedAbacus {
  private:
   ServedAbacus();
   void CheckRequest(const Request& request) const;
+  static void CheckConstraint(const Request& request);
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatFormat> chat_format_;
-  std::unique_ptr<RequestValidator> validator_;
   std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<ConstraintCompiler> constraints_;
+  std::unique_ptr<RequestValidator> validator_;
 };
 
 }  // namespace foredraft
