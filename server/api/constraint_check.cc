@@ -1,9 +1,11 @@
 #include "server/api/constraint_check.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -80,6 +82,24 @@ bool FollowsThought(const Request& request) {
   return request.thinking.end >= 0 && request.prompt_ids.back() != request.thinking.end;
 }
 
+// Those of the stop ids that can only come as the end of an output, ascending.
+std::vector<int32_t> AddedStopIds(const Request& request, const ConstraintCompiler& compiler) {
+  std::vector<int32_t> ids;
+  std::copy_if(request.stop_ids.begin(), request.stop_ids.end(), std::back_inserter(ids),
+               [&compiler](int32_t id) { return compiler.IsAddedToken(id); });
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+// The grammar's own end tokens need not be added to its masks.
+void LeaveOutCommonEnds(RequestConstraint& constraint) {
+  const std::vector<int32_t>& common = constraint.grammar->vocabulary().end_ids();
+  std::erase_if(constraint.end_ids, [&common](int32_t id) {
+    return std::find(common.begin(), common.end(), id) != common.end();
+  });
+}
+
 absl::StatusOr<std::shared_ptr<const Grammar>> CompileTools(const ClientRequest& client,
                                                             const CallSyntax& calls, const ToolTag& tag,
                                                             bool after_thinking,
@@ -119,11 +139,7 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
   RequestConstraint made;
   if (!IsConstrained(client)) return made;
   CHECK(compiler != nullptr) << "CheckConstraint refuses";
-  for (const int32_t id : request.stop_ids) {
-    if (compiler->IsAddedToken(id)) made.end_ids.push_back(id);
-  }
-  std::sort(made.end_ids.begin(), made.end_ids.end());
-  made.end_ids.erase(std::unique(made.end_ids.begin(), made.end_ids.end()), made.end_ids.end());
+  made.end_ids = AddedStopIds(request, *compiler);
   if (made.end_ids.empty() && !compiler->has_end_ids()) {
     return compiler->Refuse(
         ConstraintRefusal::kCombination,
@@ -134,6 +150,7 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
     ASSIGN_OR_RETURN(ToolTag tag, MakeToolTag(calls, client.tools, tokenizer));
     ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, FollowsThought(request), *compiler));
     made.trigger_ids = std::move(tag.trigger_ids);
+    LeaveOutCommonEnds(made);
     compiler->CountAccepted(ConstrainedBy::kTools);
     return made;
   }
@@ -146,6 +163,7 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
                                       .compact = asked.compact,
                                       .after_thinking = !asked.from_first_token && FollowsThought(request)},
                                      asked.field));
+  LeaveOutCommonEnds(made);
   compiler->CountAccepted(KindOf(*asked.kind));
   return made;
 }

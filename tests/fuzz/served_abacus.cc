@@ -126,7 +126,7 @@ ServedAbacus::ServedAbacus() {
   // As few steps as the configuration allows: a fuzzer wants many inputs.
   constraints_ = std::make_unique<ConstraintCompiler>(
       *std::move(vocabulary),
-      ConstraintsConfig{.max_compile_steps = 10'000, .max_mask_steps = 100'000, .cache_mib = 8}, *metrics_);
+      ConstraintsConfig{.max_compile_steps = 100'000, .max_mask_steps = 100'000, .cache_mib = 8}, *metrics_);
   validator_ = std::make_unique<RequestValidator>(RequestLimits{.vocab_size = kVocabSize,
                                                                 .size = {.max_seq_len = kMaxSeqLen},
                                                                 .longest_token_bytes = 16,
