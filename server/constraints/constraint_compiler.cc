@@ -35,17 +35,10 @@ absl::StatusOr<std::shared_ptr<const Vocabulary>> MakeVocabulary(const Tokenizer
   VocabularySource source;
   source.ordinary.resize(static_cast<size_t>(std::max(vocab_size, tokenizer.vocab_size())));
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) source.ordinary[id] = tokenizer.TokenBytes(id);
-  for (const auto& [content, id] : tokenizer.added_ids()) {
-    source.ordinary[id].clear();
-    source.added.emplace_back(content, id);
-  }
+  for (const auto& [content, id] : tokenizer.added_ids()) source.added.emplace_back(content, id);
   std::sort(source.added.begin(), source.added.end(),
             [](const auto& a, const auto& b) { return a.second < b.second; });
-  for (const int32_t id : end_ids) {
-    if (id < 0 || static_cast<size_t>(id) >= source.ordinary.size()) continue;
-    source.ordinary[id].clear();
-    source.end_ids.push_back(id);
-  }
+  source.end_ids = end_ids;
   return Vocabulary::Create(std::move(source));
 }
 

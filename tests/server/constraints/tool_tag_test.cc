@@ -254,7 +254,7 @@ TEST_P(ToolTagTest, TheTriggerIsTheFamilysToken) {
     EXPECT_TRUE(Takes(grammar, "No call is needed."));
     EXPECT_TRUE(Takes(grammar, ""));
   } else {
-    EXPECT_THAT(automatic->trigger_ids, ElementsAre(*tokenizer_->AddedTokenId(trigger)));
+    ASSERT_THAT(automatic->trigger_ids, ElementsAre(*tokenizer_->AddedTokenId(trigger)));
     Matcher matcher(Compile(*automatic));
     const auto mask = matcher.Mask();
     ASSERT_TRUE(mask.ok()) << mask.status();
