@@ -185,6 +185,7 @@ TEST(Frontend, AdminShowsLoadConfigAndARefusedReload) {
   grpc::ClientContext load_context;
   ASSERT_TRUE(server.admin().GetLoad(&load_context, {}, &load).ok());
   EXPECT_EQ(load.state(), "serving");
+  EXPECT_EQ(load.serving_state(), v1::SERVING_STATE_SERVING);
   EXPECT_EQ(load.draft_len(), 3);
   EXPECT_EQ(load.blocks_free(), 264);
   v1::GetConfigResponse config;

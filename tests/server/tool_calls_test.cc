@@ -199,7 +199,7 @@ TEST_F(ToolCallsTest, TheAnswerToResultsIsPartOfTheConversation) {
   call.set_name("add");
   call.set_arguments(R"({"a":5,"b":81})");
   v1::ChatMessage& result = *request.mutable_chat()->add_messages();
-  result.set_role("tool");
+  result.set_chat_role(v1::CHAT_ROLE_TOOL);
   result.set_tool_call_id("c1");
   result.set_content("86");
   grpc::ClientContext context;

@@ -1,17 +1,37 @@
 #include "server/api/foredraft_v1/messages.h"
 
+#include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 
 namespace foredraft {
 namespace {
+
+// The value whose name is the prefix and the text in capitals: an enum beside a string names the same things.
+template <class Enum>
+Enum EnumNamed(const char* prefix, const std::string& text) {
+  const auto* value = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByName(
+      absl::StrCat(prefix, absl::AsciiStrToUpper(text)));
+  CHECK(value != nullptr) << "no enum value for " << text;
+  return static_cast<Enum>(value->number());
+}
+
+std::string RoleOf(const v1::ChatMessage& message) {
+  if (!message.role().empty() || !v1::ChatRole_IsValid(message.chat_role()) ||
+      message.chat_role() == v1::CHAT_ROLE_UNSPECIFIED) {
+    return message.role();
+  }
+  return absl::AsciiStrToLower(v1::ChatRole_Name(message.chat_role()).substr(sizeof("CHAT_ROLE_") - 1));
+}
 
 ChatMessages ReadChat(const v1::Chat& wire) {
   ChatMessages messages;
   for (const v1::ChatMessage& message : wire.messages()) {
     ChatMessage& read = messages.emplace_back();
-    read.role = message.role();
+    read.role = RoleOf(message);
     read.content = message.content();
     read.tool_call_id = message.tool_call_id();
     read.thinking = message.thinking();
@@ -168,6 +188,7 @@ void FillFinish(const RequestStats& stats, const OutputEnd& end, const ResponseL
   message->set_request_id(labels.request_id);
   message->set_seed(labels.seed);
   message->set_finish_reason(FinishReasonName(end));
+  message->set_finish(EnumNamed<v1::FinishReason>("FINISH_REASON_", message->finish_reason()));
   if (end.matched_stop) message->set_matched_stop(*end.matched_stop);
   if (end.matched_stop_token_id) message->set_matched_stop_token_id(*end.matched_stop_token_id);
   FillTiming(stats, message->mutable_timing());
@@ -301,6 +322,7 @@ void FillLoad(const ServerLoad& load, v1::GetLoadResponse* response) {
   response->set_draft_len(load.scheduler.draft_len);
   response->set_open_streams(load.open_calls);
   response->set_state(ServingStateName(load.state));
+  response->set_serving_state(EnumNamed<v1::ServingState>("SERVING_STATE_", response->state()));
 }
 
 }  // namespace foredraft
