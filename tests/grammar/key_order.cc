@@ -1,5 +1,6 @@
 #include "tests/grammar/key_order.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -9,13 +10,54 @@
 namespace foredraft {
 namespace {
 
+// The lists of names that a schema gives properties in.
+void CollectOrders(const JsonValue& schema, std::vector<const JsonValue*>& orders) {
+  for (const JsonValue& item : schema.items) CollectOrders(item, orders);
+  if (const JsonValue* properties = schema.Find("properties");
+      properties != nullptr && properties->is_object()) {
+    orders.push_back(properties);
+  }
+}
+
+// The value with the keys of each object in the order of the list that names most of them.
+JsonValue InOrder(const JsonValue& value, const std::vector<const JsonValue*>& orders) {
+  JsonValue result = value;
+  for (size_t i = 0; i < value.items.size(); ++i) result.items[i] = InOrder(value.items[i], orders);
+  if (!value.is_object()) return result;
+  const auto place = [](const JsonValue& order, const std::string& key) {
+    return std::find(order.keys.begin(), order.keys.end(), key) - order.keys.begin();
+  };
+  const JsonValue* best = nullptr;
+  int64_t best_count = 0;
+  for (const JsonValue* order : orders) {
+    const int64_t count = std::count_if(value.keys.begin(), value.keys.end(),
+                                        [&](const std::string& key) { return order->Find(key) != nullptr; });
+    if (count > best_count) {
+      best = order;
+      best_count = count;
+    }
+  }
+  if (best == nullptr) return result;
+  std::vector<size_t> keys(value.keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  std::stable_sort(keys.begin(), keys.end(), [&](size_t a, size_t b) {
+    return place(*best, value.keys[a]) < place(*best, value.keys[b]);
+  });
+  JsonValue sorted = result;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    sorted.keys[i] = value.keys[keys[i]];
+    sorted.items[i] = result.items[keys[i]];
+  }
+  return sorted;
+}
+
 // Where the search is: the text so far, and the grammar behind it. A value.
 struct Place {
   Matcher matcher;
   std::string text;
 };
 
-// Tries the keys of each object in every order, the text's own first, and goes back where none is taken.
+// Tries the keys of each object in every order, the value's own first, and goes back where none is taken.
 class Search {
  public:
   Search(const LargeVocabulary& vocabulary, int64_t max_bytes) : left_(max_bytes) {
@@ -91,9 +133,12 @@ std::string DumpJson(const JsonValue& value) {
 }
 
 std::optional<std::string> InAnOrderOf(const std::shared_ptr<const Grammar>& grammar, const JsonValue& value,
-                                       const LargeVocabulary& vocabulary, int64_t max_bytes) {
+                                       const JsonValue& schema, const LargeVocabulary& vocabulary,
+                                       int64_t max_bytes) {
+  std::vector<const JsonValue*> orders;
+  CollectOrders(schema, orders);
   Place place = {Matcher(grammar), ""};
-  if (!Search(vocabulary, max_bytes).TakeValue(place, value) || !place.matcher.IsAccepting())
+  if (!Search(vocabulary, max_bytes).TakeValue(place, InOrder(value, orders)) || !place.matcher.IsAccepting())
     return std::nullopt;
   return std::move(place.text);
 }
