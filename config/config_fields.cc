@@ -146,8 +146,10 @@ const ConfigField kFields[] = {
      "it. 0: a higher priority always goes first, and there is no such bound."},
     {"server.tokenizer_threads", MEMBER(c.server.tokenizer_threads), Range(1, 64), kRestart, kDaemon,
      NoBits(), "a quarter of the CPUs, 1 to 8",
-     "Threads that tokenize inputs of more than 4 KiB; smaller ones are tokenized where they arrive. Up to "
-     "`max_queue_size` inputs wait for them, and clients take turns."},
+     "Threads that tokenize inputs of more than 4 KiB, and compile what requests ask of their outputs; "
+     "smaller "
+     "inputs are tokenized where they arrive. Up to `max_queue_size` inputs wait for them, and clients take "
+     "turns."},
     {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Serve gRPC reflection."},
     {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kDaemon, NoBits(),
