@@ -12,7 +12,7 @@ namespace foredraft {
 // First pass: the chances of the seat's drafts, 0 where it has no draft.
 constexpr void SetChances(const CutDraftsParams& p, int32_t seat) {
   const int32_t slot = p.live_slots[seat];
-  const bool runs = Runs(p.slots, slot);
+  const bool runs = Steps(p.slots, slot);
   const int32_t count = runs ? VerifyLen(p.slots, slot, p.draft_len) : 0;
   p.verify_lens[seat] = runs ? count : -1;
   float chance = 1.0f;

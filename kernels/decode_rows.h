@@ -20,6 +20,25 @@ constexpr int32_t GivenCount(const SlotArrays& slots, int32_t slot, int32_t draf
   return count < draft_len + 1 ? count : draft_len + 1;
 }
 
+// The masks that the rows of a constrained slot behind its gate have in this step. Other slots: 0.
+constexpr int32_t MaskCount(const SlotArrays& slots, int32_t slot) {
+  if (slots.constants[slot].constrained == 0 || slots.progress[slot].gate != kBehindGate) return 0;
+  return slots.step_masks[slot].count;
+}
+
+// True for a constrained slot that the step leaves as it is: the plan says so, or its rows lack masks
+// (no-mask-no-token). Given tokens need none.
+constexpr bool IsHeld(const SlotArrays& slots, int32_t slot) {
+  if (slots.constants[slot].constrained == 0 || slots.drafts[slot].given_count > 0) return false;
+  return slots.step_masks[slot].count < 0 ||
+         (slots.progress[slot].gate == kBehindGate && slots.step_masks[slot].count == 0);
+}
+
+// True for a slot that the decode step advances.
+constexpr bool Steps(const SlotArrays& slots, int32_t slot) {
+  return Runs(slots, slot) && !IsHeld(slots, slot);
+}
+
 // v: the rows that a step with draft_len K has for a slot after its first row: drafts that it verifies, or
 // given tokens.
 constexpr int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
@@ -27,7 +46,14 @@ constexpr int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft
   int32_t len = slots.drafts[slot].draft_count;
   if (slots.constants[slot].draft_cap < len) len = slots.constants[slot].draft_cap;
   if (draft_len < len) len = draft_len;
+  if (const int32_t masks = MaskCount(slots, slot); masks > 0 && masks - 1 < len) len = masks - 1;
   return len > 0 ? len : 0;
+}
+
+// The mask of the slot's row j; -1: it has none.
+constexpr int32_t MaskOfRow(const SlotArrays& slots, int32_t slot, int32_t j) {
+  if (slots.drafts[slot].given_count > 0 || j >= MaskCount(slots, slot)) return -1;
+  return slots.step_masks[slot].mask_indices[j];
 }
 
 // The step's first row of a seat, of decode_rows and verify_drafts.
@@ -38,7 +64,7 @@ constexpr int32_t FirstRow(const Params& p, int32_t seat) {
 
 constexpr void RunSeat(const DecodeRowsParams& p, int32_t seat) {
   const int32_t slot = p.live_slots[seat];
-  const bool runs = Runs(p.slots, slot);
+  const bool runs = Steps(p.slots, slot);
   const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
   const int32_t verify_len = runs ? VerifyLen(p.slots, slot, p.draft_len) : -1;
   const int32_t last = p.first_rows != nullptr ? verify_len : p.draft_len;
@@ -52,6 +78,7 @@ constexpr void RunSeat(const DecodeRowsParams& p, int32_t seat) {
     p.row_slots[row] = j <= verify_len ? slot : -1;
     p.positions[row] = first_position + j;
     p.row_in_slot[row] = j;
+    if (p.row_masks != nullptr) p.row_masks[row] = j <= verify_len ? MaskOfRow(p.slots, slot, j) : -1;
   }
 }
 

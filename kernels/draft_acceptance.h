@@ -22,6 +22,22 @@ constexpr bool ThinksAfter(const SlotConstants& constants, bool thinking, int32_
   return token == constants.begin_thinking_id || (thinking && token != constants.end_thinking_id);
 }
 
+// The gate of a constrained sequence after `token`; `is_first`: the prompt's first token. SlotGate::After of
+// scheduler/plan.h is the same rule on the host.
+constexpr int32_t GateAfter(const SlotConstants& constants, int32_t gate, int32_t token, bool is_first) {
+  const bool opens = constants.opens_thought != 0 && token == constants.begin_thinking_id;
+  if (gate == kThinkingGate) {
+    if (token != constants.end_thinking_id) return gate;
+    return constants.trigger_count > 0 ? kTriggerGate : kBehindGate;
+  }
+  if (gate == kBehindGate) return is_first && opens ? kThinkingGate : kBehindGate;
+  if (opens) return kThinkingGate;
+  for (int32_t i = 0; i < constants.trigger_count; ++i) {
+    if (constants.trigger_ids[i] == token) return kBehindGate;
+  }
+  return gate;
+}
+
 // Tokens that a forced step emits: the integer part of forced_length, plus one with the probability of the
 // fractional part. The noise depends on the position only.
 constexpr int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
@@ -44,7 +60,10 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_
     for (int32_t j = 0; j < given; ++j) out.token_ids[j] = drafts[j];
     return given;
   }
-  const int32_t forced = rule.forced_length > 0.0f ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
+  // A draft that only relaxed or forced acceptance takes may be outside of the grammar.
+  const bool strict = MaskCount(p.slots, slot) > 0;
+  const bool forces = rule.forced_length > 0.0f && !strict;
+  const int32_t forced = forces ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
   bool thinking = p.slots.progress[slot].thinking != 0;
   for (int32_t j = 0;; ++j) {
     const int32_t target = p.target_ids[first_row + j];
@@ -60,22 +79,41 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_
       if (j + 1 >= forced || !legal) return j + 1;
       out.token_ids[j] = draft;
     } else if (draft != target) {
-      if (!thinking || p.relaxed[first_row + j] == 0) return j + 1;
+      if (strict || !thinking || p.relaxed[first_row + j] == 0) return j + 1;
       out.token_ids[j] = draft;
     }
     thinking = ThinksAfter(p.slots.constants[slot], thinking, out.token_ids[j]);
   }
 }
 
-// Commits emitted tokens: updates counts, length, phase and `finished`.
+// Ends a constrained slot's step after the token that takes it behind its gate: the rows after it had no
+// masks. Returns how many of the `emitted` tokens are left.
+constexpr int32_t CutAtGate(const SlotArrays& slots, int32_t slot, int32_t emitted, StepOutput& out) {
+  const SlotConstants& constants = slots.constants[slot];
+  int32_t gate = slots.progress[slot].gate;
+  if (constants.constrained == 0 || gate == kBehindGate) return emitted;
+  for (int32_t i = 0; i < emitted; ++i) {
+    gate = GateAfter(constants, gate, out.token_ids[i], /*is_first=*/false);
+    if (gate != kBehindGate) continue;
+    out.nonfinite = 0;  // the next step computes the row after it again
+    return i + 1;
+  }
+  return emitted;
+}
+
+// Commits emitted tokens: updates counts, length, phase, gate and `finished`. `is_first`: the token is the
+// prompt's first.
 constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t* tokens, int32_t count,
-                           int32_t length) {
+                           int32_t length, bool is_first) {
   const SlotConstants& constants = slots.constants[slot];
   SlotProgress& progress = slots.progress[slot];
   int32_t* counts = slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size;
   for (int32_t i = 0; i < count; ++i) {
     ++counts[tokens[i]];
     progress.thinking = ThinksAfter(constants, progress.thinking != 0, tokens[i]) ? 1 : 0;
+    if (constants.constrained != 0) {
+      progress.gate = GateAfter(constants, progress.gate, tokens[i], is_first);
+    }
   }
   progress.length = length;
   if (count > 0) progress.last_token = tokens[count - 1];
@@ -95,7 +133,7 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
     out.length = slots.progress[slot].length;
     out.finished = slots.progress[slot].finished;
   }
-  if (!Runs(slots, slot)) {
+  if (!Runs(slots, slot) || IsHeld(slots, slot)) {
     p.outputs[seat] = out;
     return true;
   }
@@ -104,7 +142,9 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   const int32_t room = constants.length_limit - out.length;
   if (room < 1) return false;
   const int32_t accepted = AcceptDrafts(p, seat, slot, verify_len, out);
+  const bool given = slots.drafts[slot].given_count > 0;
   int32_t emitted = accepted < room ? accepted : room;
+  if (!given) emitted = CutAtGate(slots, slot, emitted, out);
   for (int32_t i = 0; i < emitted; ++i) {
     if (IsStop(constants, out.token_ids[i])) {
       emitted = i + 1;
@@ -115,11 +155,11 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   // Counts accepted drafts only: the step's last token counts as the target's own, even where the clamp made
   // a draft the last one.
   const int32_t* target = p.target_ids + FirstRow(p, seat);
-  const bool given = slots.drafts[slot].given_count > 0;
   for (int32_t i = 0; !given && slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
     out.relaxed_count += out.token_ids[i] != target[i] ? 1 : 0;
   }
-  AdvanceSlot(slots, slot, out.token_ids, emitted, out.length + emitted);
+  AdvanceSlot(slots, slot, out.token_ids, emitted, out.length + emitted,
+              /*is_first=*/false);
   if (out.nonfinite != 0) slots.progress[slot].finished = 1;
   slots.drafts[slot].draft_count = 0;
   slots.drafts[slot].given_count = 0;
@@ -142,7 +182,8 @@ constexpr void RunSeat(const AcceptFirstTokenParams& p, int32_t seat) {
     progress.active = 1;
     out.nonfinite = p.tokens[seat] == kNoToken ? 1 : 0;
     out.emitted_count = 1 - out.nonfinite;
-    AdvanceSlot(p.slots, slot, p.tokens + seat, out.emitted_count, p.slots.constants[slot].prompt_len);
+    AdvanceSlot(p.slots, slot, p.tokens + seat, out.emitted_count, p.slots.constants[slot].prompt_len,
+                /*is_first=*/true);
     if (out.nonfinite != 0) progress.finished = 1;
     p.slots.drafts[slot].draft_count = 0;
     out.token_ids[0] = out.nonfinite != 0 ? 0 : p.tokens[seat];

@@ -15,9 +15,10 @@ namespace foredraft {
 inline constexpr int kMaxDraftLen = 7;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogprobs = 20;
+inline constexpr int kMaxGateTriggers = 3;
 
 // What argmax and sample give for a row of logits that no token can be chosen from: it has NaN or +infinity,
-// or nothing but -infinity.
+// or nothing but -infinity, or nothing else that its mask allows.
 inline constexpr int32_t kNoToken = -1;
 
 // Fixed at admission.
@@ -42,6 +43,17 @@ struct SlotConstants {
   int32_t stop_ids[kMaxStopIds];
   int32_t bias_count;
   TokenBias biases[kMaxLogitBiases];  // ascending by token id
+  int32_t constrained;                // 1: the output has a grammar, which holds behind the gate
+  int32_t opens_thought;              // 1: begin_thinking_id raises the gate (GateAfter)
+  int32_t trigger_count;
+  int32_t trigger_ids[kMaxGateTriggers];
+};
+
+// SlotProgress::gate of a constrained sequence: where its tokens are free.
+enum : int32_t {
+  kBehindGate = 0,    // the grammar holds: a row chooses only with a mask (no-mask-no-token)
+  kThinkingGate = 1,  // up to the end of thinking
+  kTriggerGate = 2,   // up to one of the trigger ids
 };
 
 // t_0..t_length are committed; t_length = last_token is not in the target's cache.
@@ -51,6 +63,13 @@ struct SlotProgress {
   int32_t finished;  // 1: its state no longer changes, its rows are idle
   int32_t active;    // 1 from accept_first_token (or swap-in) to release
   int32_t thinking;  // 1 in the thinking phase, last_token included
+  int32_t gate;      // after last_token; of no meaning where the sequence is not constrained
+};
+
+// The masks of a slot's rows in one step, written before it.
+struct SlotStepMasks {
+  int32_t count;                           // of rows with a mask; 0: none; -1: the slot is held
+  int32_t mask_indices[kMaxDraftLen + 1];  // of row j, in RowMasks::words
 };
 
 // The drafts for positions length + 1 .. length + draft_count. Or, where given_count is not 0, the tokens
@@ -80,13 +99,14 @@ struct SlotArrays {
   SlotDrafts* drafts = nullptr;          // [slots]
   int32_t* output_counts = nullptr;      // [slots, vocab_size]: tokens emitted so far, t_prompt_len..t_length
   uint8_t* prompt_seen = nullptr;        // [slots, vocab_size]: 1 where the prompt has the token
+  const SlotStepMasks* step_masks = nullptr;  // [slots]; read where a sequence is constrained
   int32_t vocab_size = 0;
 };
 
 // The result of a step for one seat of the bucket.
 struct StepOutput {
   int32_t slot;           // -1: padding
-  int32_t emitted_count;  // n, 0..K+1
+  int32_t emitted_count;  // n, 0..K+1; 0 for a held slot, whose state stays as it is
   int32_t token_ids[kMaxDraftLen + 1];
   int32_t length;           // after the step
   int32_t drafts_verified;  // v

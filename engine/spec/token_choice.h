@@ -13,7 +13,7 @@ enum class TokenChoice { kSample, kArgmax };
 // Fills p.out, and with kSample p.logprobs where a request wants them.
 inline void ChooseTokens(const Ops& ops, Stream& stream, TokenChoice choice, const SampleParams& p) {
   if (choice == TokenChoice::kArgmax) {
-    ops.argmax(stream, {.out = p.out, .logits = p.logits});
+    ops.argmax(stream, {.out = p.out, .logits = p.logits, .masks = p.masks});
   } else {
     ops.sample(stream, p);
   }

@@ -5,23 +5,27 @@
 
 #include <cstdint>
 
+#include "kernels/row_masks.h"
 #include "kernels/slot_arrays.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
 
-// out[r] = argmax of row r; ties: the lowest id. kNoToken where the row is not usable.
+// out[r] = argmax of row r over the tokens that its mask allows; ties: the lowest id. kNoToken where the row
+// is not usable, which tokens outside of the mask decide too, or the mask allows -infinity alone.
 struct ArgmaxParams {
   int32_t* out;                // [R]
   Matrix<const float> logits;  // [R, V]
+  RowMasks masks = {};
 };
 
-// The target's own token of each row: the request's adjustments (kernels/logit_adjustments.h), then argmax
-// (temperature 0), or temperature, top-k, top-p, min-p and argmax(log q + Gumbel(seed, position, v))
-// (docs/speculation.md section 2). Rows of one slot are adjacent. For the penalties, row j of a slot counts
-// ids[1..j] of its slot's rows on top of the slot's counts. The noise is keyed by the sampled token's
-// position, which is the row's position + 1. kNoToken where the row is not usable; its logprobs are then not
-// written.
+// The target's own token of each row: logits outside of the row's mask become -infinity, then the request's
+// adjustments (kernels/logit_adjustments.h), then argmax (temperature 0), or temperature, top-k, top-p, min-p
+// and argmax(log q + Gumbel(seed, position, v)) (docs/speculation.md section 2). Rows of one slot are
+// adjacent. For the penalties, row j of a slot counts ids[1..j] of its slot's rows on top of the slot's
+// counts. The noise is keyed by the sampled token's position, which is the row's position + 1. kNoToken as
+// argmax; its logprobs are then not written. Logprobs are those of the raw logits, so tokens outside of the
+// mask may be among the top ones.
 struct SampleParams {
   int32_t* out;                // [R]
   LogprobOutput* logprobs;     // [R] or null; written where constants.logprob_count >= 0
@@ -32,6 +36,7 @@ struct SampleParams {
   int32_t stored_drafts;       // draft rows: the slot's first stored_drafts drafts count as output, too
   SlotArrays slots;
   float* scratch;  // [R, V]
+  RowMasks masks = {};
 };
 
 // Relaxed acceptance (docs/speculation.md section 2): relaxed[r] = 1 where the id of the slot's next row is a

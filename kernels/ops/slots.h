@@ -10,9 +10,9 @@
 namespace foredraft {
 
 // Rows of a decode step, K + 1 per seat: ids t_p, d_1..d_v, then 0 as a legal fill; positions p..p+K.
-// Rows of idle or finished slots and rows past v get slot -1: their results are never read. Illegal draft ids
-// become 0 in `ids`. With first_rows, row j of a seat is first_rows[seat] + j, there are rows for j <= v
-// alone, and the rows that belong to no seat are left as cut_drafts wrote them.
+// Rows of idle, finished or held slots and rows past v get slot -1: their results are never read. Illegal
+// draft ids become 0 in `ids`. With first_rows, row j of a seat is first_rows[seat] + j, there are rows for j
+// <= v alone, and the rows that belong to no seat are left as cut_drafts wrote them.
 struct DecodeRowsParams {
   int32_t* ids;               // [B * (K + 1)]
   int32_t* row_slots;         // [B * (K + 1)]
@@ -21,15 +21,17 @@ struct DecodeRowsParams {
   const int32_t* live_slots;  // [B], -1 = padding
   SlotArrays slots;
   int32_t bucket;
-  int32_t draft_len;          // K
-  const int32_t* first_rows;  // [B], or null: seat * (K + 1)
+  int32_t draft_len;             // K
+  const int32_t* first_rows;     // [B], or null: seat * (K + 1)
+  int32_t* row_masks = nullptr;  // [B * (K + 1)]: RowMasks::of_row; null: no slot is constrained
 };
 
 // Verification under slots.rule, clamp, stop, advance (docs/speculation.md section 1, steps 2-4). Compares
 // draft ids as stored (an illegal one never matches). A slot with given tokens emits these, and no draft
-// counts as verified. A row without a usable target ends the step before it, and its sequence. Updates
-// progress and output_counts, zeroes draft_count and given_count, writes one StepOutput per seat. first_rows:
-// as decode_rows.
+// counts as verified. A row without a usable target ends the step before it, and its sequence. A constrained
+// slot ends its step after the token that takes it behind its gate, where acceptance is strict; a held one
+// emits nothing and stays as it is. Updates progress and output_counts, zeroes draft_count and given_count,
+// writes one StepOutput per seat. first_rows: as decode_rows.
 struct VerifyDraftsParams {
   StepOutput* outputs;        // [B]
   const int32_t* target_ids;  // [B * (K + 1)]: g_j

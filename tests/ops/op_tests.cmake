@@ -6,8 +6,10 @@ set(op_tests
     expert_exchange_test.cc
     experts_test.cc
     gemm_test.cc
+    gate_test.cc
     head_gemm_test.cc
     kv_cache_rows_test.cc
+    masked_rows_test.cc
     mla_decode_test.cc
     mla_prefill_test.cc
     route_experts_test.cc

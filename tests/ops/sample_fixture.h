@@ -22,6 +22,7 @@ struct Row {
   std::vector<float> logits;
   int id = 0;
   int row_in_slot = 0;
+  int mask = -1;  // of the masks given to RunSample
 };
 
 struct Sampled {
@@ -29,18 +30,33 @@ struct Sampled {
   std::vector<LogprobOutput> logprobs;
 };
 
-inline Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector<Row>& rows) {
+// The words of masks that allow these tokens.
+inline std::vector<uint32_t> MaskWords(const std::vector<std::vector<int32_t>>& allowed, int vocab) {
+  const size_t width = MaskWordCount(vocab);
+  std::vector<uint32_t> words(allowed.size() * width);
+  for (size_t i = 0; i < allowed.size(); ++i) {
+    for (const int32_t id : allowed[i]) words[i * width + id / 32] |= 1u << (id % 32);
+  }
+  return words;
+}
+
+// `mask_words`: of the masks that rows name; empty: no row has one.
+inline Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector<Row>& rows,
+                         const std::vector<uint32_t>& mask_words = {}) {
   const int count = static_cast<int>(rows.size());
   const int vocab = slots.vocab_size;
   std::vector<float> logits;
-  std::vector<int32_t> row_slots, positions, ids, row_in_slot;
+  std::vector<int32_t> row_slots, positions, ids, row_in_slot, row_masks;
   for (const Row& row : rows) {
     logits.insert(logits.end(), row.logits.begin(), row.logits.end());
     row_slots.push_back(row.slot);
     positions.push_back(row.position);
     ids.push_back(row.id);
     row_in_slot.push_back(row.row_in_slot);
+    row_masks.push_back(row.mask);
   }
+  RowMasks masks;
+  if (!mask_words.empty()) masks = {.words = rig.Put(mask_words), .of_row = rig.Put(row_masks)};
   int32_t* out = rig.Poisoned<int32_t>(count);
   LogprobOutput* logprobs = rig.Poisoned<LogprobOutput>(count);
   const SampleParams params = {.out = out,
@@ -50,7 +66,8 @@ inline Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector
                                .ids = rig.Put(ids),
                                .row_in_slot = rig.Put(row_in_slot),
                                .slots = slots.Put(rig),
-                               .scratch = rig.Poisoned<float>(count * vocab)};
+                               .scratch = rig.Poisoned<float>(count * vocab),
+                               .masks = masks};
   rig.Run([&] { rig.ops().sample(rig.stream(), params); });
   return {rig.Get(out, count), rig.Get(logprobs, count)};
 }

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <limits>
+
+#include "kernels/row_masks.h"
 
 namespace foredraft::cpu {
 
@@ -37,6 +40,21 @@ namespace foredraft::cpu {
 // The lowest index of the largest value; 0 if all are NaN.
 [[gnu::always_inline]] inline int32_t ArgmaxOf(const float* x, int32_t count) {
   return FirstOf(x, count, LargestOf(x, count));
+}
+
+// The lowest index of the largest value of those that the mask allows; -1 if these are NaN and -infinity.
+inline int32_t MaskedArgmaxOf(const float* x, int32_t count, const uint32_t* mask) {
+  int32_t found = -1;
+  float largest = -std::numeric_limits<float>::infinity();
+  for (int32_t word = 0; word < MaskWordCount(count); ++word) {
+    for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+      const int32_t i = 32 * word + std::countr_zero(bits);
+      if (i >= count || !(x[i] > largest)) continue;
+      largest = x[i];
+      found = i;
+    }
+  }
+  return found;
 }
 
 // False where no token can be chosen from a row of logits (kNoToken). `largest`: LargestOf the row.

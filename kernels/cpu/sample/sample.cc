@@ -1,4 +1,5 @@
-// argmax and sample. The filters, in this order (as vLLM and TensorRT-LLM for top-k and top-p; min-p last):
+// argmax and sample. Logits outside of the row's mask are -infinity, so the filters count the others alone.
+// The filters, in this order (as vLLM and TensorRT-LLM for top-k and top-p; min-p last):
 //
 // clang-format off
 //   temperature   l = logit / T
@@ -141,6 +142,7 @@ void SampleRow(const SampleParams& p, int32_t r) {
   const SlotConstants& c = p.slots.constants[slot];
   const int32_t vocab = p.logits.cols;
   const float* logits = p.logits.row(r);
+  const uint32_t* const mask = p.masks.Of(r, vocab);
   if (!RowIsUsable(logits, vocab)) {
     p.out[r] = kNoToken;
     return;
@@ -155,12 +157,19 @@ void SampleRow(const SampleParams& p, int32_t r) {
     WriteAdjusted(adjusted, vocab, logits, scratch);
     logits = scratch;
   }
+  if (mask != nullptr && MaskedArgmaxOf(logits, vocab, mask) < 0) {
+    p.out[r] = kNoToken;
+    return;
+  }
   if (c.temperature <= 0.0f) {
-    p.out[r] = ArgmaxOf(logits, vocab);
+    p.out[r] = mask != nullptr ? MaskedArgmaxOf(logits, vocab, mask) : ArgmaxOf(logits, vocab);
   } else {
     for (int32_t v = 0; v < vocab; ++v) {
       const float scaled = logits[v] / c.temperature;
       scratch[v] = scaled == scaled ? scaled : kMinusInfinity;
+    }
+    for (int32_t v = 0; mask != nullptr && v < vocab; ++v) {
+      if (!MaskAllows(mask, v)) scratch[v] = kMinusInfinity;
     }
     p.out[r] = SampleToken(c, scratch, vocab, {c.seed, position});
   }
@@ -169,16 +178,20 @@ void SampleRow(const SampleParams& p, int32_t r) {
   }
 }
 
-FOREDRAFT_WIDE int32_t ArgmaxRow(const float* logits, int32_t vocab) {
+FOREDRAFT_WIDE int32_t ArgmaxRow(const float* logits, int32_t vocab, const uint32_t* mask) {
   const float largest = LargestOf(logits, vocab);
-  return IsUsable(logits, vocab, largest) ? FirstOf(logits, vocab, largest) : kNoToken;
+  if (!IsUsable(logits, vocab, largest)) return kNoToken;
+  return mask != nullptr ? MaskedArgmaxOf(logits, vocab, mask) : FirstOf(logits, vocab, largest);
 }
 
 }  // namespace
 
 void Argmax(const CpuContext& context, const ArgmaxParams& p) {
   context.pool.ParallelFor(p.logits.rows, p.logits.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) p.out[r] = ArgmaxRow(p.logits.row(r), p.logits.cols);
+    for (int64_t r = begin; r < end; ++r) {
+      p.out[r] =
+          ArgmaxRow(p.logits.row(r), p.logits.cols, p.masks.Of(static_cast<int32_t>(r), p.logits.cols));
+    }
   });
 }
 

@@ -25,9 +25,14 @@ __global__ void __launch_bounds__(kChunkThreads) LargestOfBlock(const __grid_con
   ArgmaxShared& shared = SharedStorage<ArgmaxShared>();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const RowSplit& split = plan.split;
+  const uint32_t* const mask = plan.p.masks.Of(r, split.columns);
   IndexedKeyBits best = 0;
   ForEachLogit(shared.stage, plan.p.logits.row(r), split.columns, split.first_chunk(), split.end_chunk(),
-               [&](int32_t v, float x) { best = Largest()(best, CheckedKeyOf(v, x)); });
+               [&](int32_t v, float x) {
+                 if (MaskAllows(mask, v) || OrderedKeyOrUnusable(x) == kUnusableKey) {
+                   best = Largest()(best, CheckedKeyOf(v, x));
+                 }
+               });
   best = BlockReduce(best, Largest(), shared.warps);
   if (threadIdx.x == 0) plan.block_keys[int64_t{r} * split.blocks + blockIdx.y] = best;
 }

@@ -2,7 +2,7 @@
 // per row (kernels/cuda/common/row_blocks.h) but for the last:
 //
 // clang-format off
-//   SurveyLogits   the request's adjustments; the largest and the lowest logit; per chunk, what logprobs need. A row that is not
+//   SurveyLogits   the row's mask and the request's adjustments; the largest and the lowest logit; per chunk, what logprobs need. A row that is not
 //                  usable (kNoToken) has the largest key of all, and takes no part in what follows
 //   CountLogits    logits and probabilities per bin        (rows with top-k or top-p; kernels/cuda/sample/sample_filter.h)
 //   ListCandidates the keys in the bins where a filter ends        (the same rows)
@@ -42,10 +42,11 @@ struct SamplePlan {
   __device__ bool wants_logprobs(int32_t slot) const {
     return p.logprobs != nullptr && constants(slot).logprob_count >= 0;
   }
-  // Row r after the request's adjustments, before the division by the temperature.
+  __device__ const uint32_t* mask(int32_t r) const { return p.masks.Of(r, split.columns); }
+  // Row r after its mask and the request's adjustments, before the division by the temperature.
   __device__ const float* adjusted(int32_t r, const SlotConstants& c) const {
-    return AdjustsLogits(c, p.index.positions[r] + 1) ? p.scratch + int64_t{r} * split.columns
-                                                      : p.logits.row(r);
+    const bool changed = mask(r) != nullptr || AdjustsLogits(c, p.index.positions[r] + 1);
+    return changed ? p.scratch + int64_t{r} * split.columns : p.logits.row(r);
   }
   __device__ int64_t own_block(int32_t r) const { return int64_t{r} * split.blocks + blockIdx.y; }
   __device__ IndexedKeyBits top(int32_t r) const {
@@ -97,7 +98,9 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
                                 p.stored_drafts > 0
                                     ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
                                     : EarlierDrafts(p.ids, p.row_in_slot, r));
-  float* const kept = !greedy && adjusted.applies ? p.scratch + int64_t{r} * split.columns : nullptr;
+  const uint32_t* const mask = plan.mask(r);
+  float* const kept =
+      !greedy && (adjusted.applies || mask != nullptr) ? p.scratch + int64_t{r} * split.columns : nullptr;
   SurveyShared& shared = SharedStorage<SurveyShared>();
   IndexedKeyBits largest = 0;
   uint32_t lowest = ~0u;
@@ -105,7 +108,7 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
   for (int32_t chunk = split.first_chunk(); chunk < split.end_chunk(); ++chunk) {
     LoadChunk(shared.stage, p.logits.row(r), split.columns, chunk);
     ForEachLoaded(shared.stage, split.columns, chunk, [&](int32_t v, float raw) {
-      float x = adjusted(v, raw);
+      float x = MaskAllows(mask, v) ? adjusted(v, raw) : FromOrderedKey(kMinusInfinityKey);
       if (kept != nullptr) kept[v] = x;
       if (!greedy) x = Scaled(c, x);
       largest =
