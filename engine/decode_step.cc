@@ -55,7 +55,8 @@ void DecodeStep(const Rank& rank, const StepKey& key) {
                                         .slots = rank.slots.arrays(),
                                         .bucket = key.bucket,
                                         .draft_len = key.draft_len,
-                                        .first_rows = key.cuts() ? b.first_rows : nullptr});
+                                        .first_rows = key.cuts() ? b.first_rows : nullptr,
+                                        .row_masks = rank.masks.row_masks()});
   rank.model->RunTarget(*rank.stream, {.index = b.target.index(rows), .ids = b.target.ids}, rank.cache,
                         target_output);
   Verify(rank, key);

@@ -32,6 +32,7 @@ absl::StatusOr<PendingStep> PendingStep::Create(Device& device, const EngineOpti
   ASSIGN_OR_RETURN(step.first_outputs_, device.AllocatePinnedArray<StepOutput>(bucket));
   ASSIGN_OR_RETURN(step.logprobs_, device.AllocatePinnedArray<LogprobOutput>(options.largest_step()));
   ASSIGN_OR_RETURN(step.first_logprobs_, device.AllocatePinnedArray<LogprobOutput>(bucket));
+  ASSIGN_OR_RETURN(step.drafts_, device.AllocatePinnedArray<SlotDrafts>(options.max_batch_size));
   return step;
 }
 
@@ -55,7 +56,10 @@ void PendingStep::Begin(const Rank& rank, const IterationPlan& plan, int index) 
 }
 
 void PendingStep::EndPrefill(const Rank& rank) {
-  for (LiveSlot& live : live_slots_) live.wants_logprobs = rank.slots.wants_logprobs(live.slot);
+  for (LiveSlot& live : live_slots_) {
+    live.wants_logprobs = rank.slots.wants_logprobs(live.slot);
+    live.constrained = rank.slots.constrained(live.slot);
+  }
   prefilled_->Record(*rank.stream);
 }
 
@@ -73,6 +77,10 @@ void PendingStep::Download(const Rank& rank, bool replayed) {
       copy(logprobs_, b.logprobs, live_slots_.size() * (draft_len_ + 1));
       copy(first_logprobs_, b.first_logprobs, ended_slots_.size());
     }
+  }
+  if (std::any_of(live_slots_.begin(), live_slots_.end(),
+                  [](const LiveSlot& live) { return live.constrained; })) {
+    copy(drafts_, rank.slots.arrays().drafts, rank.slots.slot_count());
   }
   done_->Record(*rank.stream);
 }
@@ -108,6 +116,10 @@ SlotResult PendingStep::ResultOf(int index) const {
   result.finished = output.finished != 0;
   if (confidences_ && output.emitted_count > 0 && !result.finished) {
     result.confidences.assign(output.confidences, output.confidences + draft_len_);
+  }
+  if (live.constrained && !result.finished) {
+    const SlotDrafts& drafts = drafts_[live.slot];
+    result.drafts.assign(drafts.tokens, drafts.tokens + drafts.draft_count);
   }
   return result;
 }

@@ -40,6 +40,7 @@ class PendingStep {
     int32_t slot = 0;
     int32_t ended_index = -1;  // in the prefill's outputs, where its prompt ended here
     bool wants_logprobs = false;
+    bool constrained = false;
   };
 
   SlotResult ResultOf(int index) const;
@@ -53,6 +54,7 @@ class PendingStep {
   StepOutput* first_outputs_ = nullptr;      // [B]
   LogprobOutput* logprobs_ = nullptr;        // [S]
   LogprobOutput* first_logprobs_ = nullptr;  // [B]
+  SlotDrafts* drafts_ = nullptr;             // [slots], copied where a live slot is constrained
 
   bool confidences_ = false;  // whether drafts have them
 

@@ -34,16 +34,24 @@ ChunkRows RowsOf(std::span<const PrefillChunk> chunks) {
   return rows;
 }
 
+bool HasFirstMask(const RankPlan& plan, int32_t slot) {
+  return std::any_of(plan.first_masks.begin(), plan.first_masks.end(),
+                     [slot](const FirstMask& mask) { return mask.slot == slot; });
+}
+
 // The first token of each prompt that ends here, and up to `draft_count` drafts.
-void FirstTokens(const Rank& rank, std::span<const PrefillChunk> chunks, const ChunkRows& target,
-                 const RankRows& rank_ended, int draft_count) {
+void FirstTokens(Rank& rank, const RankPlan& plan, const ChunkRows& target, const RankRows& rank_ended,
+                 int draft_count) {
   if (rank_ended.total() == 0) return;
+  const std::span<const PrefillChunk> chunks = plan.prefill_chunks;
   TokenChoice choice = TokenChoice::kArgmax;
   ChunkRows ended;
   std::vector<int32_t> target_rows;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (!chunks[i].last) continue;
     if (!rank.slots.greedy(chunks[i].slot)) choice = TokenChoice::kSample;
+    CHECK(!rank.slots.needs_first_mask(chunks[i].slot) || HasFirstMask(plan, chunks[i].slot))
+        << "no-mask-no-token: slot " << chunks[i].slot;
     const int row = target.spans[i].first_row + target.spans[i].row_count - 1;
     target_rows.push_back(row);
     ended.ids.push_back(target.ids[row]);
@@ -57,7 +65,7 @@ void FirstTokens(const Rank& rank, std::span<const PrefillChunk> chunks, const C
   rank.ops().copy_rows(
       *rank.stream,
       {.out = ended_output, .x = b.target_output, .x_index = b.ended_index, .rows = ended.count()});
-  AcceptFirstTokens(rank, ended.count(), choice);
+  AcceptFirstTokens(rank, ended.count(), choice, rank.masks.SetFirst(*rank.stream, plan, ended.slots));
   if (rank.drafter == nullptr) return;
   rank.drafter->FirstDraft(rank,
                            {.outputs = b.first_outputs,
@@ -86,7 +94,7 @@ void RunPrefill(Rank& rank, const IterationPlan& plan, int index) {
                          .rank_rows = &rank_rows},
                         rank.cache, b.target_output.first_rows(rows.count()));
   if (rank.drafter != nullptr) rank.drafter->Prompt(rank, rows, rank_rows);
-  FirstTokens(rank, chunks, rows, OfRanks(plan.ended_prompts), plan.draft_len);
+  FirstTokens(rank, plan.ranks[index], rows, OfRanks(plan.ended_prompts), plan.draft_len);
 }
 
 }  // namespace foredraft

@@ -15,6 +15,7 @@
 #include "engine/slot_state.h"
 #include "engine/spec/drafter.h"
 #include "engine/step_buffers.h"
+#include "engine/step_masks.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -26,6 +27,7 @@ struct Rank {
   std::unique_ptr<Model> model;
   std::unique_ptr<Drafter> drafter;  // null where max_draft_len is 0
   SlotState slots;
+  StepMasks masks;
   StepBuffers buffers;
   KvCache cache;
 

@@ -35,6 +35,7 @@ void RankEngine::Submit(const IterationPlan& plan, int index) {
   ApplyAcceptance(plan.acceptance);
   ApplyCalibration(plan.calibration);
   ApplyStateChanges(rank_plan);
+  rank_.masks.Set(*rank_.stream, rank_plan);
   if (HasPrefill(plan)) RunPrefill(rank_, plan, index);
   pending.EndPrefill(rank_);
   // After the prefill, whose first draft would overwrite them.

@@ -14,6 +14,8 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
   const SamplingParams& sampling = admission.sampling;
   CHECK_LE(admission.stop_ids.size(), static_cast<size_t>(kMaxStopIds)) << "slot " << admission.slot;
   CHECK_LE(sampling.logit_bias.size(), static_cast<size_t>(kMaxLogitBiases)) << "slot " << admission.slot;
+  CHECK_LE(admission.gate.trigger_ids.size(), static_cast<size_t>(kMaxGateTriggers))
+      << "slot " << admission.slot;
   SlotConstants constants{.seed = sampling.seed,
                           .temperature = sampling.temperature,
                           .top_p = sampling.top_p,
@@ -33,9 +35,14 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
                           .stop_id_count = static_cast<int32_t>(admission.stop_ids.size()),
                           .stop_ids = {},
                           .bias_count = static_cast<int32_t>(sampling.logit_bias.size()),
-                          .biases = {}};
+                          .biases = {},
+                          .constrained = admission.gate.constrained ? 1 : 0,
+                          .opens_thought = admission.gate.opens_thought ? 1 : 0,
+                          .trigger_count = static_cast<int32_t>(admission.gate.trigger_ids.size()),
+                          .trigger_ids = {}};
   std::copy(admission.stop_ids.begin(), admission.stop_ids.end(), constants.stop_ids);
   std::copy(sampling.logit_bias.begin(), sampling.logit_bias.end(), constants.biases);
+  std::copy(admission.gate.trigger_ids.begin(), admission.gate.trigger_ids.end(), constants.trigger_ids);
   return constants;
 }
 
@@ -90,10 +97,13 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
                      .last_token = 0,
                      .finished = 0,
                      .active = 0,
-                     .thinking = admission.phase == Phase::kThinking ? 1 : 0});
+                     .thinking = admission.phase == Phase::kThinking ? 1 : 0,
+                     .gate = static_cast<int32_t>(admission.gate.first)});
   Write(stream, arrays_.drafts + slot, SlotDrafts{});
   SlotFacts& facts = facts_[slot];
   facts.wants_logprobs = admission.logprob_count >= 0;
+  facts.constrained = admission.gate.constrained;
+  facts.needs_first_mask = facts.constrained && admission.gate.first == Gate::kBehind;
   facts.counts_tokens = admission.sampling.counts_tokens();
   facts.greedy = admission.sampling.is_plain_argmax() && !facts.wants_logprobs;
   facts.rows.clear();
@@ -170,7 +180,7 @@ void SlotState::Give(Stream& stream, const GivenTokens& given) {
 
 void SlotState::Release(Stream& stream, int slot) {
   Write(stream, arrays_.progress + slot,
-        SlotProgress{.length = 0, .last_token = 0, .finished = 1, .active = 0, .thinking = 0});
+        SlotProgress{.length = 0, .last_token = 0, .finished = 1, .active = 0, .thinking = 0, .gate = 0});
   for (BlockTables& tables : tables_) tables.Clear(slot);
 }
 

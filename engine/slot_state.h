@@ -26,6 +26,8 @@ namespace foredraft {
 struct SlotFacts {
   bool counts_tokens = false;
   bool wants_logprobs = false;
+  bool constrained = false;
+  bool needs_first_mask = false;     // the grammar holds from the first token on
   bool greedy = true;                // no logprobs, and SamplingParams::is_plain_argmax
   std::vector<uint8_t> prompt_seen;  // [V], empty unless counts_tokens: SlotArrays::prompt_seen's row
   // The registered rows, in their order; empty for those that are not on the host.
@@ -83,6 +85,11 @@ class SlotState {
   // Whether the slot's request wants logprobs.
   bool wants_logprobs(int slot) const { return facts_[slot].wants_logprobs; }
   bool greedy(int slot) const { return facts_[slot].greedy; }
+  bool constrained(int slot) const { return facts_[slot].constrained; }
+  bool needs_first_mask(int slot) const { return facts_[slot].needs_first_mask; }
+
+  // Where the masks of each step are written (engine/step_masks.h).
+  void SetStepMasks(const SlotStepMasks* step_masks) { arrays_.step_masks = step_masks; }
 
   // The host's copy of an entry of the history's block table.
   int history_block(int slot, int index) const { return tables_[0].block(slot, index); }

@@ -39,7 +39,7 @@ int64_t LargestMessage(const RankLimits& limits) {
   constexpr int64_t kNumber = 11;                               // of a varint with its tag
   constexpr int64_t kLogprob = 4 * kNumber + 20 * 2 * kNumber;  // with 20 alternatives
   const int64_t tokens = limits.max_draft_len + 2;
-  const int64_t slot = 11 * kNumber + tokens * (2 * kNumber + kLogprob);
+  const int64_t slot = 11 * kNumber + tokens * (3 * kNumber + kLogprob);
   const int64_t result = 64 + limits.max_batch_size * slot;
   return std::max<int64_t>(result, 2 * kLargestValue);
 }

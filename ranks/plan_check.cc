@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "kernels/slot_arrays.h"
+#include "ranks/mask_check.h"
 #include "ranks/range_check.h"
 
 namespace foredraft {
@@ -213,9 +214,16 @@ absl::Status PlanCheck::CheckAdmission(const SlotAdmission& a) {
   const int64_t counted = a.sampling.counts_tokens() ? a.reused_len : 0;
   RETURN_IF_ERROR(CheckRange("reused_ids size", a.reused_ids.size(), counted, counted));
   RETURN_IF_ERROR(CheckIds("reused_ids", a.reused_ids));
+  RETURN_IF_ERROR(CheckRange("gate.first", static_cast<int>(a.gate.first), 0, 2));
+  RETURN_IF_ERROR(CheckRange("gate.trigger_ids size", a.gate.trigger_ids.size(), 0, kMaxGateTriggers));
+  RETURN_IF_ERROR(CheckIds("gate.trigger_ids", a.gate.trigger_ids));
   slots_[a.slot] = next_sequence_++;
-  sequences_[slots_[a.slot]] = {
-      .prompt_len = a.prompt_len, .prefilled = a.reused_len, .length_limit = a.length_limit};
+  sequences_[slots_[a.slot]] = {.prompt_len = a.prompt_len,
+                                .prefilled = a.reused_len,
+                                .length_limit = a.length_limit,
+                                .gate = a.gate,
+                                .thinking = a.thinking,
+                                .gate_now = a.gate.first};
   return absl::OkStatus();
 }
 
@@ -264,25 +272,47 @@ absl::Status PlanCheck::CheckDecode(const IterationPlan& plan) {
   const RankPlan& rank = plan.ranks[rank_];
   RETURN_IF_ERROR(CheckRange("live_slots size", rank.live_slots.size(), 0, plan.decode_bucket));
   RETURN_IF_ERROR(CheckGiven(plan));
-  Launched launched{.live = {}, .growth = plan.draft_len + 1};
+  Launched launched;
   for (const int32_t slot : rank.live_slots) {
     RETURN_IF_ERROR(CheckSlot("live_slots", slot, /*taken=*/true));
     Sequence& sequence = sequence_of(slot);
     if (!sequence.prompt_ended()) return RefuseField("live_slots", slot, "slots whose prompt has ended");
     const bool twice = std::any_of(launched.live.begin(), launched.live.end(),
-                                   [&](const auto& live) { return live.first == slot; });
+                                   [&](const LaunchedSlot& live) { return live.slot == slot; });
     if (twice) return RefuseField("live_slots", slot, "every slot once");
-    if (!sequence.finished) {
+    const LaunchedSlot live = LaunchedSlotOf(plan, slot);
+    if (!sequence.finished && live.growth > 0) {
       const int longest = std::min(sequence.length + sequence.growth, sequence.length_limit);
       const int end = longest + plan.draft_len + options_.drafter.rows_ahead + 1;
       RETURN_IF_ERROR(CheckMapped("live_slots", slot, sequence.length + sequence.steps, end, end));
     }
-    ++sequence.steps;
-    sequence.growth += launched.growth;
-    launched.live.push_back({slot, slots_[slot]});
+    sequence.steps += live.growth > 0 ? 1 : 0;
+    sequence.growth += live.growth;
+    launched.live.push_back(live);
   }
   launched_.push_back(std::move(launched));
-  return absl::OkStatus();
+  return CheckMasked(plan);
+}
+
+PlanCheck::LaunchedSlot PlanCheck::LaunchedSlotOf(const IterationPlan& plan, int32_t slot) const {
+  const RankPlan& rank = plan.ranks[rank_];
+  LaunchedSlot live{.slot = slot, .sequence = slots_[slot], .growth = plan.draft_len + 1};
+  for (const GivenTokens& given : rank.given_tokens) live.is_sure |= given.slot == slot;
+  for (const SlotMasks& masks : rank.slot_masks) {
+    if (masks.slot != slot || live.is_sure) continue;
+    live.is_sure = !masks.mask_indices.empty();
+    if (!live.is_sure) live.growth = 0;
+  }
+  return live;
+}
+
+absl::Status PlanCheck::CheckMasked(const IterationPlan& plan) {
+  const int bucket = options_.batch_sizes.back();
+  const MaskLimits limits = {.vocab_size = vocab_size_,
+                             .draft_len = plan.draft_len,
+                             .most_masks = int64_t{bucket} * (options_.max_draft_len + 2)};
+  return CheckMasks(plan.ranks[rank_], limits,
+                    [this](int32_t slot) -> const SlotGate& { return sequence_of(slot).gate; });
 }
 
 absl::Status PlanCheck::CheckGiven(const IterationPlan& plan) const {
@@ -329,13 +359,31 @@ void PlanCheck::Note(const RankResult& result) {
   const Launched launched = std::move(launched_.front());
   launched_.pop_front();
   for (size_t i = 0; i < std::min(launched.live.size(), result.slots.size()); ++i) {
-    const auto found = sequences_.find(launched.live[i].second);
+    const LaunchedSlot& live = launched.live[i];
+    const auto found = sequences_.find(live.sequence);
     if (found == sequences_.end()) continue;
     Sequence& sequence = found->second;
     sequence.length = result.slots[i].length;
     sequence.finished |= result.slots[i].finished || result.slots[i].nonfinite_logits;
-    --sequence.steps;
-    sequence.growth -= launched.growth;
+    sequence.steps -= live.growth > 0 ? 1 : 0;
+    sequence.growth -= live.growth;
+    if (sequence.gate.constrained) NoteGate(live.sequence, sequence, result.slots[i]);
+  }
+}
+
+void PlanCheck::NoteGate(uint64_t id, Sequence& sequence, const SlotResult& result) {
+  const Gate before = sequence.gate_now;
+  for (size_t i = 0; i < result.token_ids.size(); ++i) {
+    sequence.gate_now = sequence.gate.After(sequence.gate_now, result.token_ids[i],
+                                            i == 0 && result.first_token, sequence.thinking);
+  }
+  if (before == Gate::kBehind || sequence.gate_now != Gate::kBehind) return;
+  for (Launched& launched : launched_) {
+    for (LaunchedSlot& live : launched.live) {
+      if (live.sequence != id || live.is_sure || live.growth == 0) continue;
+      --sequence.steps;
+      sequence.growth -= std::exchange(live.growth, 0);
+    }
   }
 }
 

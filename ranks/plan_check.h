@@ -44,6 +44,9 @@ class PlanCheck {
     int32_t steps = 0;   // launched, without a result
     int32_t growth = 0;  // of these steps, at most
     bool finished = false;
+    SlotGate gate;
+    ThinkingIds thinking;
+    Gate gate_now = Gate::kBehind;  // after the tokens of its results
     bool prompt_ended() const { return prefilled == prompt_len; }
   };
   struct Image {
@@ -60,6 +63,7 @@ class PlanCheck {
   absl::Status CheckPrefill(const IterationPlan& plan);
   absl::Status CheckDecode(const IterationPlan& plan);
   absl::Status CheckGiven(const IterationPlan& plan) const;
+  absl::Status CheckMasked(const IterationPlan& plan);
   // The positions that rows from `first` on read or write have blocks: in the history those before
   // history_end, in a window those from first - reach to `end`.
   absl::Status CheckMapped(const char* field, int32_t slot, int first, int end, int history_end) const;
@@ -78,10 +82,18 @@ class PlanCheck {
   std::map<uint64_t, Sequence> sequences_;
   std::vector<uint64_t> slots_;                            // [max_batch_size]: their sequences; 0: none
   std::vector<std::vector<std::vector<int32_t>>> tables_;  // [groups][slots][entries]: as on the device
-  struct Launched {
-    std::vector<std::pair<int32_t, uint64_t>> live;  // slots and sequences
-    int32_t growth = 0;
+  struct LaunchedSlot {
+    int32_t slot = 0;
+    uint64_t sequence = 0;
+    int32_t growth = 0;    // at most; 0: the slot is held, so the step is none
+    bool is_sure = false;  // it has masks or given tokens, so its gate does not hold it
   };
+  struct Launched {
+    std::vector<LaunchedSlot> live;
+  };
+  LaunchedSlot LaunchedSlotOf(const IterationPlan& plan, int32_t slot) const;
+  // Follows the sequence's gate. A step that was launched while it was up is none if this result lowers it.
+  void NoteGate(uint64_t id, Sequence& sequence, const SlotResult& result);
   std::deque<Launched> launched_;  // without a result
   std::map<uint64_t, Image> images_;
   int64_t used_frames_ = 0;

@@ -1,7 +1,10 @@
 #include "ranks/plan_codec.h"
 
 #include <concepts>
+#include <cstdint>
+#include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -91,6 +94,50 @@ struct Codec {
     FIELD(end);
   }
 
+  template <class Value, Is<v1::PlanGate> Message>
+  static void Visit(Value& value, Message& message) {
+    FIELD(constrained);
+    FIELD(first);
+    FIELD(opens_thought);
+    FIELD(trigger_ids);
+  }
+
+  template <class Value, Is<v1::PlanSlotMasks> Message>
+  static void Visit(Value& value, Message& message) {
+    FIELD(slot);
+    FIELD(mask_indices);
+  }
+
+  template <class Value, Is<v1::PlanFirstMask> Message>
+  static void Visit(Value& value, Message& message) {
+    FIELD(slot);
+    FIELD(mask_index);
+  }
+
+  // Most masks allow few tokens, whose distances are small numbers.
+  static void Visit(const std::shared_ptr<const TokenMask>& mask, v1::PlanMask& message) {
+    message.set_vocab_size(mask->vocab_size);
+    message.set_count(mask->count);
+    Encode(mask->words, *message.mutable_words());
+    uint32_t last = 0;
+    for (const int32_t id : mask->ids) {
+      message.add_ids(static_cast<uint32_t>(id) - last);
+      last = static_cast<uint32_t>(id);
+    }
+  }
+  static void Visit(std::shared_ptr<const TokenMask>& mask, const v1::PlanMask& message) {
+    TokenMask value;
+    value.vocab_size = message.vocab_size();
+    value.count = message.count();
+    Decode(message.words(), value.words);
+    uint32_t id = 0;
+    for (const uint32_t distance : message.ids()) {
+      id += distance;  // wraps around: plan_check.h judges it
+      value.ids.push_back(static_cast<int32_t>(id));
+    }
+    mask = std::make_shared<const TokenMask>(std::move(value));
+  }
+
   template <class Value, Is<v1::PlanAdmission> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
@@ -106,6 +153,7 @@ struct Codec {
     FIELD(reused_len);
     FIELD(boundary_block);
     FIELD(reused_ids);
+    FIELD(gate);
   }
 
   template <class Value, Is<v1::PlanTableDelta> Message>
@@ -155,6 +203,9 @@ struct Codec {
     FIELD(prefill_chunks);
     FIELD(live_slots);
     FIELD(given_tokens);
+    FIELD(masks);
+    FIELD(slot_masks);
+    FIELD(first_masks);
   }
 
   template <class Value, Is<v1::ResultLogprob> Message>
@@ -177,6 +228,7 @@ struct Codec {
     FIELD(logprobs);
     FIELD(confidences);
     FIELD(nonfinite_logits);
+    FIELD(drafts);
   }
 
   template <class Value, Is<v1::WorkerResult> Message>

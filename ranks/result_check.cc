@@ -58,6 +58,9 @@ void ResultCheck::Expect(const RankPlan& plan, uint64_t number, int32_t draft_le
     for (const GivenTokens& given : plan.given_tokens) {
       if (given.slot == slot) live.given_tokens = given.token_ids;
     }
+    for (const SlotMasks& masks : plan.slot_masks) {
+      if (masks.slot == slot) live.mask_count = static_cast<int32_t>(masks.mask_indices.size());
+    }
   }
   expected_.push_back(std::move(expected));
 }
@@ -73,7 +76,8 @@ void ResultCheck::MoveSequences(const RankPlan& plan) {
     if (auto moved = images_.extract(swap.image_id)) slots_[swap.slot] = std::move(moved.mapped());
   }
   for (const SlotAdmission& admission : plan.admissions) {
-    slots_[admission.slot] = std::make_shared<Sequence>(Sequence{.admission = admission});
+    slots_[admission.slot] =
+        std::make_shared<Sequence>(Sequence{.admission = admission, .gate = admission.gate.first});
   }
 }
 
@@ -94,11 +98,27 @@ absl::Status ResultCheck::Check(const v1::WorkerResult& result) {
         Within("result.slots", i, CheckSlot(result.slots(i), expected.live[i], expected.draft_len)));
   }
   for (int i = 0; i < slot_count; ++i) {
-    expected.live[i].sequence->length = result.slots(i).length();
-    expected.live[i].sequence->finished = result.slots(i).finished();
+    const v1::ResultSlot& slot = result.slots(i);
+    Sequence& sequence = *expected.live[i].sequence;
+    sequence.length = slot.length();
+    sequence.finished = slot.finished();
+    for (int j = 0; sequence.admission.gate.constrained && j < slot.token_ids_size(); ++j) {
+      sequence.gate = sequence.admission.gate.After(
+          sequence.gate, slot.token_ids(j), j == 0 && slot.first_token(), sequence.admission.thinking);
+    }
   }
   expected_.pop_front();
   return absl::OkStatus();
+}
+
+bool ResultCheck::LiveSlot::is_held(const v1::ResultSlot& slot) const {
+  const SlotAdmission& admission = sequence->admission;
+  if (!admission.gate.constrained || !given_tokens.empty() || mask_count > 0) return false;
+  Gate gate = sequence->gate;
+  if (slot.first_token() && slot.token_ids_size() > 0) {
+    gate = admission.gate.After(gate, slot.token_ids(0), /*is_first=*/true, admission.thinking);
+  }
+  return mask_count == 0 || gate == Gate::kBehind;
 }
 
 absl::Status ResultCheck::CheckSlot(const v1::ResultSlot& slot, const LiveSlot& live,
@@ -113,7 +133,9 @@ absl::Status ResultCheck::CheckSlot(const v1::ResultSlot& slot, const LiveSlot& 
   const int32_t before = live.prompt_ends ? sequence.admission.prompt_len : sequence.length;
   RETURN_IF_ERROR(CheckEqual(".length", slot.length(), int64_t{before} + step_tokens));
   RETURN_IF_ERROR(CheckEnd(slot, live));
+  RETURN_IF_ERROR(CheckGate(slot, live, step_tokens));
   RETURN_IF_ERROR(CheckCounts(slot, live, draft_len, step_tokens));
+  RETURN_IF_ERROR(CheckDrafts(slot, live));
   return CheckLogprobs(slot, sequence);
 }
 
@@ -158,14 +180,44 @@ absl::Status ResultCheck::CheckCounts(const v1::ResultSlot& slot, const LiveSlot
                                       int32_t step_tokens) const {
   const bool given = !live.given_tokens.empty();
   // A slot that goes on has tokens: one, or all that it was given.
-  const int32_t least = slot.finished() ? 0 : given ? static_cast<int32_t>(live.given_tokens.size()) : 1;
-  RETURN_IF_ERROR(CheckRange(".token_ids size of the step", step_tokens, least, draft_len + 1));
+  const bool held = live.is_held(slot);
+  const int32_t least = slot.finished() || held ? 0
+                        : given                 ? static_cast<int32_t>(live.given_tokens.size())
+                                                : 1;
+  RETURN_IF_ERROR(CheckRange(".token_ids size of the step", step_tokens, least, held ? 0 : draft_len + 1));
   const int32_t accepted = std::max(0, step_tokens - 1);
-  const int32_t most_drafts =
-      given || live.sequence->finished ? 0 : std::min(draft_len, live.sequence->admission.draft_cap);
+  int32_t most_drafts =
+      given || held || live.sequence->finished ? 0 : std::min(draft_len, live.sequence->admission.draft_cap);
+  if (live.mask_count > 0 && !given) most_drafts = std::min(most_drafts, live.mask_count - 1);
   RETURN_IF_ERROR(CheckRange(".drafts_verified", slot.drafts_verified(), given ? 0 : accepted, most_drafts));
   RETURN_IF_ERROR(CheckRange(".relaxed_count", slot.relaxed_count(), 0, given ? 0 : accepted));
   return CheckConfidences(slot, draft_len);
+}
+
+// A step of a constrained slot ends with the token that takes it behind its gate.
+absl::Status ResultCheck::CheckGate(const v1::ResultSlot& slot, const LiveSlot& live,
+                                    int32_t step_tokens) const {
+  const SlotAdmission& admission = live.sequence->admission;
+  Gate gate = live.sequence->gate;
+  if (!admission.gate.constrained || !live.given_tokens.empty()) return absl::OkStatus();
+  for (int i = 0; i + 1 < slot.token_ids_size() && step_tokens > 0; ++i) {
+    const Gate before = gate;
+    gate = admission.gate.After(gate, slot.token_ids(i), i == 0 && slot.first_token(), admission.thinking);
+    if (before == Gate::kBehind || gate != Gate::kBehind) continue;
+    return Within(".token_ids", i, RefuseField("", slot.token_ids(i), "no gate token before the last token"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResultCheck::CheckDrafts(const v1::ResultSlot& slot, const LiveSlot& live) const {
+  const bool has = live.sequence->admission.gate.constrained && !slot.finished();
+  RETURN_IF_ERROR(CheckRange(".drafts size", slot.drafts_size(), 0, has ? limits_.max_draft_len : 0));
+  for (int i = 0; i < slot.drafts_size(); ++i) {
+    // -1: the drafter's logits had no usable token.
+    RETURN_IF_ERROR(
+        Within(".drafts", i, CheckRange("", slot.drafts(i), -1, int64_t{limits_.vocab_size} - 1)));
+  }
+  return absl::OkStatus();
 }
 
 // None, or one for each draft of the next step.

@@ -40,12 +40,17 @@ class ResultCheck {
     SlotAdmission admission;
     int32_t length = -1;  // position of the last token as of the last result; -1: the prompt has not ended
     bool finished = false;
+    Gate gate = Gate::kBehind;  // after the tokens of its results
   };
   struct LiveSlot {
     int32_t slot = 0;
     std::shared_ptr<Sequence> sequence;
     bool prompt_ends = false;           // in this plan's prefill
     std::vector<int32_t> given_tokens;  // that its step emits; empty: its own
+    int32_t mask_count = -1;            // rows with a mask; 0: it is held; -1: the plan does not say
+
+    // Whether the step leaves it as it is: it is constrained, and has no masks behind its gate.
+    bool is_held(const v1::ResultSlot& slot) const;
   };
   struct Expected {
     uint64_t number = 0;
@@ -58,6 +63,8 @@ class ResultCheck {
   absl::Status CheckTokens(const v1::ResultSlot& slot, const LiveSlot& live, int32_t step_tokens) const;
   absl::Status CheckCounts(const v1::ResultSlot& slot, const LiveSlot& live, int32_t draft_len,
                            int32_t step_tokens) const;
+  absl::Status CheckGate(const v1::ResultSlot& slot, const LiveSlot& live, int32_t step_tokens) const;
+  absl::Status CheckDrafts(const v1::ResultSlot& slot, const LiveSlot& live) const;
   absl::Status CheckConfidences(const v1::ResultSlot& slot, int32_t draft_len) const;
   absl::Status CheckEnd(const v1::ResultSlot& slot, const LiveSlot& live) const;
   absl::Status CheckLogprobs(const v1::ResultSlot& slot, const Sequence& sequence) const;

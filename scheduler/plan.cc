@@ -36,6 +36,9 @@ std::string RankLine(const RankPlan& rank) {
   for (const SlotAdmission& admission : rank.admissions) {
     absl::StrAppend(&line, " admit ", admission.slot, " m ", admission.prompt_len, " limit ",
                     admission.length_limit, admission.strict ? " strict" : "");
+    if (admission.gate.constrained) {
+      absl::StrAppend(&line, " gate ", static_cast<int>(admission.gate.first));
+    }
     if (admission.reused_len > 0) {
       absl::StrAppend(&line, " reused ", admission.reused_len, " boundary ", admission.boundary_block);
     }
@@ -52,6 +55,10 @@ std::string RankLine(const RankPlan& rank) {
   if (!rank.live_slots.empty()) absl::StrAppend(&line, " live ", absl::StrJoin(rank.live_slots, ","));
   for (const GivenTokens& given : rank.given_tokens) {
     absl::StrAppend(&line, " give ", given.slot, " ", given.token_ids.size());
+  }
+  for (const FirstMask& mask : rank.first_masks) absl::StrAppend(&line, " first mask ", mask.slot);
+  for (const SlotMasks& masks : rank.slot_masks) {
+    absl::StrAppend(&line, " masks ", masks.slot, " ", masks.mask_indices.size());
   }
   return line;
 }

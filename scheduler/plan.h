@@ -10,7 +10,9 @@
 // table deltas, prefill, given tokens, decode. Slots and images are numbered per rank, blocks per rank and
 // cache group (docs/deepseek-v4.md section 10). Group 0 is the history; a model without others has only it.
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "config/acceptance_rule.h"
 #include "config/draft_calibration.h"
+#include "grammar/token_mask.h"
 #include "scheduler/sampling_params.h"
 
 namespace foredraft {
@@ -43,6 +46,37 @@ struct ThinkingIds {
   bool operator==(const ThinkingIds&) const = default;
 };
 
+// Where the tokens of a constrained sequence are free, up to a token that takes it behind the gate
+// (docs/structured-output.md section 5).
+enum class Gate : int32_t {
+  kBehind = 0,    // the grammar holds: a row chooses only with a mask
+  kThinking = 1,  // free up to the end of thinking
+  kTrigger = 2,   // free up to one of the trigger ids
+};
+
+// The gate of a slot. kernels/draft_acceptance.h applies the same rule on the device.
+struct SlotGate {
+  bool constrained = false;    // the output has a grammar; false: the other fields mean nothing
+  Gate first = Gate::kBehind;  // after the prompt
+  // ThinkingIds::begin raises the gate, where it is the first token or comes before a trigger.
+  bool opens_thought = false;
+  std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds (scheduler/request_constraint.h)
+
+  // The gate after `token_id`; `is_first`: the first token after the prompt.
+  Gate After(Gate gate, int32_t token_id, bool is_first, const ThinkingIds& thinking) const {
+    const bool opens = opens_thought && token_id == thinking.begin;
+    if (gate == Gate::kThinking) {
+      if (token_id != thinking.end) return gate;
+      return trigger_ids.empty() ? Gate::kBehind : Gate::kTrigger;
+    }
+    if (gate == Gate::kBehind) return is_first && opens ? Gate::kThinking : Gate::kBehind;
+    if (opens) return Gate::kThinking;
+    const bool triggers = std::find(trigger_ids.begin(), trigger_ids.end(), token_id) != trigger_ids.end();
+    return triggers ? Gate::kBehind : gate;
+  }
+  bool operator==(const SlotGate&) const = default;
+};
+
 // A new sequence takes a decode slot. Its prompt follows in chunks, in this plan or later ones.
 struct SlotAdmission {
   int32_t slot = 0;
@@ -60,6 +94,7 @@ struct SlotAdmission {
   int32_t boundary_block = -1;
   // The reused tokens, which the penalties count; empty if the request has no penalties.
   std::vector<int32_t> reused_ids;
+  SlotGate gate;
 };
 
 // Entries [first_index, first_index + block_ids.size()) of a slot's block table of one group. 0 unmaps an
@@ -109,6 +144,20 @@ struct GivenTokens {
   std::vector<int32_t> token_ids;
 };
 
+// The masks of a constrained slot's rows in this plan's decode step: row j chooses from
+// RankPlan::masks[mask_indices[j]], and there are no rows past the last one. Empty: the slot is held, that
+// is, the step leaves it as it is. A constrained slot behind its gate without an element is held, too.
+struct SlotMasks {
+  int32_t slot = 0;
+  std::vector<int32_t> mask_indices;  // at most K + 1
+};
+
+// The mask of the first token of a prompt that ends in this plan's prefill.
+struct FirstMask {
+  int32_t slot = 0;
+  int32_t mask_index = 0;
+};
+
 struct RankPlan {
   std::vector<int32_t> releases;  // slots whose sequences have ended
   std::vector<uint64_t> dropped_images;
@@ -120,6 +169,10 @@ struct RankPlan {
   // Slots of the decode step, at most decode_bucket; those whose prompt ends in this prefill included.
   std::vector<int32_t> live_slots;
   std::vector<GivenTokens> given_tokens;  // of some live slots, in their order
+  // The masks of this plan, each once; shared with the grammars that made them.
+  std::vector<std::shared_ptr<const TokenMask>> masks;
+  std::vector<SlotMasks> slot_masks;   // of some live slots, in their order
+  std::vector<FirstMask> first_masks;  // of some prefill chunks that are their prompts' last, in their order
 };
 
 struct IterationPlan {
@@ -156,7 +209,8 @@ struct TokenLogprob {
   std::vector<TopLogprob> top;  // descending
 };
 
-// Result of an iteration for one slot. A slot that finished in an earlier step has no tokens here.
+// Result of an iteration for one slot. A slot that finished in an earlier step has no tokens here; a held one
+// has none of the step's.
 struct SlotResult {
   int32_t slot = 0;
   std::vector<int32_t> token_ids;  // the prefill's first token, where the prompt ended; then the step's
@@ -169,6 +223,8 @@ struct SlotResult {
   // Of the K drafts that the step made for the next one: logits of the chance that a draft is accepted, given
   // that those before it were. Empty where there are none, or no draft policy that reads them.
   std::vector<float> confidences;
+  // The drafts that the slot has now, of a constrained sequence that goes on: its next masks depend on them.
+  std::vector<int32_t> drafts;
   // The logits after the last of token_ids have NaN or infinity: the sequence cannot go on.
   bool nonfinite_logits = false;
 

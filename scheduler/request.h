@@ -46,8 +46,9 @@ struct Request {
 struct StepStats {
   int32_t drafts_verified = 0;
   int32_t accepted = 0;
-  int32_t relaxed = 0;  // accepted drafts that the strict rule rejects
-  bool forced = false;  // forced acceptance: the tokens are not the model's
+  int32_t relaxed = 0;          // accepted drafts that the strict rule rejects
+  int32_t outside_grammar = 0;  // drafts at which the rows ended because the constraint refuses them
+  bool forced = false;          // forced acceptance: the tokens are not the model's
 };
 
 // What one iteration changed for one request. Delivered in order; the last one has finish != kNone.

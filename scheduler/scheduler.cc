@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -10,7 +11,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       draft_policy_(options.batch_sizes, options.max_draft_len, options.draft_len, options.draft_policy),
       last_draft_len_(options.draft_len),
-      waiting_(options.priority_ageing) {
+      waiting_(options.priority_ageing),
+      mask_workers_(options.mask_threads) {
   CHECK_GT(options.rank_count, 0);
   CHECK_GT(options.max_num_tokens, 0);
   CHECK(!options.batch_sizes.empty());
@@ -39,6 +41,8 @@ void Scheduler::CheckGroups() const {
 
 void Scheduler::MakeRanks() {
   ranks_.clear();
+  constrained_count_ = 0;
+  constrained_of_rank_.assign(options_.rank_count, 0);
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     ranks_.emplace_back(options_.groups, options_.max_batch_size);
   }
@@ -56,6 +60,7 @@ absl::Status Scheduler::Submit(Request request) {
   sequence->arrival_number = next_arrival_++;
   sequence->prompt_len = prompt_len;
   sequence->length_limit = prompt_len + sequence->request.max_tokens - 1;
+  sequence->constraint = SequenceConstraint::Of(sequence->request);
   for (const CacheGroupShape& group : options_.groups) {
     const int positions = OwnPositions(sequence->length_limit, options_.max_draft_len);
     sequence->groups.push_back(
@@ -117,6 +122,10 @@ void Scheduler::End(Sequence* sequence, FinishReason reason, const absl::Status&
 void Scheduler::Leave(Sequence* sequence) {
   if (sequence->request.deadline != SteadyTime::max()) {
     deadlines_.erase({sequence->request.deadline, sequence->arrival_number});
+  }
+  if (sequence->constraint != nullptr && sequence->state != SequenceState::kWaiting) {
+    --constrained_count_;
+    --constrained_of_rank_[sequence->rank];
   }
   switch (sequence->state) {
     case SequenceState::kWaiting:
@@ -226,10 +235,12 @@ void Scheduler::CheckInvariants() const {
   CHECK_EQ(waiting, waiting_.size());
   CHECK_EQ(waiting_tokens, counters_.waiting_prompt_tokens);
   std::vector<int64_t> host_reserved(ranks_.size());
+  std::vector<int> constrained_of_rank(ranks_.size());
   std::vector<CacheGroupCounts> pool_reserved(ranks_.size(), CacheGroupCounts(options_.groups.size()));
   for (const auto& [id, sequence] : sequences_) {
     const bool admitted = sequence->slot >= 0 || sequence->state == SequenceState::kSwapped;
     if (!admitted) continue;
+    if (sequence->constraint != nullptr) ++constrained_of_rank[sequence->rank];
     if (sequence->swappable) {
       host_reserved[sequence->rank] += HostExtent(*sequence);
     } else {
@@ -238,6 +249,8 @@ void Scheduler::CheckInvariants() const {
       }
     }
   }
+  CHECK(constrained_of_rank == constrained_of_rank_);
+  CHECK_EQ(std::accumulate(constrained_of_rank.begin(), constrained_of_rank.end(), 0), constrained_count_);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     ranks_[rank].CheckInvariants();
     CHECK_EQ(host_reserved[rank], ranks_[rank].host_reserved) << "reservation, rank " << rank;

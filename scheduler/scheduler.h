@@ -1,7 +1,8 @@
 #pragma once
 
 // Decides, for all ranks, what every iteration does: Plan and Commit (docs/architecture.md section 4). No
-// clock, device, thread or callback: data in, data out; time is an argument. Thread: one (the scheduler's).
+// clock, device, thread or callback: data in, data out; time is an argument. Only masks are made on several
+// threads and timed (mask_workers.h), which changes no plan. Thread: one (the scheduler's).
 //
 // clang-format off
 // Block invariants, cited by name. Positions as in docs/speculation.md section 1.6; all bounds are tight.
@@ -50,6 +51,7 @@
 #include "scheduler/cache_group_shape.h"
 #include "scheduler/draft_policy.h"
 #include "scheduler/drafter_numbers.h"
+#include "scheduler/mask_workers.h"
 #include "scheduler/plan.h"
 #include "scheduler/rank_state.h"
 #include "scheduler/request.h"
@@ -86,6 +88,9 @@ struct SchedulerOptions {
   // After the loss of a rank, requests wait for the ranks to start again and go on. False: they end, and no
   // output is kept for a replay.
   bool resume = false;
+  int mask_threads = 1;  // that make masks, the scheduler's included
+  // Sequences with a constraint that a rank admits at once; others wait as for a slot.
+  int max_live_constraints = 256;
 
   RequestSizeLimits request_size() const {
     return RequestSizeLimits::Of(max_seq_len, groups[kHistoryGroup].block_count,
@@ -140,6 +145,12 @@ struct SchedulerLoad {
   uint64_t resumed_requests = 0;  // admissions again after a loss
   uint64_t replayed_tokens = 0;   // delivered tokens that were computed again
   uint64_t nonfinite_logits = 0;  // requests that they ended
+  // Of constrained sequences.
+  uint64_t held_slots = 0;              // slot-steps that did nothing, because the slot had no masks
+  uint64_t mask_steps = 0;              // decode steps with masks, which were launched without overlap
+  uint64_t masks = 0;                   // rows that chose with one, first tokens apart
+  uint64_t drafts_outside_grammar = 0;  // slot-steps whose rows end before a draft that the grammar refuses
+  double mask_seconds = 0;              // to make the masks of all these steps
 };
 
 class Scheduler {
@@ -184,6 +195,10 @@ class Scheduler {
   // planned.
   bool HasWork() const;
 
+  // True while a live sequence is behind its gate: its next masks follow from the results of all launched
+  // plans. A plan that is made before them holds its slot, which costs the step, never a token.
+  bool NeedsResults() const;
+
   // Ends all requests with this reason (UNAVAILABLE text in error for kError).
   void EndAll(FinishReason reason, const absl::Status& error);
 
@@ -200,14 +215,23 @@ class Scheduler {
  private:
   // What Commit needs to know about a plan. Its sequences are not freed before that
   // (Sequence::plans_in_flight).
+  enum class Masking {
+    kFree,    // no row has a mask: it is not constrained, has given tokens, or its gate is up
+    kMasked,  // every row has one
+    kHeld,    // the step leaves it as it is
+  };
   struct LaunchedSlot {
     Sequence* sequence = nullptr;
     bool given = false;  // the step emits given tokens: it says nothing about drafts
+    Masking masking = Masking::kFree;
+    int mask_count = 0;           // of its rows
+    bool leaves_grammar = false;  // its rows end before a draft that the grammar refuses
   };
   struct LaunchedRank {
-    std::vector<LaunchedSlot> live;                     // in the order of the plan's live_slots
-    std::vector<std::pair<Sequence*, int32_t>> chunks;  // prefill chunks: sequence, end position
-    std::vector<Sequence*> named;                       // all sequences of the plan, each once
+    std::vector<LaunchedSlot> live;                               // in the order of the plan's live_slots
+    std::vector<std::pair<Sequence*, int32_t>> chunks;            // prefill chunks: sequence, end position
+    std::vector<Sequence*> named;                                 // all sequences of the plan, each once
+    absl::flat_hash_map<const TokenMask*, int32_t> mask_indices;  // in RankPlan::masks
   };
   struct LaunchedPlan {
     uint64_t number = 0;
@@ -254,14 +278,21 @@ class Scheduler {
   void PlanDrafts(const std::vector<int>& live_by_cap, IterationPlan* plan);
   void Name(Sequence* sequence, uint64_t plan_number);
 
+  // Masks (scheduler_masks.cc).
+  int32_t AddMask(int rank, std::shared_ptr<const TokenMask> mask, IterationPlan* plan);
+  void PlanFirstMask(Sequence* sequence, IterationPlan* plan);
+  Masking MaskingOf(const Sequence& sequence) const;
+  void PlanMasks(IterationPlan* plan);
+  absl::Status TakeTokens(const LaunchedPlan& launched, Sequence* sequence, const SlotResult& result);
+
   // Parts of Commit (scheduler_commit.cc).
   void CommitResult(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result);
   RequestUpdate& Deliver(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result,
                          int step_tokens);
   void FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update);
   void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results, double step_seconds);
-  void ObserveConfidences(const LaunchedPlan& launched, const Sequence& sequence, const SlotResult& slot,
-                          StepObservation& step);
+  void ObserveConfidences(const LaunchedPlan& launched, const LaunchedSlot& live, const SlotResult& slot,
+                          bool cut, StepObservation& step);
   void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);
 
   // Resume (scheduler_resume.cc).
@@ -291,6 +322,9 @@ class Scheduler {
   uint64_t next_admission_ = 1;
   uint64_t next_image_ = 1;
   int running_ = 0;
+  int constrained_count_ = 0;             // admitted sequences with a constraint
+  std::vector<int> constrained_of_rank_;  // the same, of each rank
+  MaskWorkers mask_workers_;
   SchedulerLoad counters_;  // the cumulative ones
 };
 

@@ -11,6 +11,12 @@ namespace foredraft {
 void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
   while (!waiting_.empty()) {
     Sequence* sequence = waiting_.First();
+    if (sequence->constraint != nullptr) {
+      if (absl::Status made = sequence->constraint->FirstMask().status(); !made.ok()) {
+        End(sequence, FinishReason::kError, made);
+        continue;
+      }
+    }
     Placement placement = Place(*sequence);
     if (placement.rank < 0) return;
     waiting_.Take(sequence);
@@ -25,6 +31,9 @@ void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
 bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placement) const {
   const RankState& state = ranks_[rank];
   if (!state.has_free_slot() || !state.swapped.empty()) return false;
+  if (sequence.constraint != nullptr && constrained_of_rank_[rank] >= options_.max_live_constraints) {
+    return false;
+  }
   *placement = {.rank = rank};
   if (!HasRoom(sequence, rank, /*end_count=*/0, &placement->swappable)) return false;
   if (options_.enable_block_reuse) {
@@ -172,6 +181,10 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
   sequence->state = SequenceState::kPrefilling;
   state.prefilling.insert(sequence);
   ++running_;
+  if (sequence->constraint != nullptr) {
+    ++constrained_count_;
+    ++constrained_of_rank_[sequence->rank];
+  }
 
   SlotAdmission admission{.slot = sequence->slot,
                           .sampling = request.sampling,
@@ -184,6 +197,7 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
                           .length_limit = sequence->length_limit,
                           .stop_ids = request.stop_ids,
                           .reused_len = sequence->reused_len};
+  if (sequence->constraint != nullptr) admission.gate = sequence->constraint->slot_gate();
   if (sequence->reused_len > 0) {
     admission.boundary_block = placement.match.blocks.back();
     if (request.sampling.counts_tokens()) {

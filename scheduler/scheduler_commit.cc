@@ -31,7 +31,7 @@ void Scheduler::CommitAnswered(std::vector<std::optional<RankResult>> results) {
 }
 
 // Passes the step to the draft policy. The draft after the last accepted one counts as rejected, unless a
-// stop or the limit cut the step there.
+// stop, the limit or the gate cut the step there.
 void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results,
                             double step_seconds) {
   StepObservation step{.bucket = launched.decode_bucket,
@@ -53,25 +53,31 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
         ++step.tried[i];
         ++step.accepted[i];
       }
-      if (accepted < slot.drafts_verified && !slot.finished) ++step.tried[accepted];
-      ObserveConfidences(launched, *launched.ranks[rank].live[i].sequence, slot, step);
+      const LaunchedSlot& live = launched.ranks[rank].live[i];
+      const auto& constraint = live.sequence->constraint;
+      const bool cut = slot.finished || (constraint != nullptr && constraint->PassesGate(slot.token_ids));
+      const bool rejected = accepted < slot.drafts_verified || live.leaves_grammar;
+      if (rejected && !cut) ++step.tried[accepted];
+      ObserveConfidences(launched, live, slot, cut, step);
     }
   }
   draft_policy_.Observe(step);
 }
 
-// What became of the drafts whose confidences the sequence's last result had.
-void Scheduler::ObserveConfidences(const LaunchedPlan& launched, const Sequence& sequence,
-                                   const SlotResult& slot, StepObservation& step) {
+// What became of the drafts whose confidences the sequence's last result had. `cut`: as in ObserveStep.
+void Scheduler::ObserveConfidences(const LaunchedPlan& launched, const LaunchedSlot& live,
+                                   const SlotResult& slot, bool cut, StepObservation& step) {
+  const Sequence& sequence = *live.sequence;
   // Drafts of a prompt's end are verified in the same iteration: nothing is known of them but their number.
   const int made = slot.first_token ? launched.draft_len : static_cast<int>(sequence.confidences.size());
-  const int wanted = std::min({made, static_cast<int>(launched.draft_len), DraftCap(sequence)});
+  const int most = live.masking == Masking::kMasked ? live.mask_count - 1 : launched.draft_len;
+  const int wanted = std::min({made, most, DraftCap(sequence)});
   if (launched.cut_len > 0) counters_.cut_drafts += std::max(0, wanted - slot.drafts_verified);
   if (launched.forced || slot.first_token) return;
   const int accepted = slot.step_token_count() - 1;
   const int known = std::min(static_cast<int>(sequence.confidences.size()), slot.drafts_verified);
   for (int k = 1; k <= std::min(accepted + 1, known); ++k) {
-    if (k > accepted && slot.finished) break;  // a stop or the limit cut the step there
+    if (k > accepted && cut) break;
     step.events.push_back({.k = k, .confidence = sequence.confidences[k - 1], .accepted = k <= accepted});
   }
 }
@@ -92,15 +98,20 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
   }
   for (size_t i = 0; i < expected.live.size(); ++i) {
     Sequence* const sequence = expected.live[i].sequence;
-    sequence->unresolved_rows -= launched.draft_len + 1;
-    --sequence->unresolved_steps;
+    const bool held = expected.live[i].masking == Masking::kHeld;
+    counters_.held_slots += held ? 1 : 0;
+    --sequence->live_plans;
+    sequence->unresolved_rows -= held ? 0 : launched.draft_len + 1;
+    sequence->unresolved_steps -= held ? 0 : 1;
     if (sequence->state == SequenceState::kEnded) {
       ++counters_.wasted_steps;
       continue;
     }
     CHECK(sequence->slot < 0 || sequence->slot == result->slots[i].slot) << "iteration " << launched.number;
-    sequence->confidences = std::move(result->slots[i].confidences);
-    draft_policy_.Expect(sequence->confidences);
+    if (!held) {  // a held slot keeps its drafts
+      sequence->confidences = std::move(result->slots[i].confidences);
+      draft_policy_.Expect(sequence->confidences);
+    }
     CommitResult(launched, expected.live[i], &result->slots[i]);
     if (sequence->state == SequenceState::kDecoding) {  // rewind, pass
       counters_.rewound_blocks +=
@@ -120,7 +131,9 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
   const int draft_len = launched.draft_len;
   const int step_tokens = result->step_token_count();
   CHECK(step_tokens >= 0 && step_tokens <= draft_len + 1) << "emitted " << step_tokens << ", K " << draft_len;
-  CHECK(step_tokens > 0 || result->finished) << "a live sequence got no token";
+  const bool held = live.masking == Masking::kHeld;
+  CHECK(step_tokens > 0 || result->finished || held) << "a live sequence got no token";
+  CHECK(step_tokens == 0 || !held) << "no-mask-no-token: request " << sequence->request.id;
   CHECK_EQ(result->length, sequence->length + step_tokens) << "request " << sequence->request.id;
   CHECK_LE(result->length, sequence->length_limit);
   CHECK(result->relaxed_count >= 0 && result->relaxed_count <= std::max(0, step_tokens - 1))
@@ -134,11 +147,15 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
     ++counters_.nonfinite_logits;
     return End(sequence, FinishReason::kError,
                absl::InternalError(absl::StrFormat(
-                   "the model's logits at position %d are NaN or infinite: weights or activations overflow",
-                   sequence->length + 1)));
+                   "the model's logits at position %d are NaN or infinite%s: weights or activations overflow",
+                   sequence->length + 1,
+                   sequence->constraint == nullptr ? "" : ", or so are all that the constraint allows")));
   }
+  const absl::Status taken = TakeTokens(launched, sequence, *result);
+  if (absl::IsInternal(taken)) return End(sequence, FinishReason::kError, taken);
   if (result->token_ids.empty() && !result->finished) return;  // the client has all of them
   RequestUpdate& update = Deliver(launched, live, result, step_tokens);
+  if (!taken.ok() && !result->finished) return End(sequence, FinishReason::kError, taken);
   if (result->finished) FinishResult(sequence, *result, &update);
 }
 
@@ -169,7 +186,8 @@ RequestUpdate& Scheduler::Deliver(const LaunchedPlan& launched, const LaunchedSl
     update.step = {.drafts_verified = result->drafts_verified,
                    .accepted = step_tokens - 1,
                    .relaxed = result->relaxed_count,
-                   .forced = launched.forced};
+                   .outside_grammar = live.leaves_grammar ? 1 : 0,
+                   .forced = launched.forced && live.masking != Masking::kMasked};
   }
   return update;
 }

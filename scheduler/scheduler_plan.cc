@@ -240,6 +240,7 @@ void Scheduler::PlanPrefill(IterationPlan* plan) {
       planning_.ranks[rank].chunks.emplace_back(sequence, end);
       Name(sequence, plan->number);
       if (!last) break;  // the budget is spent
+      PlanFirstMask(sequence, plan);
       ++plan->ended_prompts[rank];
       state.prefilling.erase(state.prefilling.begin());
       for (int group = 0; sequence->swappable && group < state.group_count(); ++group) {
@@ -278,11 +279,15 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
       Sequence* const sequence = live.sequence;
       CHECK(!ranks_[rank].Lacks(*sequence, OwnPositions(sequence->length_upper(), plan->draft_len)))
           << "plan-bound";
+      GiveTokens(live, plan->draft_len, &plan->ranks[rank]);
+      if (!live.given) live.masking = MaskingOf(*sequence);
+      ++sequence->live_plans;
+      if (live.masking == Masking::kHeld) continue;
       sequence->unresolved_rows += plan->draft_len + 1;
       ++sequence->unresolved_steps;
-      GiveTokens(live, plan->draft_len, &plan->ranks[rank]);
     }
   }
+  if (constrained_count_ > 0) PlanMasks(plan);
 }
 
 // The shape of the step.

@@ -61,6 +61,8 @@ void Scheduler::WaitAgain(Sequence* sequence) {
   sequence->unresolved_rows = 0;
   sequence->unresolved_steps = 0;
   sequence->confidences.clear();
+  sequence->drafts.clear();
+  sequence->live_plans = 0;
   sequence->replay_len = static_cast<int32_t>(sequence->output_ids.size());
   // The prefill samples the first token; the steps after it get the rest.
   sequence->replay_planned = std::min(sequence->replay_len, 1);

@@ -18,12 +18,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "scheduler/plan.h"
 #include "scheduler/request.h"
+#include "scheduler/sequence_constraint.h"
 
 namespace foredraft {
 
@@ -86,10 +88,15 @@ struct Sequence {
   // Output.
   int32_t length = 0;           // p as of the last Commit; m from the plan of the last prompt chunk on
   int32_t unresolved_rows = 0;  // sum of K_j + 1 over launched, uncommitted decode steps
-  int unresolved_steps = 0;     // their count
+  int unresolved_steps = 0;     // their count; held steps (scheduler_masks.cc) are in neither
 
   // Of the drafts that the last committed step made (SlotResult::confidences).
   std::vector<float> confidences;
+
+  // Of a constrained sequence.
+  std::unique_ptr<SequenceConstraint> constraint;  // null: it has none
+  std::vector<int32_t> drafts;                     // that the device has, as of the last Commit
+  int live_plans = 0;                              // launched, uncommitted plans in which it is live
 
   // Two sums over `groups`, so that most steps need not look at them (RankState::SetBounds): the positions
   // that the block tables of all groups reach, and the most positions for which RankState::Shrink still has a
@@ -112,7 +119,7 @@ struct Sequence {
   uint64_t live_in = 0;    // number of the last plan that gave it the blocks for a decode step
 
   int32_t length_upper() const { return std::min(length + unresolved_rows, length_limit); }
-  // Every unresolved step gives at least one token.
+  // Every unresolved step gives at least one token; a held one is not among them.
   int32_t length_lower() const { return length + unresolved_steps; }
 
   bool replays() const { return replay_planned < replay_len; }

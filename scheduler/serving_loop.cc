@@ -64,6 +64,7 @@ void ServingLoop::Run() {
 
 // Plans and launches an iteration and commits the one before. Not ok: a rank was lost.
 absl::Status ServingLoop::Iterate() {
+  while (!in_flight_.empty() && scheduler_->NeedsResults()) RETURN_IF_ERROR(CollectAndCommit());
   IterationPlan plan = Plan();
   inbox_.SetWaiting(scheduler_->waiting_count());
   size_t kept_in_flight = in_flight_.empty() ? 0 : in_flight_.size() - 1;
@@ -72,7 +73,8 @@ absl::Status ServingLoop::Iterate() {
       if (in_flight_.size() > 1) CollectAndCommit().IgnoreError();  // its tokens are computed: deliver them
       return status;
     }
-    kept_in_flight = options_.overlap && overlap_policy_.overlaps() ? 1 : 0;
+    const bool overlaps = options_.overlap && overlap_policy_.overlaps() && !scheduler_->NeedsResults();
+    kept_in_flight = overlaps ? 1 : 0;
   }
   while (in_flight_.size() > kept_in_flight) RETURN_IF_ERROR(CollectAndCommit());
   return absl::OkStatus();
@@ -198,7 +200,10 @@ void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, Itera
   const Clock::time_point now = Clock::now();
   const double seconds = Seconds(now - std::exchange(results_time_, now));
   step_seconds_ = std::max(seconds - stats->prefill_seconds, stats->decode_seconds);
-  if (stats->live_slots == 0) return;
+  // A step with masks never overlaps, so it says nothing about what overlap gains.
+  const bool has_masks = std::any_of(plan.ranks.begin(), plan.ranks.end(),
+                                     [](const RankPlan& rank) { return !rank.masks.empty(); });
+  if (stats->live_slots == 0 || has_masks) return;
   overlap_policy_.Record({.decode_bucket = stats->decode_bucket,
                           .draft_len = stats->draft_len,
                           .seconds = step_seconds_,

@@ -17,7 +17,8 @@ void Verify(const Rank& rank, const StepKey& key) {
                 .ids = b.target.ids,
                 .row_in_slot = b.row_in_slot,
                 .slots = rank.slots.arrays(),
-                .scratch = b.sample_scratch.data});
+                .scratch = b.sample_scratch.data,
+                .masks = rank.masks.of_step()});
   ops.relax_drafts(stream, {.relaxed = b.relaxed,
                             .logits = logits,
                             .index = b.target.index(rows),
@@ -35,7 +36,7 @@ void Verify(const Rank& rank, const StepKey& key) {
                              .first_rows = key.cuts() ? b.first_rows : nullptr});
 }
 
-void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice) {
+void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice, const RowMasks& masks) {
   const StepBuffers& b = rank.buffers;
   Stream& stream = *rank.stream;
   const Matrix<float> logits = b.logits.first_rows(count);
@@ -47,7 +48,8 @@ void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice) {
                 .index = b.ended.index(count),
                 .ids = b.ended.ids,
                 .slots = rank.slots.arrays(),
-                .scratch = b.sample_scratch.data});
+                .scratch = b.sample_scratch.data,
+                .masks = masks});
   rank.ops().accept_first_token(stream, {.outputs = b.first_outputs,
                                          .tokens = b.sampled,
                                          .slot_ids = b.ended.slots,

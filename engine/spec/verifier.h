@@ -14,7 +14,7 @@ namespace foredraft {
 void Verify(const Rank& rank, const StepKey& key);
 
 // The first token of each of the `count` prompts of buffers.ended, from buffers.ended_output. Fills
-// buffers.first_outputs and first_logprobs.
-void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice);
+// buffers.first_outputs and first_logprobs. masks: of the prompts.
+void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice, const RowMasks& masks);
 
 }  // namespace foredraft

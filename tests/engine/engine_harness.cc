@@ -129,7 +129,8 @@ class RecordingExecutor : public Executor {
     if (result.token_ids.empty()) return;  // frozen: it ended in an earlier step
     Progress& progress = progress_[request];
     progress.token_count += static_cast<int>(result.token_ids.size());
-    if (progress.first_step_count == 0) progress.first_step_count = progress.token_count;
+    const bool stepped = result.step_token_count() > 0;  // a held slot does not
+    if (progress.first_step_count == 0 && stepped) progress.first_step_count = progress.token_count;
     record_.requests[request].records.push_back(
         {.drafts = {drafts.tokens, drafts.tokens + drafts.draft_count},
          .confidences = result.confidences,

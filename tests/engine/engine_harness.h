@@ -76,7 +76,7 @@ struct StepRecord {
   std::vector<int32_t> drafts;     // made after the tokens so far
   std::vector<float> confidences;  // of these, where there are any
   int token_count = 0;             // tokens emitted so far
-  int first_step_count = 0;        // the same after the first decode step since the last admission
+  int first_step_count = 0;  // the same after the first decode step since the last admission; 0: none yet
   int drafts_verified = 0;
   int accepted = 0;  // drafts accepted in the decode step; -1: no step
 };

@@ -109,7 +109,7 @@ class RandomPlans {
       slots_[swap.slot] = images_[swap.image_id].slot;
       images_.erase(swap.image_id);
     }
-    for (const SlotAdmission& a : rank.admissions) slots_[a.slot] = Slot{a.prompt_len, a.reused_len};
+    for (const SlotAdmission& a : rank.admissions) slots_[a.slot] = Slot{a.prompt_len, a.reused_len, a.gate};
     for (const PrefillChunk& chunk : rank.prefill_chunks) {
       slots_[chunk.slot]->prefilled += static_cast<int>(chunk.token_ids.size());
     }
@@ -127,6 +127,7 @@ class RandomPlans {
   struct Slot {
     int prompt_len;
     int prefilled;
+    SlotGate gate;
   };
   struct Image {
     Slot slot{};
@@ -180,8 +181,15 @@ class RandomPlans {
       a.boundary_block = BlockIds(kHistoryGroup, 1)[0];
       if (a.sampling.counts_tokens()) a.reused_ids = Ids(a.reused_len);
     }
+    if (Pick(0, 1) == 0) {
+      a.gate = {.constrained = true,
+                .first = static_cast<Gate>(Pick(0, 2)),
+                .opens_thought = Pick(0, 1) == 0,
+                .trigger_ids = Ids(Pick(0, 3))};
+      a.thinking = {.begin = Pick(0, vocab_ - 1), .end = Pick(0, vocab_ - 1)};
+    }
     rank.admissions.push_back(a);
-    slots[slot] = Slot{a.prompt_len, a.reused_len};
+    slots[slot] = Slot{a.prompt_len, a.reused_len, a.gate};
     Map(slot, rank);
   }
   void Map(int slot, RankPlan& rank) {
@@ -205,10 +213,27 @@ class RandomPlans {
                                               .last = state.prefilled + count == state.prompt_len});
       state.prefilled += count;
       room -= count;
-      ended += state.prefilled == state.prompt_len ? 1 : 0;
+      if (state.prefilled != state.prompt_len) continue;
+      ++ended;
+      RankPlan& rank = plan.ranks[0];
+      if (!state.gate.constrained || (state.gate.first != Gate::kBehind && Pick(0, 1) == 0)) continue;
+      rank.first_masks.push_back({.slot = slot, .mask_index = AddMask(rank)});
     }
     plan.prefill_rows = {options_.max_num_tokens - room};
     plan.ended_prompts = {ended};
+  }
+  int32_t AddMask(RankPlan& rank) {
+    TokenMask mask{.vocab_size = vocab_, .count = 1, .ids = {Pick(0, vocab_ - 1)}, .words = {}};
+    if (Pick(0, 1) == 0) {
+      mask.ids.clear();
+      mask.words.assign((vocab_ + 31) / 32, static_cast<uint32_t>(random_()));
+    }
+    rank.masks.push_back(std::make_shared<const TokenMask>(std::move(mask)));
+    return static_cast<int32_t>(rank.masks.size()) - 1;
+  }
+  void Mask(const IterationPlan& plan, int32_t slot, RankPlan& rank) {
+    SlotMasks& masks = rank.slot_masks.emplace_back(SlotMasks{.slot = slot});
+    for (int row = Pick(0, plan.draft_len + 1); row > 0; --row) masks.mask_indices.push_back(AddMask(rank));
   }
   void Decode(IterationPlan& plan, const std::vector<std::optional<Slot>>& slots) {
     RankPlan& rank = plan.ranks[0];
@@ -222,6 +247,7 @@ class RandomPlans {
     }
     for (const int32_t slot : rank.live_slots) {
       if (Pick(0, 9) == 0) rank.given_tokens.push_back({.slot = slot, .token_ids = Ids(1)});
+      if (slots[slot]->gate.constrained && Pick(0, 2) > 0) Mask(plan, slot, rank);
     }
     const bool cuts = options_.draft_policy.kind == DraftPolicyKind::kConfidence;
     if (cuts && plan.draft_len > 1 && plan.decode_bucket > 0 && rank.given_tokens.empty()) {
@@ -305,6 +331,9 @@ class Liar {
     if (action == 1) return reflection->RemoveLast(&message, field);
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
       return reflection->AddUInt64(&message, field, static_cast<uint64_t>(random_.Pick(0, 5)));
+    }
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
+      return reflection->AddUInt32(&message, field, static_cast<uint32_t>(Number(0)));
     }
     if (action == 0) return reflection->AddInt32(&message, field, Number(0));
     const int index = random_.Pick(0, size - 1);

@@ -73,11 +73,19 @@ IterationPlan FullPlan() {
                       .stop_ids = {1, 2},
                       .reused_len = 32,
                       .boundary_block = 14,
-                      .reused_ids = {9, 8, 7}}},
+                      .reused_ids = {9, 8, 7},
+                      .gate = {.constrained = true,
+                               .first = Gate::kTrigger,
+                               .opens_thought = true,
+                               .trigger_ids = {31, 33}}}},
       .block_table_deltas = {{.slot = 7, .group = 1, .first_index = 2, .block_ids = {14, 0}}},
       .prefill_chunks = {{.slot = 7, .first_position = 32, .token_ids = {70'000, 5}, .last = true}},
       .live_slots = {7, 1},
       .given_tokens = {{.slot = 7, .token_ids = {5, 6}}},
+      .masks = {std::make_shared<TokenMask>(
+          TokenMask{.vocab_size = 100'000, .count = 3, .ids = {4, 9, 70'000}, .words = {6, 1u << 31}})},
+      .slot_masks = {{.slot = 7, .mask_indices = {3, 1}}},
+      .first_masks = {{.slot = 2, .mask_index = 1}},
   };
   return plan;
 }
@@ -96,6 +104,7 @@ RankResult FullResult() {
                                    .top = {{.token_id = 6, .logprob = -1.5f},
                                            {.token_id = 7, .logprob = -2.5f}}}},
                      .confidences = {1.5f, -0.5f, 0.25f},
+                     .drafts = {8, 9},
                      .nonfinite_logits = true}},
           .prefill_seconds = 0.5,
           .decode_seconds = 0.25,
@@ -132,6 +141,10 @@ TEST(PlanCodec, KnowsEveryField) {
   expect_fields(*v1::PlanAdmission::descriptor(), MemberCount<SlotAdmission>());
   expect_fields(*v1::PlanSampling::descriptor(), MemberCount<SamplingParams>());
   expect_fields(*v1::PlanThinking::descriptor(), MemberCount<ThinkingIds>());
+  expect_fields(*v1::PlanGate::descriptor(), MemberCount<SlotGate>());
+  expect_fields(*v1::PlanMask::descriptor(), MemberCount<TokenMask>());
+  expect_fields(*v1::PlanSlotMasks::descriptor(), MemberCount<SlotMasks>());
+  expect_fields(*v1::PlanFirstMask::descriptor(), MemberCount<FirstMask>());
   expect_fields(*v1::PlanTableDelta::descriptor(), MemberCount<BlockTableDelta>());
   expect_fields(*v1::PlanChunk::descriptor(), MemberCount<PrefillChunk>());
   expect_fields(*v1::WorkerResult::descriptor(), MemberCount<RankResult>());
@@ -157,6 +170,9 @@ TEST(PlanCodec, GivesBackWhatItTook) {
   const SlotAdmission& admission = decoded.ranks[1].admissions.at(0);
   EXPECT_EQ(admission.phase, Phase::kThinking);
   EXPECT_EQ(admission.thinking, FullPlan().ranks[1].admissions[0].thinking);
+  EXPECT_EQ(admission.gate, FullPlan().ranks[1].admissions[0].gate);
+  EXPECT_EQ(decoded.ranks[1].masks.at(0)->ids, FullPlan().ranks[1].masks[0]->ids);
+  EXPECT_EQ(decoded.ranks[1].masks.at(0)->words, FullPlan().ranks[1].masks[0]->words);
   EXPECT_EQ(decoded.ranks[1].swaps_in.at(1).blocks.at(0).block_ids, (std::vector<int32_t>{4}));
   EXPECT_EQ(decoded.ranks[1].swaps_in.at(0).blocks.at(1).group, 3);
   EXPECT_EQ(decoded.ranks[1].block_table_deltas.at(0).group, 1);

@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 
 #include "ranks/plan_codec.h"
 #include "scheduler/scheduler.h"
+#include "tests/scheduler/constrained_script.h"
 #include "tests/scheduler/stub_rank.h"
 
 namespace foredraft {
@@ -40,12 +42,19 @@ SchedulerOptions TestOptions() {
   return options;
 }
 
+// Of constrained requests, by seed.
+using ScriptedTokens = std::map<uint64_t, std::vector<int32_t>>;
+
 class HonestRank : public StubRank {
  public:
-  HonestRank() : StubRank(0, TestOptions().max_batch_size, kMaxDraft) {}
+  explicit HonestRank(const ScriptedTokens& scripted)
+      : StubRank(0, TestOptions().max_batch_size, kMaxDraft), scripted_(scripted) {}
 
  private:
   int32_t TokenAt(const SlotAdmission& admission, int position) override {
+    const auto found = scripted_.find(admission.sampling.seed);
+    const size_t index = position - admission.prompt_len;
+    if (found != scripted_.end() && index < found->second.size()) return found->second[index];
     return static_cast<int32_t>(Mix(admission.sampling.seed, position) % kVocab);
   }
   int AcceptedDrafts(const Slot& slot, int verified) override {
@@ -57,6 +66,9 @@ class HonestRank : public StubRank {
     token = {.token_id = result->token_ids.back(), .logprob = -0.25f};
     for (int i = 0; i < slot.admission.logprob_count; ++i) token.top.push_back({i, -0.25f - i});
   }
+  void MaskFault(const std::string& text) override { ADD_FAILURE() << text; }
+
+  const ScriptedTokens& scripted_;
 };
 
 class Forger {
@@ -141,7 +153,7 @@ class Forger {
 
 struct Totals {
   int honest = 0, refused = 0, believed = 0, losses = 0;
-  uint64_t swaps = 0, replayed = 0;
+  uint64_t swaps = 0, replayed = 0, held = 0, masks = 0;
 };
 
 // One scheduler and its rank, until a forged result was believed: the rank knows nothing of it.
@@ -156,6 +168,8 @@ class ForgedRun {
         scheduler_.Cancel(forger_.Random(1, submitted_), FinishReason::kCancelled);
       }
       now_ += std::chrono::milliseconds(1);
+      if (in_flight_ > 0 && scheduler_.NeedsResults() && forger_.Chance(70)) Collect(totals);
+      if (believed_) break;
       const IterationPlan plan = scheduler_.Plan(now_);
       if (!IsEmpty(plan)) {
         check_.Expect(plan.ranks[0], plan.number, plan.draft_len);
@@ -168,6 +182,8 @@ class ForgedRun {
     }
     totals->swaps += scheduler_.load().preemptions;
     totals->replayed += scheduler_.load().replayed_tokens;
+    totals->held += scheduler_.load().held_slots;
+    totals->masks += scheduler_.load().masks;
   }
 
  private:
@@ -181,7 +197,16 @@ class ForgedRun {
     request.logprob_count = forger_.Chance(40) ? forger_.Random(0, 3) : -1;
     if (forger_.Chance(40)) request.stop_ids = {forger_.Random(0, kVocab - 1), forger_.Random(0, kVocab - 1)};
     request.arrival = now_;
+    if (forger_.Chance(40)) Constrain(request);
     ASSERT_TRUE(scheduler_.Submit(request).ok());
+  }
+  void Constrain(Request& request) {
+    request.constraint.grammar = ScriptGrammar(forger_.Random(0, kScriptGrammarCount - 1));
+    if (forger_.Chance(40)) request.constraint.trigger_ids = {kScriptTrigger};
+    request.thinking = {.begin = 3, .end = 4};
+    if (forger_.Chance(50)) request.prompt_phase = Phase::kThinking;
+    request.stop_ids = {kScriptEnd};
+    scripted_[request.id] = ConstrainedTokens(request);
   }
   void Collect(Totals* totals) {
     --in_flight_;
@@ -204,7 +229,7 @@ class ForgedRun {
   }
   void Lose(Totals* totals) {
     scheduler_.LoseRanks(absl::UnavailableError("lost"));
-    rank_ = std::make_unique<HonestRank>();
+    rank_ = std::make_unique<HonestRank>(scripted_);
     check_.Clear();
     in_flight_ = 0;
     ++totals->losses;
@@ -212,7 +237,8 @@ class ForgedRun {
 
   Forger forger_;
   Scheduler scheduler_;
-  std::unique_ptr<HonestRank> rank_ = std::make_unique<HonestRank>();
+  ScriptedTokens scripted_;
+  std::unique_ptr<HonestRank> rank_ = std::make_unique<HonestRank>(scripted_);
   ResultCheck check_{{.vocab_size = kVocab, .max_batch_size = 4, .max_draft_len = kMaxDraft}};
   int submitted_ = 0;
   int in_flight_ = 0;
@@ -234,6 +260,8 @@ TEST(ResultCheck, LetsThroughWhatCommitTakesAndEveryHonestResult) {
   EXPECT_GT(totals.believed, 100);
   EXPECT_GT(totals.swaps, 10u);
   EXPECT_GT(totals.replayed, 100u);
+  EXPECT_GT(totals.held, 1000u);
+  EXPECT_GT(totals.masks, 1000u);
 }
 
 // Field by field: what a message of full use says is what the check reads. A field that it does not read must
@@ -241,7 +269,7 @@ TEST(ResultCheck, LetsThroughWhatCommitTakesAndEveryHonestResult) {
 TEST(ResultCheck, ReadsEveryField) {
   const auto fields = [](const google::protobuf::Descriptor& message) { return message.field_count(); };
   EXPECT_EQ(fields(*v1::WorkerResult::descriptor()), 5) << "replayed: either value is a possible truth";
-  EXPECT_EQ(fields(*v1::ResultSlot::descriptor()), 10);
+  EXPECT_EQ(fields(*v1::ResultSlot::descriptor()), 11);
   EXPECT_EQ(fields(*v1::ResultLogprob::descriptor()), 4);
 }
 

@@ -343,7 +343,8 @@ void FakeRank::WritePrompt(int group, const PrefillChunk& chunk) {
 }
 
 int32_t FakeRank::TokenAt(const SlotAdmission& admission, int position) {
-  return ScriptedToken(admission.sampling.seed, position);
+  const uint64_t seed = admission.sampling.seed;
+  return options_.token_of ? options_.token_of(seed, position) : ScriptedToken(seed, position);
 }
 
 int FakeRank::AcceptedDrafts(const Slot& slot, int verified) {

@@ -48,6 +48,8 @@ struct FakeRankOptions {
   SchedulerOptions scheduler;  // of the scheduler that makes the plans
   bool vanilla = false;        // recent rows reach back to P - Kmax
   FakeRankExcess excess;
+  // The token at a position; null: ScriptedToken.
+  std::function<int32_t(uint64_t seed, int position)> token_of;
 };
 
 class FakeRank : public StubRank {
@@ -108,6 +110,7 @@ class FakeRank : public StubRank {
   void Prefill(const PrefillChunk& chunk);
   int32_t TokenAt(const SlotAdmission& admission, int position) override;
   int AcceptedDrafts(const Slot& slot, int verified) override;
+  void MaskFault(const std::string& text) override { Fault(text); }
   void PromptEnded(int slot_index, int32_t first_token) override;
   void Given(int slot_index, const std::vector<int32_t>& token_ids) override;
   void StepBegins(int slot_index) override;

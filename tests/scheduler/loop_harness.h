@@ -108,6 +108,7 @@ class LoopHarness {
     int max_draft_len = 3;
     std::chrono::seconds newcomer_wait{0};
     bool resume = false;
+    std::function<int32_t(uint64_t seed, int position)> token_of;  // FakeRankOptions::token_of
   };
 
   explicit LoopHarness(const Options& options) {
@@ -123,7 +124,7 @@ class LoopHarness {
     scheduler.max_draft_len = options.max_draft_len;
     scheduler.draft_len = options.max_draft_len;
     scheduler.drafter.rows_ahead = options.max_draft_len;
-    FakeRankOptions fake{.scheduler = scheduler};
+    FakeRankOptions fake{.scheduler = scheduler, .token_of = options.token_of};
     std::vector<Executor*> executors;
     for (fake.rank = 0; fake.rank < options.ranks; ++fake.rank) {
       ranks_.push_back(std::make_unique<GatedRank>(

@@ -152,6 +152,53 @@ const RunSetting kSettings[] = {
      .windows = SmallWindows(30),
      .loss_percent = 3,
      .expect_swaps = true},
+    {.name = "Constrained", .blocks = 65, .constrained_percent = 60},
+    {.name = "ConstrainedSync", .overlap = false, .blocks = 65, .constrained_percent = 60},
+    {.name = "ConstrainedNoMtp", .blocks = 65, .max_draft_len = 0, .constrained_percent = 60},
+    {.name = "ConstrainedOneTokenBlocks",
+     .blocks = 150,
+     .tokens_per_block = 1,
+     .max_draft_len = 7,
+     .constrained_percent = 90},
+    {.name = "ConstrainedVanillaSwaps",
+     .slots = 6,
+     .blocks = 49,
+     .host_blocks = 200,
+     .vanilla = true,
+     .constrained_percent = 50,
+     .expect_swaps = true,
+     .least_swaps = 20},
+    {.name = "ConstrainedEightRanks",
+     .ranks = 8,
+     .slots = 3,
+     .blocks = 29,
+     .host_blocks = 100,
+     .constrained_percent = 30},
+    {.name = "ConstrainedLosses", .ranks = 2, .blocks = 65, .loss_percent = 3, .constrained_percent = 60},
+    {.name = "ConstrainedWindowsTight",
+     .slots = 6,
+     .blocks = 65,
+     .windows = SmallWindows(0),
+     .constrained_percent = 60},
+    {.name = "ConstrainedWindowsSwaps",
+     .slots = 6,
+     .blocks = 33,
+     .host_blocks = 400,
+     .host_image_blocks = 2,
+     .windows = SmallWindows(40),
+     .max_draft_len = 7,
+     .constrained_percent = 60,
+     .expect_swaps = true,
+     .least_swaps = 20},
+    {.name = "ConstrainedWindowsLosses",
+     .ranks = 2,
+     .slots = 5,
+     .host_blocks = 400,
+     .windows = SmallWindows(30),
+     .loss_percent = 3,
+     .constrained_percent = 60,
+     .expect_swaps = true,
+     .least_swaps = 10},
 };
 
 class SchedulerProperty : public testing::TestWithParam<RunSetting> {};
@@ -186,6 +233,15 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRight) {
       totals.preemptions, totals.dropped_images, totals.hit_tokens, totals.wasted_steps,
       totals.rewound_blocks, totals.relaxed_drafts, totals.draft_len_changes, totals.resumed,
       totals.replayed_tokens, totals.poison);
+  if (setting.constrained_percent > 0) {
+    std::printf("%s: %d constrained to their end, %lu held slots, %lu masks, %lu drafts outside\n",
+                setting.name, totals.constrained, totals.held_slots, totals.masks,
+                totals.drafts_outside_grammar);
+    EXPECT_GT(totals.constrained, 50);
+    EXPECT_GT(totals.held_slots, 100u);
+    EXPECT_GT(totals.masks, 500u);
+    EXPECT_EQ(totals.drafts_outside_grammar > 20, setting.max_draft_len > 0);
+  }
   EXPECT_GT(totals.stopped, 100);
   EXPECT_GT(totals.cancelled, 0);
   EXPECT_GT(totals.expired, 0);
@@ -258,6 +314,7 @@ RunSetting RandomSetting(uint64_t seed) {
     while (setting.tokens_per_block % window.tokens_per_block != 0);
     setting.windows.push_back(window);
   }
+  setting.constrained_percent = pick(0, 1) * 60;
   return setting;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tests/scheduler/constrained_script.h"
 
 namespace foredraft {
 namespace {
@@ -60,7 +61,11 @@ void SchedulerRun::MakeRanks() {
   ranks_.clear();
   for (int rank = 0; rank < setting_.ranks; ++rank) {
     const FakeRankOptions fake{
-        .rank = rank, .scheduler = scheduler_->options(), .vanilla = setting_.vanilla, .excess = excess_};
+        .rank = rank,
+        .scheduler = scheduler_->options(),
+        .vanilla = setting_.vanilla,
+        .excess = excess_,
+        .token_of = [this](uint64_t seed, int position) { return TokenOf(seed, position); }};
     ranks_.push_back(std::make_unique<FakeRank>(fake, [this](uint64_t id) -> const std::vector<int32_t>& {
       return clients_.at(id).request.prompt_ids;
     }));
@@ -91,6 +96,24 @@ void SchedulerRun::Fail(const std::string& text) {
   failure_ = absl::StrCat(name(), ": ", text, "\n", absl::StrJoin(plan_log_, "\n"));
 }
 
+int32_t SchedulerRun::TokenOf(uint64_t seed, int position) const {
+  const Client& client = clients_.at(seed);
+  const size_t index = position - client.request.prompt_ids.size();
+  return index < client.expected.size() ? client.expected[index] : ScriptedToken(seed, position);
+}
+
+// A grammar, behind any kind of gate.
+void SchedulerRun::Constrain(Request& request) {
+  RequestConstraint& constraint = request.constraint;
+  constraint.grammar = ScriptGrammar(Random(0, kScriptGrammarCount - 1));
+  if (Chance(40)) constraint.trigger_ids = {kScriptTrigger, kScriptTrigger + 1};
+  constraint.from_first_token = Chance(20);
+  if (Chance(80)) request.thinking = {.begin = 3, .end = 4};
+  if (Chance(30)) request.prompt_ids.back() = request.thinking.end >= 0 ? request.thinking.end : 1;
+  if (Chance(70)) request.stop_ids.clear();
+  request.stop_ids.push_back(kScriptEnd);
+}
+
 void SchedulerRun::SubmitRandom() {
   Request request;
   request.id = seed_ * 100000 + ++submitted_;
@@ -112,11 +135,13 @@ void SchedulerRun::SubmitRandom() {
   if (Chance(20)) request.sampling.temperature = 1;
   if (Chance(30)) request.prompt_phase = Phase::kThinking;
   request.thinking = kThinking[Random(0, 2)];
+  if (setting_.constrained_percent > 0 && Chance(setting_.constrained_percent)) Constrain(request);
   request.arrival = now_;
   if (Chance(8)) request.deadline = now_ + std::chrono::milliseconds(Random(0, 60));
 
   Client client{.request = request};
-  for (int i = 0; i < request.max_tokens; ++i) {
+  if (request.constraint.grammar != nullptr) client.expected = ConstrainedTokens(request);
+  for (int i = 0; client.request.constraint.grammar == nullptr && i < request.max_tokens; ++i) {
     client.expected.push_back(ScriptedToken(request.id, prompt_len + i));
     if (std::count(request.stop_ids.begin(), request.stop_ids.end(), client.expected.back()) > 0) break;
   }
@@ -190,9 +215,19 @@ void SchedulerRun::CheckPlan(const IterationPlan& plan, RunTotals* totals) {
   }
 }
 
-// One iteration of the serving loop.
+void SchedulerRun::CommitOldest() {
+  std::vector<RankResult> results;
+  for (auto& rank : ranks_) results.push_back(*rank->Collect());
+  scheduler_->Commit(results);
+  --plans_in_flight_;
+  scheduler_->CheckInvariants();
+}
+
+// One iteration of the serving loop. A loop that does not wait for the results of constrained sequences holds
+// them, and gives the same tokens.
 void SchedulerRun::Iterate(RunTotals* totals) {
   now_ += std::chrono::milliseconds(1);
+  if (plans_in_flight_ > 0 && scheduler_->NeedsResults() && Chance(70)) CommitOldest();
   IterationPlan plan = scheduler_->Plan(now_);
   const bool launched = !IsEmpty(plan);
   if (launched) {
@@ -211,11 +246,7 @@ void SchedulerRun::Iterate(RunTotals* totals) {
   }
   scheduler_->CheckInvariants();
   if (plans_in_flight_ > (setting_.overlap ? 1 : 0) || (!launched && plans_in_flight_ > 0)) {
-    std::vector<RankResult> results;
-    for (auto& rank : ranks_) results.push_back(*rank->Collect());
-    scheduler_->Commit(results);
-    --plans_in_flight_;
-    scheduler_->CheckInvariants();
+    CommitOldest();
   }
   TakeUpdates(totals);
   if (Chance(setting_.loss_percent)) LoseRanks(totals);
@@ -250,6 +281,7 @@ void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
       if (setting_.loss_percent == 0) CheckRelaxed(client, totals);  // lost ranks have lost their counts
       if (stop != (update.finish == FinishReason::kStop)) Fail(prefix + "finish reason");
       ++totals->stopped;
+      totals->constrained += client.request.constraint.grammar != nullptr;
       break;
     }
     case FinishReason::kCancelled:
@@ -323,6 +355,9 @@ std::string SchedulerRun::Run(int request_count, RunTotals* totals) {
   totals->preemptions += load.preemptions;
   totals->hit_tokens += load.prefix_hit_tokens;
   totals->wasted_steps += load.wasted_steps;
+  totals->held_slots += load.held_slots;
+  totals->masks += load.masks;
+  totals->drafts_outside_grammar += load.drafts_outside_grammar;
   totals->rewound_blocks += load.rewound_blocks;
   return failure_;
 }

@@ -37,7 +37,8 @@ struct RunSetting {
   int budget = 32;  // max_num_tokens, where prompts are chunked
   int batching_wait_iters = 3;
   bool vary_speculation = true;
-  int loss_percent = 0;  // of iterations after which a rank is lost
+  int loss_percent = 0;         // of iterations after which a rank is lost
+  int constrained_percent = 0;  // of requests
   // Events that the runs over all seeds must contain; without them the setting proves nothing.
   bool expect_swaps = false;
   uint64_t least_swaps = 50;
@@ -59,7 +60,11 @@ struct RunTotals {
   int draft_len_changes = 0;  // from one plan to the next
   uint64_t resumed = 0;
   uint64_t replayed_tokens = 0;
-  int poison = 0;  // requests that ended after fruitless losses
+  int poison = 0;       // requests that ended after fruitless losses
+  int constrained = 0;  // requests that ended by stop or limit
+  uint64_t held_slots = 0;
+  uint64_t masks = 0;
+  uint64_t drafts_outside_grammar = 0;
 };
 
 class SchedulerRun {
@@ -89,6 +94,9 @@ class SchedulerRun {
   bool Chance(int percent) { return Random(1, 100) <= percent; }
   void Disturb(int requests_left);
   void SubmitRandom();
+  void Constrain(Request& request);
+  int32_t TokenOf(uint64_t seed, int position) const;
+  void CommitOldest();
   void Reload();
   AcceptanceRule RandomAcceptance();
   void CheckPlan(const IterationPlan& plan, RunTotals* totals);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "tests/scheduler/constrained_script.h"
 #include "tests/scheduler/loop_harness.h"
 
 namespace foredraft {
@@ -48,6 +49,38 @@ INSTANTIATE_TEST_SUITE_P(All, ServingLoopTokens,
                                          LoopSetting{"OverlapEightRanks", true, 8},
                                          LoopSetting{"SyncTwoRanks", false, 2}),
                          [](const auto& info) { return info.param.name; });
+
+// While a sequence is behind its gate no plan is in flight when the next one is made; afterwards the loop
+// overlaps again.
+TEST(ServingLoopMasks, NothingIsInFlightWhileMasksAreMade) {
+  for (const bool with_free_requests : {false, true}) {
+    std::map<uint64_t, std::vector<int32_t>> expected;
+    const auto token_of = [&expected](uint64_t seed, int position) {
+      const auto found = expected.find(seed);
+      const size_t index = position - LoopHarness::PromptOf(seed).size();
+      if (found == expected.end() || index >= found->second.size()) return ScriptedToken(seed, position);
+      return found->second[index];
+    };
+    LoopHarness harness({.ranks = 2, .token_of = token_of});
+    std::vector<Request> requests;
+    for (uint64_t id = 1; id <= 8; ++id) {
+      Request& request = requests.emplace_back(LoopHarness::MakeRequest(id, 20));
+      request.constraint.grammar = ScriptGrammar(static_cast<int>(id % 4));
+      request.stop_ids = {kScriptEnd};
+      expected[id] = ConstrainedTokens(request);
+    }
+    if (with_free_requests) requests.push_back(LoopHarness::MakeRequest(9, 50));
+    harness.Open();
+    for (const Request& request : requests) ASSERT_TRUE(harness.loop_->Submit(request).ok());
+    harness.loop_->Start();
+    ASSERT_TRUE(harness.WaitForEnds(static_cast<int>(requests.size())));
+    for (const auto& [id, tokens] : expected) EXPECT_EQ(harness.outcome(id).tokens, tokens) << id;
+    harness.loop_->Stop();
+    EXPECT_EQ(harness.ranks_[0]->overlapped_count_ > 0, with_free_requests);
+    EXPECT_GT(harness.loop_->load().mask_steps, 0u);
+    EXPECT_GE(harness.loop_->load().held_slots, 8u);
+  }
+}
 
 struct Loss {
   const char* name;

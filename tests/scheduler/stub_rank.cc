@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace foredraft {
 
 uint64_t Mix(uint64_t a, uint64_t b) {
@@ -51,8 +53,27 @@ void StubRank::Emit(Slot* slot, SlotResult* result, int32_t token) {
   const std::vector<int32_t>& stops = admission.stop_ids;
   slot->finished =
       slot->length >= admission.length_limit || std::find(stops.begin(), stops.end(), token) != stops.end();
+  const bool is_first = slot->length == admission.prompt_len;
+  if (admission.gate.constrained) {
+    slot->gate = admission.gate.After(slot->gate, token, is_first, admission.thinking);
+  }
   result->token_ids.push_back(token);
   TokenEmitted(*slot, result);
+}
+
+void StubRank::CheckMask(const Slot& slot, const RankPlan& plan, int32_t mask_index, int32_t token) {
+  if (!slot.admission.gate.constrained || slot.gate != Gate::kBehind) return;
+  if (mask_index < 0 || mask_index >= static_cast<int>(plan.masks.size())) {
+    return MaskFault(absl::StrCat("position ", slot.length + 1, " is chosen without a mask"));
+  }
+  if (!plan.masks[mask_index]->Allows(token)) {
+    MaskFault(absl::StrCat("token ", token, " at ", slot.length + 1, " is not in its mask"));
+  }
+}
+
+int32_t StubRank::DraftAt(const Slot& slot, int position) {
+  const int32_t token = TokenAt(slot.admission, position);
+  return Mix(slot.admission.sampling.seed, 7 * position) % 4 == 0 ? (token + 1) % 40 : token;
 }
 
 SlotResult StubRank::Step(int slot_index, bool first_token, const IterationPlan& plan) {
@@ -60,32 +81,75 @@ SlotResult StubRank::Step(int slot_index, bool first_token, const IterationPlan&
   SlotResult result{.slot = slot_index, .first_token = first_token};
   if (first_token) {
     slot.length = slot.admission.prompt_len - 1;
-    Emit(&slot, &result, TokenAt(slot.admission, slot.length + 1));
+    slot.gate = slot.admission.gate.first;
+    const int32_t token = TokenAt(slot.admission, slot.length + 1);
+    int32_t mask_index = -1;
+    for (const FirstMask& mask : plan.ranks[rank_].first_masks) {
+      if (mask.slot == slot_index) mask_index = mask.mask_index;
+    }
+    CheckMask(slot, plan.ranks[rank_], mask_index, token);
+    Emit(&slot, &result, token);
     slot.draft_count = std::min(1, max_draft_len_);
     PromptEnded(slot_index, result.token_ids.front());
   }
-  if (!slot.finished) {
-    StepBegins(slot_index);
-    const int first_position = slot.length;
-    const std::vector<GivenTokens>& given = plan.ranks[rank_].given_tokens;
-    const auto own = std::find_if(given.begin(), given.end(),
-                                  [&](const GivenTokens& tokens) { return tokens.slot == slot_index; });
-    if (own != given.end()) {
-      Given(slot_index, own->token_ids);
-      for (const int32_t token : own->token_ids) Emit(&slot, &result, token);
-    } else {
-      result.drafts_verified = std::min({slot.draft_count, slot.admission.draft_cap, plan.draft_len});
-      const int accepted = AcceptedDrafts(slot, result.drafts_verified);
-      for (int i = 0; i <= accepted && !slot.finished; ++i) {
-        Emit(&slot, &result, TokenAt(slot.admission, slot.length + 1));
-      }
-    }
-    slot.draft_count = plan.draft_len;
-    StepEnds(slot_index, first_position, plan, &result);
-  }
+  if (!slot.finished) StepSlot(slot_index, plan, &result);
   result.length = slot.length;
   result.finished = slot.finished;
+  for (int k = 1; slot.admission.gate.constrained && !slot.finished && k <= slot.draft_count; ++k) {
+    result.drafts.push_back(DraftAt(slot, slot.length + k));
+  }
   return result;
+}
+
+void StubRank::StepSlot(int slot_index, const IterationPlan& plan, SlotResult* result) {
+  Slot& slot = slots_[slot_index];
+  const RankPlan& rank = plan.ranks[rank_];
+  const auto own = std::find_if(rank.given_tokens.begin(), rank.given_tokens.end(),
+                                [&](const GivenTokens& tokens) { return tokens.slot == slot_index; });
+  const auto masks = std::find_if(rank.slot_masks.begin(), rank.slot_masks.end(),
+                                  [&](const SlotMasks& of) { return of.slot == slot_index; });
+  const bool given = own != rank.given_tokens.end();
+  const bool has_entry = masks != rank.slot_masks.end();
+  const int mask_count = has_entry ? static_cast<int>(masks->mask_indices.size()) : 0;
+  if (slot.admission.gate.constrained && !given && mask_count == 0) {
+    if (has_entry || slot.gate == Gate::kBehind) return;  // held
+  }
+  StepBegins(slot_index);
+  const int first_position = slot.length;
+  if (given) {
+    Given(slot_index, own->token_ids);
+    for (const int32_t token : own->token_ids) Emit(&slot, result, token);
+  } else {
+    result->drafts_verified = std::min({slot.draft_count, slot.admission.draft_cap, plan.draft_len});
+    if (mask_count > 0) result->drafts_verified = std::min(result->drafts_verified, mask_count - 1);
+    int accepted = 0;
+    if (slot.admission.gate.constrained) {
+      while (accepted < result->drafts_verified &&
+             DraftAt(slot, slot.length + accepted + 1) == TokenAt(slot.admission, slot.length + accepted + 1))
+        ++accepted;
+    } else {
+      accepted = AcceptedDrafts(slot, result->drafts_verified);
+    }
+    EmitChosen(slot_index, rank, accepted, result);
+  }
+  slot.draft_count = plan.draft_len;
+  StepEnds(slot_index, first_position, plan, result);
+}
+
+// Up to the token that ends the sequence, or takes it behind its gate.
+void StubRank::EmitChosen(int slot_index, const RankPlan& plan, int accepted, SlotResult* result) {
+  Slot& slot = slots_[slot_index];
+  const auto masks = std::find_if(plan.slot_masks.begin(), plan.slot_masks.end(),
+                                  [&](const SlotMasks& of) { return of.slot == slot_index; });
+  const bool constrained = slot.admission.gate.constrained;
+  const bool was_behind = slot.gate == Gate::kBehind;
+  for (int i = 0; i <= accepted && !slot.finished; ++i) {
+    const int32_t token = TokenAt(slot.admission, slot.length + 1);
+    const bool has_mask = masks != plan.slot_masks.end() && i < static_cast<int>(masks->mask_indices.size());
+    CheckMask(slot, plan, has_mask ? masks->mask_indices[i] : -1, token);
+    Emit(&slot, result, token);
+    if (constrained && !was_behind && slot.gate == Gate::kBehind) return;
+  }
 }
 
 }  // namespace foredraft

@@ -3,10 +3,14 @@
 // The base of all ranks without a model: which sequence is in which slot, and how a decode step advances it.
 // Derived ranks say which token comes at a position and how many drafts a step accepts. A plan runs
 // completely in Launch; Collect returns the results in launch order.
+//
+// Constrained slots follow their gates, hold, and end their rows as the engine does. Their drafts are the
+// tokens to come, some of them wrong.
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "scheduler/plan.h"
@@ -32,11 +36,14 @@ class StubRank : public Executor {
     int length = -1;  // position of the last token; -1 = the prompt is not complete
     bool finished = false;
     int draft_count = 0;
+    Gate gate = Gate::kBehind;
   };
 
   virtual int32_t TokenAt(const SlotAdmission& admission, int position) = 0;
   // How many of the `verified` drafts the step accepts.
   virtual int AcceptedDrafts(const Slot& slot, int verified) = 0;
+  // A token that its row had no mask for, or that is not in it.
+  virtual void MaskFault(const std::string& /*text*/) {}
   // Called after a token is appended to the result; may append its logprobs.
   virtual void TokenEmitted(const Slot&, SlotResult*) {}
   // The step emits given tokens instead of its own.
@@ -53,7 +60,11 @@ class StubRank : public Executor {
  private:
   void MoveSlots(const RankPlan& plan);
   SlotResult Step(int slot_index, bool first_token, const IterationPlan& plan);
+  void StepSlot(int slot_index, const IterationPlan& plan, SlotResult* result);
+  void EmitChosen(int slot_index, const RankPlan& plan, int accepted, SlotResult* result);
   void Emit(Slot* slot, SlotResult* result, int32_t token);
+  void CheckMask(const Slot& slot, const RankPlan& plan, int32_t mask_index, int32_t token);
+  int32_t DraftAt(const Slot& slot, int position);
 
   const int rank_;
   const int max_draft_len_;

@@ -1,0 +1,56 @@
+#pragma once
+
+// The masks of a plan on the device: their words, and which of them each row of the decode step and each
+// first token of the prefill chooses from. Written before the ops that read them; their addresses are fixed,
+// so a captured step holds them (docs/architecture.md, captured-step). A plan without masks copies nothing.
+//
+// Owner: Rank. Thread: the one that submits plans.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/row_masks.h"
+#include "kernels/slot_arrays.h"
+#include "scheduler/plan.h"
+
+namespace foredraft {
+
+struct StepMasksShape {
+  int slot_count = 0;
+  int step_rows = 0;  // of the largest decode step
+  int bucket = 0;     // first tokens of a prefill at most
+  int vocab_size = 0;
+};
+
+class StepMasks {
+ public:
+  static absl::StatusOr<StepMasks> Create(Device& device, Stream& stream, const StepMasksShape& shape);
+
+  // SlotArrays::step_masks, [slots].
+  const SlotStepMasks* by_slot() const { return by_slot_; }
+  // [step rows]: what decode_rows writes, and what the rows of the step choose from.
+  int32_t* row_masks() const { return row_masks_; }
+  RowMasks of_step() const { return {.words = words_, .of_row = row_masks_}; }
+
+  // Brings a plan's masks to the device. CHECKs that there are no more than the plan's rows.
+  void Set(Stream& stream, const RankPlan& plan);
+  // The masks of the prompts `slots`, whose first tokens are rows 0.., as the last plan has them.
+  RowMasks SetFirst(Stream& stream, const RankPlan& plan, const std::vector<int32_t>& slots);
+
+ private:
+  Device* device_ = nullptr;
+  StepMasksShape shape_;
+  uint32_t* words_ = nullptr;         // [step_rows + bucket, MaskWordCount]
+  SlotStepMasks* by_slot_ = nullptr;  // [slots]
+  int32_t* row_masks_ = nullptr;      // [step_rows]
+  int32_t* first_masks_ = nullptr;    // [bucket]
+
+  // Host.
+  std::vector<uint32_t> host_words_;
+  std::vector<SlotStepMasks> host_by_slot_;
+  bool is_clear_ = true;  // every slot's count on the device is 0
+};
+
+}  // namespace foredraft

@@ -1,0 +1,88 @@
+#include "scheduler/sequence_constraint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace foredraft {
+namespace {
+
+SlotGate SlotGateOf(const Request& request) {
+  const RequestConstraint& constraint = request.constraint;
+  CHECK_LE(constraint.trigger_ids.size(), size_t{kMaxTriggerIds}) << "request " << request.id;
+  SlotGate gate{.constrained = true,
+                .first = constraint.trigger_ids.empty() ? Gate::kBehind : Gate::kTrigger,
+                .opens_thought = false,
+                .trigger_ids = constraint.trigger_ids};
+  if (constraint.from_first_token) return gate;
+  if (request.prompt_phase == Phase::kThinking) gate.first = Gate::kThinking;
+  // Where the prompt itself has closed the thought, the model must not open another one.
+  const bool closed = !request.prompt_ids.empty() && request.prompt_ids.back() == request.thinking.end;
+  gate.opens_thought = request.thinking.begin >= 0 && !closed;
+  return gate;
+}
+
+// The mask and one more token.
+std::shared_ptr<const TokenMask> With(const TokenMask& mask, int32_t token_id) {
+  TokenMask wider = mask;
+  if (mask.Allows(token_id) || token_id >= mask.vocab_size) {
+    return std::make_shared<const TokenMask>(std::move(wider));
+  }
+  ++wider.count;
+  if (mask.is_list()) {
+    wider.ids.insert(std::lower_bound(wider.ids.begin(), wider.ids.end(), token_id), token_id);
+  } else {
+    wider.words[token_id / 32] |= 1u << (token_id % 32);
+  }
+  return std::make_shared<const TokenMask>(std::move(wider));
+}
+
+}  // namespace
+
+std::unique_ptr<SequenceConstraint> SequenceConstraint::Of(const Request& request) {
+  if (request.constraint.grammar == nullptr) return nullptr;
+  return std::unique_ptr<SequenceConstraint>(new SequenceConstraint(request));
+}
+
+SequenceConstraint::SequenceConstraint(const Request& request)
+    : thinking_(request.thinking),
+      slot_gate_(SlotGateOf(request)),
+      gate_(slot_gate_.first),
+      matcher_(request.constraint.grammar, request.constraint.end_ids) {}
+
+absl::StatusOr<SequenceConstraint::MaskPtr> SequenceConstraint::FirstMask() {
+  if (slot_gate_.first != Gate::kBehind || first_mask_ != nullptr) return first_mask_;
+  CHECK(!has_first_token());
+  ASSIGN_OR_RETURN(first_mask_, matcher_.Mask());
+  if (slot_gate_.opens_thought) first_mask_ = With(*first_mask_, thinking_.begin);
+  return first_mask_;
+}
+
+bool SequenceConstraint::PassesGate(std::span<const int32_t> token_ids) const {
+  if (gate_ == Gate::kBehind) return false;
+  Gate gate = gate_;
+  for (const int32_t token_id : token_ids) {
+    gate = slot_gate_.After(gate, token_id, /*is_first=*/false, thinking_);
+  }
+  return gate == Gate::kBehind;
+}
+
+absl::Status SequenceConstraint::Take(std::span<const int32_t> token_ids) {
+  for (const int32_t token_id : token_ids) {
+    const Gate before = gate_;
+    gate_ = slot_gate_.After(gate_, token_id, /*is_first=*/taken_count_++ == 0, thinking_);
+    // The end of thinking is no part of the output's grammar; a trigger is its first token.
+    if (gate_ != Gate::kBehind || before == Gate::kThinking) continue;
+    ASSIGN_OR_RETURN(const bool allowed, matcher_.Advance(token_id));
+    if (allowed) continue;
+    return absl::InternalError(
+        absl::StrFormat("token %d, number %d of the answer, is not one that the constraint allows there",
+                        token_id, taken_count_));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace foredraft

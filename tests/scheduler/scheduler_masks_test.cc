@@ -1,0 +1,316 @@
+// Constrained sequences (docs/structured-output.md section 5): which plans have masks, what holds a slot, and
+// what ends a request. scheduler_property_test runs many at random.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "grammar/compile.h"
+#include "scheduler/mask_workers.h"
+#include "tests/scheduler/constrained_script.h"
+#include "tests/scheduler/scheduler_stage.h"
+
+namespace foredraft {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr ThinkingIds kThinking = {.begin = 3, .end = 4};
+
+SchedulerOptions Options(int draft_len) {
+  SchedulerOptions options = SmallOptions();
+  options.max_draft_len = options.draft_len = draft_len;
+  options.drafter.rows_ahead = draft_len;
+  return options;
+}
+
+// A scheduler and its rank, which gives the tokens that the requests should get.
+class Turns {
+ public:
+  explicit Turns(const SchedulerOptions& options)
+      : scheduler(options),
+        rank_(
+            {.rank = 0,
+             .scheduler = options,
+             .token_of = [this](uint64_t seed, int position) { return TokenOf(seed, position); }},
+            [this](uint64_t seed) -> const std::vector<int32_t>& { return requests_.at(seed).prompt_ids; }) {}
+  ~Turns() { EXPECT_THAT(rank_.faults(), IsEmpty()); }
+
+  static Request MakeRequest(uint64_t id, int grammar, int max_tokens = 20) {
+    Request request{.id = id, .prompt_ids = {8, 9, 10}, .max_tokens = max_tokens, .stop_ids = {kScriptEnd}};
+    request.sampling.seed = id;
+    if (grammar >= 0) request.constraint.grammar = ScriptGrammar(grammar);
+    return request;
+  }
+  void Submit(const Request& request) {
+    requests_[request.id] = request;
+    if (request.constraint.grammar != nullptr) expected_[request.id] = ConstrainedTokens(request);
+    ASSERT_TRUE(scheduler.Submit(request).ok());
+  }
+  const std::vector<int32_t>& expected(uint64_t id) const { return expected_.at(id); }
+
+  IterationPlan Launch() {
+    IterationPlan plan = scheduler.Plan({});
+    if (!IsEmpty(plan)) {
+      EXPECT_TRUE(rank_.Launch(plan).ok());
+    }
+    return plan;
+  }
+  // `change` is called with the rank's result before it is committed.
+  void Commit(const std::function<void(RankResult&)>& change = nullptr) {
+    std::vector<RankResult> results = {*rank_.Collect()};
+    if (change) change(results[0]);
+    scheduler.Commit(results);
+    scheduler.CheckInvariants();
+  }
+  IterationPlan Turn() {
+    IterationPlan plan = Launch();
+    if (!IsEmpty(plan)) Commit();
+    return plan;
+  }
+  std::map<uint64_t, std::vector<int32_t>> Tokens() {
+    for (const RequestUpdate& update : scheduler.TakeUpdates()) {
+      std::vector<int32_t>& tokens = tokens_[update.request_id];
+      tokens.insert(tokens.end(), update.token_ids.begin(), update.token_ids.end());
+      if (update.finish == FinishReason::kError) errors[update.request_id] = update.error;
+    }
+    return tokens_;
+  }
+
+  Scheduler scheduler;
+  std::map<uint64_t, absl::Status> errors;
+
+ private:
+  int32_t TokenOf(uint64_t seed, int position) const {
+    const auto found = expected_.find(seed);
+    const size_t index = position - requests_.at(seed).prompt_ids.size();
+    if (found == expected_.end() || index >= found->second.size()) return ScriptedToken(seed, position);
+    return found->second[index];
+  }
+
+  std::map<uint64_t, Request> requests_;
+  std::map<uint64_t, std::vector<int32_t>> expected_;
+  std::map<uint64_t, std::vector<int32_t>> tokens_;
+  FakeRank rank_;
+};
+
+TEST(SchedulerMasks, TheFirstMaskTravelsWithThePromptAndTheSlotIsHeldBehindIt) {
+  Turns turns(Options(3));
+  turns.Submit(Turns::MakeRequest(1, /*grammar=*/0));
+  const IterationPlan plan = turns.Turn();
+  const RankPlan& rank = plan.ranks[0];
+  ASSERT_THAT(rank.first_masks, SizeIs(1));
+  ASSERT_THAT(rank.slot_masks, SizeIs(1));
+  EXPECT_THAT(rank.slot_masks[0].mask_indices, IsEmpty());
+  EXPECT_TRUE(rank.admissions[0].gate.constrained);
+  EXPECT_EQ(rank.admissions[0].gate.first, Gate::kBehind);
+  EXPECT_EQ(turns.scheduler.load().held_slots, 1u);
+  EXPECT_THAT(turns.Tokens().at(1), SizeIs(1));
+  // Then one mask for each row.
+  const IterationPlan next = turns.Turn();
+  ASSERT_THAT(next.ranks[0].slot_masks, SizeIs(1));
+  EXPECT_GE(next.ranks[0].slot_masks[0].mask_indices.size(), 1u);
+  EXPECT_EQ(turns.scheduler.load().held_slots, 1u);
+}
+
+TEST(SchedulerMasks, FreeRequestsHaveNone) {
+  Turns turns(Options(3));
+  turns.Submit(Turns::MakeRequest(1, /*grammar=*/-1));
+  while (turns.scheduler.HasWork()) {
+    const IterationPlan plan = turns.Turn();
+    EXPECT_THAT(plan.ranks[0].masks, IsEmpty());
+    EXPECT_THAT(plan.ranks[0].slot_masks, IsEmpty());
+    EXPECT_FALSE(turns.scheduler.NeedsResults());
+  }
+}
+
+// What the second plan does with drafts that the first result tells.
+struct DraftCase {
+  const char* name;
+  int grammar;
+  std::vector<int32_t> drafts;
+  size_t masks;
+  uint64_t outside;
+};
+
+TEST(SchedulerMasks, RowsEndWithTheFirstDraftThatTheGrammarDoesNotContinue) {
+  for (const DraftCase& c : {
+           DraftCase{"all are in it", 3, {0, 1, 2}, 4, 0},
+           DraftCase{"refused", 1, {25, 25, 25}, 1, 1},
+           DraftCase{"refused later", 3, {0, 38, 2}, 2, 1},
+           DraftCase{"no token at all", 3, {0, -1, 2}, 2, 1},
+           DraftCase{"the output ends, others follow", 3, {kScriptEnd, 1, 2}, 1, 0},
+           DraftCase{"it ends later", 3, {0, kScriptEnd, 2}, 2, 0},
+           DraftCase{"none", 3, {}, 1, 0},
+       }) {
+    Turns turns(Options(3));
+    turns.Submit(Turns::MakeRequest(1, c.grammar));
+    turns.Launch();
+    turns.Commit([&](RankResult& result) { result.slots[0].drafts = c.drafts; });
+    const IterationPlan plan = turns.scheduler.Plan({});
+    ASSERT_THAT(plan.ranks[0].slot_masks, SizeIs(1)) << c.name;
+    EXPECT_THAT(plan.ranks[0].slot_masks[0].mask_indices, SizeIs(c.masks)) << c.name;
+    EXPECT_EQ(turns.scheduler.load().drafts_outside_grammar, c.outside) << c.name;
+  }
+}
+
+TEST(SchedulerMasks, OnlySequencesBehindTheirGateNeedResults) {
+  Turns turns(Options(1));
+  Request request = Turns::MakeRequest(7, /*grammar=*/0, 60);
+  request.thinking = kThinking;
+  request.prompt_phase = Phase::kThinking;
+  turns.Submit(request);
+  EXPECT_FALSE(turns.scheduler.NeedsResults());
+  const std::vector<int32_t>& expected = turns.expected(7);
+  const auto end = std::find(expected.begin(), expected.end(), kThinking.end);
+  ASSERT_NE(end, expected.end()) << "the script must end its thought";
+  while (turns.scheduler.HasWork()) {
+    turns.Turn();
+    const auto count = static_cast<std::ptrdiff_t>(turns.Tokens()[7].size());
+    const bool behind =
+        count > end - expected.begin() && count < static_cast<std::ptrdiff_t>(expected.size());
+    EXPECT_EQ(turns.scheduler.NeedsResults(), behind) << count;
+  }
+  EXPECT_EQ(turns.Tokens()[7], expected);
+}
+
+// A plan made before the result of the step that lowers the gate holds the slot: it costs the step alone.
+TEST(SchedulerMasks, AStepThatWasLaunchedOverTheGateIsHeld) {
+  Turns turns(Options(1));
+  Request request = Turns::MakeRequest(7, /*grammar=*/0, 60);
+  request.thinking = kThinking;
+  request.prompt_phase = Phase::kThinking;
+  turns.Submit(request);
+  turns.Launch();
+  while (turns.scheduler.HasWork()) {
+    const bool launched = !IsEmpty(turns.Launch());
+    turns.Commit();
+    if (!launched || !turns.scheduler.NeedsResults()) continue;
+    turns.Commit();  // the held one
+    if (turns.scheduler.HasWork()) turns.Launch();
+  }
+  EXPECT_EQ(turns.Tokens()[7], turns.expected(7));
+  EXPECT_GE(turns.scheduler.load().held_slots, 2u);
+}
+
+TEST(SchedulerMasks, TheFirstMaskAllowsAThoughtUnlessThePromptEndsOne) {
+  for (const bool closed : {false, true}) {
+    for (const bool from_first_token : {false, true}) {
+      Turns turns(Options(0));
+      Request request = Turns::MakeRequest(1, /*grammar=*/1);
+      request.thinking = {.begin = 38, .end = 4};
+      if (closed) request.prompt_ids.back() = 4;
+      request.constraint.from_first_token = from_first_token;
+      turns.Submit(request);
+      const IterationPlan plan = turns.Turn();
+      ASSERT_THAT(plan.ranks[0].first_masks, SizeIs(1));
+      EXPECT_EQ(plan.ranks[0].masks[0]->Allows(38), !closed && !from_first_token);
+      EXPECT_EQ(plan.ranks[0].admissions[0].gate.opens_thought, !closed && !from_first_token);
+    }
+  }
+}
+
+TEST(SchedulerMasks, ATokenThatTheGrammarRefusesEndsItsRequestAlone) {
+  Turns turns(Options(0));
+  turns.Submit(Turns::MakeRequest(1, /*grammar=*/0));
+  turns.Submit(Turns::MakeRequest(2, /*grammar=*/3));
+  turns.Turn();
+  turns.Launch();
+  turns.Commit([](RankResult& result) { result.slots[0].token_ids.back() = 38; });
+  turns.Tokens();
+  ASSERT_EQ(turns.errors.count(1), 1u);
+  EXPECT_EQ(turns.errors[1].code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(turns.errors[1].message()), HasSubstr("token 38, number 2 of the answer"));
+  while (turns.scheduler.HasWork()) turns.Turn();
+  EXPECT_EQ(turns.Tokens()[2], turns.expected(2));
+}
+
+// "b", then any letters: the walk of the second mask takes more steps than that of the first.
+std::shared_ptr<const Grammar> WithLimit(int64_t max_mask_steps) {
+  GrammarLimits limits;
+  limits.max_mask_steps = max_mask_steps;
+  auto vocabulary = std::shared_ptr<const Vocabulary>(std::shared_ptr<const Grammar>(ScriptGrammar(0)),
+                                                      &ScriptGrammar(0)->vocabulary());
+  auto grammar =
+      CompileConstraint({.kind = Constraint::kGbnf, .source = R"(root ::= "b" [a-z]*)"}, vocabulary, limits);
+  return grammar.ok() ? *grammar : nullptr;
+}
+
+TEST(SchedulerMasks, AMaskBeyondALimitEndsItsRequestAlone) {
+  int64_t limit = 1;
+  while (WithLimit(limit) == nullptr) ++limit;  // the first mask can just be made
+  Turns turns(Options(0));
+  Request request = Turns::MakeRequest(1, /*grammar=*/-1);
+  turns.Submit(Turns::MakeRequest(2, /*grammar=*/3));
+  request.constraint.grammar = ScriptGrammar(3);
+  turns.Submit(request);
+  // The rank's script is that of grammar 3, so its first token is replaced by the only one allowed.
+  Turns other(Options(0));
+  request.constraint.grammar = WithLimit(limit);
+  ASSERT_TRUE(other.scheduler.Submit(request).ok());
+  IterationPlan plan = other.scheduler.Plan({});
+  RankResult result{.number = plan.number,
+                    .slots = {{.slot = 0, .token_ids = {1}, .first_token = true, .length = 3}}};
+  other.scheduler.Commit({result});
+  other.scheduler.TakeUpdates();
+  plan = other.scheduler.Plan({});
+  const std::vector<RequestUpdate> updates = other.scheduler.TakeUpdates();
+  ASSERT_THAT(updates, SizeIs(1));
+  EXPECT_EQ(updates[0].finish, FinishReason::kError);
+  EXPECT_EQ(updates[0].error.code(), absl::StatusCode::kResourceExhausted) << updates[0].error;
+  ASSERT_THAT(plan.ranks[0].slot_masks, SizeIs(1));
+  EXPECT_THAT(plan.ranks[0].slot_masks[0].mask_indices, IsEmpty()) << "its slot is held";
+  other.scheduler.Commit({RankResult{.number = plan.number, .slots = {{.slot = 0, .length = 3}}}});
+  other.scheduler.CheckInvariants();
+  while (turns.scheduler.HasWork()) turns.Turn();
+}
+
+TEST(SchedulerMasks, SequencesAboveTheBoundWait) {
+  SchedulerOptions options = Options(1);
+  options.max_live_constraints = 2;
+  Turns turns(options);
+  for (uint64_t id = 1; id <= 4; ++id) turns.Submit(Turns::MakeRequest(id, /*grammar=*/0));
+  EXPECT_THAT(turns.Turn().ranks[0].admissions, SizeIs(2));
+  EXPECT_EQ(turns.scheduler.waiting_count(), 2);
+  while (turns.scheduler.HasWork()) turns.Turn();
+  for (uint64_t id = 1; id <= 4; ++id) EXPECT_EQ(turns.Tokens()[id], turns.expected(id));
+}
+
+TEST(SchedulerMasks, PlansDoNotDependOnTheThreadsThatMakeThem) {
+  std::vector<std::string> plans[2];
+  for (const int threads : {1, 3}) {
+    SchedulerOptions options = Options(3);
+    options.mask_threads = threads;
+    Turns turns(options);
+    for (uint64_t id = 1; id <= 8; ++id) turns.Submit(Turns::MakeRequest(id, static_cast<int>(id % 4)));
+    while (turns.scheduler.HasWork()) {
+      const IterationPlan plan = turns.Turn();
+      std::string text = plan.DebugString();
+      for (const auto& mask : plan.ranks[0].masks) text += " " + std::to_string(mask->count);
+      plans[threads > 1].push_back(text);
+    }
+  }
+  EXPECT_EQ(plans[0], plans[1]);
+}
+
+TEST(MaskWorkers, RunEveryJobOnce) {
+  for (const int threads : {1, 2, 5}) {
+    MaskWorkers workers(threads);
+    for (const int count : {0, 1, 2, 100, 3}) {
+      std::vector<std::atomic<int>> runs(count);
+      workers.Run(count, [&](int i) { ++runs[i]; });
+      for (const auto& times : runs) EXPECT_EQ(times, 1);
+    }
+    EXPECT_GT(workers.seconds(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
