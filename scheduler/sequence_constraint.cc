@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "grammar/grammar.h"
 
 namespace foredraft {
 namespace {
@@ -51,12 +52,14 @@ SequenceConstraint::SequenceConstraint(const Request& request)
     : thinking_(request.thinking),
       slot_gate_(SlotGateOf(request)),
       gate_(slot_gate_.first),
-      matcher_(request.constraint.grammar, request.constraint.end_ids) {}
+      matcher_(std::make_unique<Matcher>(request.constraint.grammar, request.constraint.end_ids)) {}
+
+SequenceConstraint::~SequenceConstraint() = default;
 
 absl::StatusOr<SequenceConstraint::MaskPtr> SequenceConstraint::FirstMask() {
   if (slot_gate_.first != Gate::kBehind || first_mask_ != nullptr) return first_mask_;
   CHECK(!has_first_token());
-  ASSIGN_OR_RETURN(first_mask_, matcher_.Mask());
+  ASSIGN_OR_RETURN(first_mask_, matcher_->Mask());
   if (slot_gate_.opens_thought) first_mask_ = With(*first_mask_, thinking_.begin);
   return first_mask_;
 }
@@ -70,13 +73,18 @@ bool SequenceConstraint::PassesGate(std::span<const int32_t> token_ids) const {
   return gate == Gate::kBehind;
 }
 
+absl::StatusOr<std::vector<SequenceConstraint::MaskPtr>> SequenceConstraint::MasksAlong(
+    std::span<const int32_t> drafts) const {
+  return matcher_->MasksAlong(drafts);
+}
+
 absl::Status SequenceConstraint::Take(std::span<const int32_t> token_ids) {
   for (const int32_t token_id : token_ids) {
     const Gate before = gate_;
     gate_ = slot_gate_.After(gate_, token_id, /*is_first=*/taken_count_++ == 0, thinking_);
     // The end of thinking is no part of the output's grammar; a trigger is its first token.
     if (gate_ != Gate::kBehind || before == Gate::kThinking) continue;
-    ASSIGN_OR_RETURN(const bool allowed, matcher_.Advance(token_id));
+    ASSIGN_OR_RETURN(const bool allowed, matcher_->Advance(token_id));
     if (allowed) continue;
     return absl::InternalError(
         absl::StrFormat("token %d, number %d of the answer, is not one that the constraint allows there",

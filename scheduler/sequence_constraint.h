@@ -13,11 +13,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "grammar/grammar.h"
 #include "scheduler/plan.h"
 #include "scheduler/request.h"
 
 namespace foredraft {
+
+class Matcher;
 
 class SequenceConstraint {
  public:
@@ -25,6 +26,7 @@ class SequenceConstraint {
 
   // Null where the request has no grammar.
   static std::unique_ptr<SequenceConstraint> Of(const Request& request);
+  ~SequenceConstraint();
 
   const SlotGate& slot_gate() const { return slot_gate_; }
   Gate gate() const { return gate_; }  // after the tokens taken
@@ -42,9 +44,7 @@ class SequenceConstraint {
   bool PassesGate(std::span<const int32_t> token_ids) const;
 
   // The masks of the rows of a step behind the gate: Matcher::MasksAlong.
-  absl::StatusOr<std::vector<MaskPtr>> MasksAlong(std::span<const int32_t> drafts) const {
-    return matcher_.MasksAlong(drafts);
-  }
+  absl::StatusOr<std::vector<MaskPtr>> MasksAlong(std::span<const int32_t> drafts) const;
 
  private:
   explicit SequenceConstraint(const Request& request);
@@ -52,7 +52,7 @@ class SequenceConstraint {
   const ThinkingIds thinking_;
   SlotGate slot_gate_;
   Gate gate_;
-  Matcher matcher_;
+  const std::unique_ptr<Matcher> matcher_;
   MaskPtr first_mask_;
   int64_t taken_count_ = 0;
 };
