@@ -239,8 +239,8 @@ std::vector<Request> V4Requests(bool sampled) {
   }
   const RunRecord run = RunRequests(DSparkModel(), {.draft_len = 3, .max_batch_size = 8}, requests);
   const std::vector<Constraint> constraints = {
-      {.kind = Constraint::kRegex, .source = "([a-f]+[0-9]{2,40})*"},
-      {.kind = Constraint::kGbnf, .source = R"(root ::= ([a-z] [a-z] | [0-9]+)* "end")"}};
+      {.kind = Constraint::kRegex, .source = "([a-f]+[0-9]{2,9}){14,40}"},
+      {.kind = Constraint::kGbnf, .source = R"(root ::= ([a-z] [a-z] | [0-9]+){25,90} "end")"}};
   ConstrainAll(TokensOf(run), constraints, LetterVocabulary(DSparkModel().config.vocab_size), requests);
   return requests;
 }
