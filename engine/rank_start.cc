@@ -75,6 +75,7 @@ absl::Status RankEngine::FirstRuns() {
 }
 
 absl::Status RankEngine::RunEmptyStep(const StepKey& key) {
+  rank_.masks.Set(*rank_.stream, {});
   SubmitDecodeStep({}, key);
   return rank_.comm->Await(*rank_.stream);
 }

@@ -1,6 +1,7 @@
 #include "engine/step_masks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -20,7 +21,7 @@ void WriteWords(const TokenMask& mask, uint32_t* words, int32_t word_count) {
 
 }  // namespace
 
-absl::StatusOr<StepMasks> StepMasks::Create(Device& device, Stream& stream, const StepMasksShape& shape) {
+absl::StatusOr<StepMasks> StepMasks::Create(Device& device, const StepMasksShape& shape) {
   StepMasks masks;
   masks.device_ = &device;
   masks.shape_ = shape;
@@ -30,15 +31,15 @@ absl::StatusOr<StepMasks> StepMasks::Create(Device& device, Stream& stream, cons
   ASSIGN_OR_RETURN(masks.row_masks_, device.AllocateArray<int32_t>(shape.step_rows));
   ASSIGN_OR_RETURN(masks.first_masks_, device.AllocateArray<int32_t>(shape.bucket));
   masks.host_by_slot_.assign(shape.slot_count, {});
-  device.CopyToDevice(stream, masks.by_slot_, masks.host_by_slot_.data(),
-                      masks.host_by_slot_.size() * sizeof(SlotStepMasks));
-  // A step that cuts drafts leaves some rows as they are.
-  const std::vector<int32_t> none(shape.step_rows, -1);
-  device.CopyToDevice(stream, masks.row_masks_, none.data(), none.size() * sizeof(int32_t));
   return masks;
 }
 
 void StepMasks::Set(Stream& stream, const RankPlan& plan) {
+  if (!std::exchange(is_set_, true)) {
+    // A step that cuts drafts leaves some rows as they are.
+    const std::vector<int32_t> none(shape_.step_rows, -1);
+    device_->CopyToDevice(stream, row_masks_, none.data(), none.size() * sizeof(int32_t));
+  }
   if (!plan.masks.empty()) {
     const int32_t word_count = MaskWordCount(shape_.vocab_size);
     CHECK_LE(plan.masks.size(), static_cast<size_t>(shape_.step_rows + shape_.bucket));

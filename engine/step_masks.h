@@ -26,7 +26,7 @@ struct StepMasksShape {
 
 class StepMasks {
  public:
-  static absl::StatusOr<StepMasks> Create(Device& device, Stream& stream, const StepMasksShape& shape);
+  static absl::StatusOr<StepMasks> Create(Device& device, const StepMasksShape& shape);
 
   // SlotArrays::step_masks, [slots].
   const SlotStepMasks* by_slot() const { return by_slot_; }
@@ -34,7 +34,8 @@ class StepMasks {
   int32_t* row_masks() const { return row_masks_; }
   RowMasks of_step() const { return {.words = words_, .of_row = row_masks_}; }
 
-  // Brings a plan's masks to the device. CHECKs that there are no more than the plan's rows.
+  // Brings a plan's masks to the device, before any op that reads them. CHECKs that there are no more than
+  // the plan's rows.
   void Set(Stream& stream, const RankPlan& plan);
   // The masks of the prompts `slots`, whose first tokens are rows 0.., as the last plan has them.
   RowMasks SetFirst(Stream& stream, const RankPlan& plan, const std::vector<int32_t>& slots);
@@ -50,7 +51,8 @@ class StepMasks {
   // Host.
   std::vector<uint32_t> host_words_;
   std::vector<SlotStepMasks> host_by_slot_;
-  bool is_clear_ = true;  // every slot's count on the device is 0
+  bool is_set_ = false;    // Set was called
+  bool is_clear_ = false;  // every slot's count on the device is 0
 };
 
 }  // namespace foredraft
