@@ -93,18 +93,20 @@ TEST_F(ConstrainedTokens, AreWhatTheGrammarsAllow) {
   for (const bool sampled : {false, true}) {
     const std::vector<Request> requests = AbacusRequests(sampled);
     const RunRecord run = RunRequests(model_, {.draft_len = 3}, requests);
-    int constrained = 0, stopped = 0, gates = 0;
+    int constrained = 0, stopped = 0, gates = 0, second_drafts = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
       EXPECT_EQ(FaultOf(requests[i], run.requests[i].token_ids), "") << "request " << i;
       EXPECT_NE(run.requests[i].finish, FinishReason::kError) << "request " << i;
       const bool has_grammar = requests[i].constraint.grammar != nullptr;
       constrained += has_grammar;
+      if (has_grammar) second_drafts += run.requests[i].accepted_per_position[1];
       stopped += has_grammar && run.requests[i].finish == FinishReason::kStop;
       gates += requests[i].prompt_phase == Phase::kThinking || !requests[i].constraint.trigger_ids.empty();
     }
     EXPECT_GT(constrained, 14);
     EXPECT_GT(stopped, 2);
     EXPECT_GT(gates, 4);
+    EXPECT_GT(second_drafts, sampled ? 5 : 20);  // masks reach along the drafts
     EXPECT_GT(run.load.held_slots, 10u);
     EXPECT_GT(run.load.masks, 100u);
     EXPECT_GT(run.load.mask_steps, 20u);

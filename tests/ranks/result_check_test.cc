@@ -13,6 +13,7 @@
 #include <memory>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "ranks/plan_codec.h"
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/constrained_script.h"
@@ -262,6 +263,77 @@ TEST(ResultCheck, LetsThroughWhatCommitTakesAndEveryHonestResult) {
   EXPECT_GT(totals.replayed, 100u);
   EXPECT_GT(totals.held, 1000u);
   EXPECT_GT(totals.masks, 1000u);
+}
+
+// One constrained slot, plan by plan: what it gives, and the forgery that is refused.
+struct ConstrainedStep {
+  const char* name;
+  bool prompt_ends;
+  std::vector<SlotMasks> slot_masks;
+  SlotResult honest, forged;
+  const char* refusal;
+};
+
+const ConstrainedStep kConstrainedSteps[] = {
+    {"held where the prompt ends",
+     true,
+     {{.slot = 0}},
+     {.token_ids = {7}, .first_token = true, .length = 3},
+     {.token_ids = {7, 8}, .first_token = true, .length = 4},
+     ".token_ids size of the step: 1, allowed 0..0"},
+    {"up to the gate",
+     false,
+     {},
+     {.token_ids = {5, 4}, .length = 5, .drafts_verified = 2, .drafts = {9, -1}},
+     {.token_ids = {5, 4, 6}, .length = 6, .drafts_verified = 2},
+     ".token_ids[1]: 4, allowed no gate token before the last token"},
+    {"held behind it",
+     false,
+     {},
+     {.length = 5, .drafts = {9, -1}},
+     {.token_ids = {6}, .length = 6},
+     ".token_ids size of the step: 1, allowed 0..0"},
+    {"as many rows as masks",
+     false,
+     {{.slot = 0, .mask_indices = {0, 0}}},
+     {.token_ids = {6, 8}, .length = 7, .drafts_verified = 1},
+     {.token_ids = {6, 8, 9}, .length = 8, .drafts_verified = 2},
+     ".drafts_verified: 2, allowed 2..1"},
+    {"drafts of the vocabulary",
+     false,
+     {{.slot = 0, .mask_indices = {0}}},
+     {.token_ids = {6}, .length = 8, .drafts = {kVocab - 1}},
+     {.token_ids = {6}, .length = 8, .drafts = {kVocab}},
+     ".drafts[0]: 50, allowed -1..49"},
+    {"one token at least, with masks",
+     false,
+     {{.slot = 0, .mask_indices = {0}}},
+     {.token_ids = {6}, .length = 9},
+     {.length = 8},
+     ".token_ids size of the step: 0, allowed 1..4"},
+};
+
+TEST(ResultCheck, FollowsTheGateOfAConstrainedSlot) {
+  ResultCheck check({.vocab_size = kVocab, .max_batch_size = 4, .max_draft_len = kMaxDraft});
+  uint64_t number = 0;
+  for (const ConstrainedStep& step : kConstrainedSteps) {
+    SCOPED_TRACE(step.name);
+    RankPlan plan{.live_slots = {0}, .slot_masks = step.slot_masks};
+    if (step.prompt_ends) {
+      plan.admissions = {{.slot = 0,
+                          .thinking = {.begin = 3, .end = 4},
+                          .draft_cap = kMaxDraft,
+                          .prompt_len = 3,
+                          .length_limit = 20,
+                          .gate = {.constrained = true, .first = Gate::kThinking}}};
+      plan.prefill_chunks = {{.slot = 0, .token_ids = {1, 1, 1}, .last = true}};
+    }
+    check.Expect(plan, ++number, kMaxDraft);
+    const absl::Status refused = check.Check(EncodeResult({.number = number, .slots = {step.forged}}));
+    EXPECT_EQ(refused.message(), absl::StrCat("result.slots[0]", step.refusal));
+    const absl::Status honest = check.Check(EncodeResult({.number = number, .slots = {step.honest}}));
+    EXPECT_TRUE(honest.ok()) << honest;
+  }
 }
 
 // Field by field: what a message of full use says is what the check reads. A field that it does not read must
