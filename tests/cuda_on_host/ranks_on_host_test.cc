@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "tests/cuda_on_host/nccl_faults.h"
 #include "tests/engine/comm/rank_threads.h"
+#include "tests/engine/constrained_requests.h"
 #include "tests/engine/engine_harness.h"
 #include "tools/synth/synth.h"
 
@@ -93,6 +94,30 @@ TEST(RanksOnHost, TwoRanksGiveTheTokensOfOne) {
         EXPECT_EQ(run.requests[id].logprobs[i].logprob, alone.requests[id].logprobs[i].logprob) << i;
       }
     }
+  }
+}
+
+// Greedy and sampled requests with grammars, behind a thought or from the first token on: masks reach the
+// kernels of captured steps and of eager ones.
+TEST(RanksOnHost, ConstrainedTokensAreTheSame) {
+  const Setting plain = SmallSetting(1, 0, /*graphs=*/false);
+  std::vector<Request> requests = SmallRequests();
+  for (Request& request : requests) request.max_tokens = 12;
+  const RunRecord free_run = RunRequests(SmallModel(), plain, requests);
+  const Constraint constraint = {.kind = Constraint::kRegex, .source = "([a-f]{2,5}[0-9])+"};
+  for (size_t i = 0; i + 1 < requests.size(); ++i) {  // the last one stays free
+    Constrain({.constraint = constraint, .thought_end = i < 2 ? 3 : -1}, free_run.requests[i].token_ids,
+              LetterVocabulary(kVocab), requests[i]);
+  }
+  const RunRecord alone = RunRequests(SmallModel(), plain, requests);
+  for (const bool graphs : {true, false}) {
+    const RunRecord run = RunRequests(SmallModel(), SmallSetting(graphs ? 1 : kRanks, 2, graphs), requests);
+    for (size_t id = 0; id < requests.size(); ++id) {
+      EXPECT_EQ(run.requests[id].token_ids, alone.requests[id].token_ids) << "request " << id << graphs;
+      EXPECT_EQ(FaultOf(requests[id], run.requests[id].token_ids), "") << "request " << id;
+    }
+    EXPECT_GT(run.load.masks, 10u);
+    EXPECT_GT(run.load.held_slots, 2u);
   }
 }
 
