@@ -145,6 +145,7 @@ std::string GenerateReport::Json() const {
       {"accepted_per_position", std::vector<int32_t>(speculation.accepted_per_position().begin(),
                                                      speculation.accepted_per_position().end())},
       {"relaxed_tokens", speculation.relaxed_tokens()},
+      {"drafts_outside_grammar", speculation.drafts_outside_grammar()},
       {"forced", speculation.forced()}};
   json["timing"] = {{"queue_ms", Rounded(timing.queue_ms())},
                     {"ttft_ms", Rounded(timing.ttft_ms())},

@@ -73,6 +73,10 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.acceptance = speculation.acceptance;
   options.draft_policy = speculation.draft_policy;
   options.resume = config.parallel.restart == RestartPolicy::kGroup && config.parallel.resume;
+  if (config.constraints.has_value()) {
+    options.mask_threads = config.constraints->threads;
+    options.max_live_constraints = config.constraints->max_live;
+  }
   options.priority_ageing = std::chrono::seconds(config.server.priority_ageing_s);
   return options;
 }

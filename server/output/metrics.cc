@@ -144,6 +144,11 @@ void Metrics::AddConstraints() {
   constraint_hits_ = AddCounter("foredraft_constraint_cache_lookups_total", {{"result", "hit"}});
   constraint_misses_ = AddCounter("foredraft_constraint_cache_lookups_total", {{"result", "miss"}});
   constraint_bytes_ = AddGauge("foredraft_constraint_cache_bytes");
+  masks_ = AddCounter("foredraft_masks_total");
+  mask_seconds_ = AddCounter("foredraft_mask_seconds_total");
+  steps_for_masks_ = AddCounter("foredraft_steps_for_masks_total");
+  held_slots_ = AddCounter("foredraft_held_slots_total");
+  drafts_outside_grammar_ = AddCounter("foredraft_drafts_outside_grammar_total");
 }
 
 void Metrics::AddEngine() {
@@ -369,6 +374,11 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
   RaiseTo(wasted_steps_, load.wasted_steps);
   RaiseTo(rewound_blocks_, load.rewound_blocks);
   RaiseTo(cut_tokens_, load.cut_drafts);
+  RaiseTo(masks_, load.masks);
+  RaiseTo(mask_seconds_, load.mask_seconds);
+  RaiseTo(steps_for_masks_, load.mask_steps);
+  RaiseTo(held_slots_, load.held_slots);
+  RaiseTo(drafts_outside_grammar_, load.drafts_outside_grammar);
 }
 
 void Metrics::RefreshProcess() const {
