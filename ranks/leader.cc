@@ -21,14 +21,14 @@ namespace {
 
 using std::chrono::steady_clock;
 
-v1::LeaderMessage AbortMessage(const absl::Status& reason) {
-  v1::LeaderMessage message;
+worker::v1::LeaderMessage AbortMessage(const absl::Status& reason) {
+  worker::v1::LeaderMessage message;
   message.set_abort(std::string(reason.message()));
   return message;
 }
 
-v1::LeaderMessage StoreMessage(const std::string& key, const std::string& value) {
-  v1::LeaderMessage message;
+worker::v1::LeaderMessage StoreMessage(const std::string& key, const std::string& value) {
+  worker::v1::LeaderMessage message;
   message.mutable_store_value()->set_key(key);
   message.mutable_store_value()->set_value(value);
   return message;
@@ -45,7 +45,7 @@ constexpr int kStreamsPerConnection = 8;  // a worker needs one, and another whi
 int MostConnections(int max_pending, int rank_count) { return 2 * max_pending + rank_count; }
 
 // Ends a call without reading from it.
-class Refusal final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
+class Refusal final : public grpc::ServerBidiReactor<worker::v1::WorkerMessage, worker::v1::LeaderMessage> {
  public:
   explicit Refusal(const grpc::Status& status) { Finish(status); }
 
@@ -75,10 +75,10 @@ class RemoteExecutor : public Executor {
   const int rank_;
 };
 
-class Leader::Service final : public v1::WorkerService::CallbackService {
+class Leader::Service final : public worker::v1::WorkerService::CallbackService {
  public:
   explicit Service(Leader& leader) : leader_(leader) {}
-  grpc::ServerBidiReactor<v1::WorkerMessage, v1::LeaderMessage>* Work(
+  grpc::ServerBidiReactor<worker::v1::WorkerMessage, worker::v1::LeaderMessage>* Work(
       grpc::CallbackServerContext* context) override {
     if (const auto opening = leader_.OpeningOfCall(*context)) {
       return new LeaderStream(leader_, *context, *opening);
@@ -186,7 +186,7 @@ void Leader::Stop(std::chrono::milliseconds grace) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (members_.life() != Membership::Life::kOpen) return;
   members_.BeginStop();
-  v1::LeaderMessage stop;
+  worker::v1::LeaderMessage stop;
   stop.mutable_stop();
   SendToAll(stop);
   CutStreams(lock, grace);
@@ -227,11 +227,11 @@ void Leader::Changed() {
   changed_.notify_all();
 }
 
-void Leader::SendTo(int rank, v1::LeaderMessage message) {
+void Leader::SendTo(int rank, worker::v1::LeaderMessage message) {
   if (members_.stream(rank) != nullptr) members_.stream(rank)->Send(std::move(message));
 }
 
-void Leader::SendToAll(const v1::LeaderMessage& message) {
+void Leader::SendToAll(const worker::v1::LeaderMessage& message) {
   for (int rank = 0; rank < members_.size(); ++rank) SendTo(rank, message);
 }
 
@@ -239,7 +239,7 @@ void Leader::Run() {
   const auto interval =
       std::min({options_.heartbeat_timeout / 5, options_.join_timeout / 5, std::chrono::milliseconds(1000)});
   std::unique_lock<std::mutex> lock(mutex_);
-  v1::LeaderMessage heartbeat;
+  worker::v1::LeaderMessage heartbeat;
   heartbeat.mutable_heartbeat();
   while (!changed_.wait_for(lock, interval, [this] { return closing_; })) {
     SendToAll(heartbeat);
@@ -312,11 +312,12 @@ void Leader::EndLateJoins() {
   }
 }
 
-absl::Status Leader::Join(LeaderStream* stream, const std::string& peer, const v1::WorkerMessage& message) {
+absl::Status Leader::Join(LeaderStream* stream, const std::string& peer,
+                          const worker::v1::WorkerMessage& message) {
   if (!message.has_join()) {
     return absl::InvalidArgumentError("the first message of a worker must be join");
   }
-  const v1::WorkerJoin& join = message.join();
+  const worker::v1::WorkerJoin& join = message.join();
   RETURN_IF_ERROR(CheckJoin(join));
   if (!SameProof(join.proof(), stream->expected_proof())) {
     LogStranger(peer);
@@ -336,14 +337,14 @@ absl::Status Leader::Join(LeaderStream* stream, const std::string& peer, const v
   pending_.Joined(peer);
   Log(LogLevel::kInfo, "rank %d joined: process %d on %s%s%s", join.rank(), join.pid(), join.host(),
       join.gpu().empty() ? "" : ", ", join.gpu());
-  v1::LeaderMessage welcome;
+  worker::v1::LeaderMessage welcome;
   welcome.mutable_welcome();
   stream->Send(std::move(welcome));
   Changed();
   return absl::OkStatus();
 }
 
-void Leader::Receive(LeaderStream* stream, const v1::WorkerMessage& message) {
+void Leader::Receive(LeaderStream* stream, const worker::v1::WorkerMessage& message) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::optional<int> rank = members_.RankOf(stream);
   if (!rank.has_value()) return;  // a stream of an earlier life
@@ -355,47 +356,47 @@ void Leader::Receive(LeaderStream* stream, const v1::WorkerMessage& message) {
 }
 
 // INVALID_ARGUMENT: the message is not what this rank can have to say now. Nothing has changed then.
-absl::Status Leader::Believe(int rank, const v1::WorkerMessage& message) {
+absl::Status Leader::Believe(int rank, const worker::v1::WorkerMessage& message) {
   WorkerView& view = members_.view(rank);
   switch (message.content_case()) {
-    case v1::WorkerMessage::kResult:
+    case worker::v1::WorkerMessage::kResult:
       RETURN_IF_ERROR(result_checks_[rank].Check(message.result()));
       results_.Push(rank, DecodeResult(message.result()));
       return absl::OkStatus();
-    case v1::WorkerMessage::kLoading:
+    case worker::v1::WorkerMessage::kLoading:
       RETURN_IF_ERROR(CheckLoading(message.loading()));
       view.done_bytes = message.loading().done_bytes();
       view.total_bytes = message.loading().total_bytes();
       Changed();
       return absl::OkStatus();
-    case v1::WorkerMessage::kReady:
+    case worker::v1::WorkerMessage::kReady:
       return BelieveReady(rank, message.ready());
-    case v1::WorkerMessage::kStoreSet:
+    case worker::v1::WorkerMessage::kStoreSet:
       RETURN_IF_ERROR(CheckStoreSet(message.store_set(), store_.bytes()));
       if (!store_.has_room()) return absl::InvalidArgumentError("store_set.key: one too many");
       ShareValue(message.store_set());
       return absl::OkStatus();
-    case v1::WorkerMessage::kStoreGet: {
+    case worker::v1::WorkerMessage::kStoreGet: {
       const std::string& key = message.store_get().key();
       RETURN_IF_ERROR(CheckStoreKey(key));
       if (!store_.has_room()) return absl::InvalidArgumentError("store_get.key: one too many");
       if (const auto value = store_.Get(key, rank)) SendTo(rank, StoreMessage(key, *value));
       return absl::OkStatus();
     }
-    case v1::WorkerMessage::kFailure:
+    case worker::v1::WorkerMessage::kFailure:
       Lose(rank, ShowPeerText(message.failure()));
       return absl::OkStatus();
-    case v1::WorkerMessage::kHeartbeat:
+    case worker::v1::WorkerMessage::kHeartbeat:
       return absl::OkStatus();
-    case v1::WorkerMessage::kJoin:
+    case worker::v1::WorkerMessage::kJoin:
       return absl::InvalidArgumentError("join: a second one");
-    case v1::WorkerMessage::CONTENT_NOT_SET:
+    case worker::v1::WorkerMessage::CONTENT_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError("a message without content");
 }
 
-absl::Status Leader::BelieveReady(int rank, const v1::WorkerReady& ready) {
+absl::Status Leader::BelieveReady(int rank, const worker::v1::WorkerReady& ready) {
   if (members_.view(rank).state != WorkerState::kJoined)
     return absl::InvalidArgumentError("ready: a second one");
   const WorkerView* other = nullptr;
@@ -411,7 +412,7 @@ absl::Status Leader::BelieveReady(int rank, const v1::WorkerReady& ready) {
   return absl::OkStatus();
 }
 
-void Leader::ShareValue(const v1::StoreSet& set) {
+void Leader::ShareValue(const worker::v1::StoreSet& set) {
   for (const int waiting : store_.Set(set.key(), set.value())) {
     SendTo(waiting, StoreMessage(set.key(), set.value()));
   }
@@ -440,7 +441,7 @@ void Leader::StreamGone() {
 }
 
 absl::Status Leader::SendPlan(int rank, const IterationPlan& plan) {
-  v1::LeaderMessage message;
+  worker::v1::LeaderMessage message;
   *message.mutable_plan() = EncodePlan(plan, rank);
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(members_.health());

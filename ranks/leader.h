@@ -40,7 +40,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "foredraft/v1/worker.grpc.pb.h"
+#include "foredraft/worker/v1/worker.grpc.pb.h"
 #include "net/acceptor.h"
 #include "ranks/group_secret.h"
 #include "ranks/identity.h"
@@ -152,8 +152,8 @@ class Leader {
   void LogStranger(const std::string& peer);
 
   // Called by streams. A status from Join that is not ok ends the stream.
-  absl::Status Join(LeaderStream* stream, const std::string& peer, const v1::WorkerMessage& message);
-  void Receive(LeaderStream* stream, const v1::WorkerMessage& message);
+  absl::Status Join(LeaderStream* stream, const std::string& peer, const worker::v1::WorkerMessage& message);
+  void Receive(LeaderStream* stream, const worker::v1::WorkerMessage& message);
   void StreamBroke(LeaderStream* stream);
   void StreamOpened(LeaderStream* stream);
   void StreamGone();
@@ -163,11 +163,11 @@ class Leader {
   absl::StatusOr<RankResult> TakeResult(int rank);
 
   // Callers hold mutex_.
-  void SendTo(int rank, v1::LeaderMessage message);  // does nothing if the rank is absent
-  void SendToAll(const v1::LeaderMessage& message);
-  absl::Status Believe(int rank, const v1::WorkerMessage& message);
-  absl::Status BelieveReady(int rank, const v1::WorkerReady& ready);
-  void ShareValue(const v1::StoreSet& set);
+  void SendTo(int rank, worker::v1::LeaderMessage message);  // does nothing if the rank is absent
+  void SendToAll(const worker::v1::LeaderMessage& message);
+  absl::Status Believe(int rank, const worker::v1::WorkerMessage& message);
+  absl::Status BelieveReady(int rank, const worker::v1::WorkerReady& ready);
+  void ShareValue(const worker::v1::StoreSet& set);
   void EndLateJoins();
   void Lose(int rank, const std::string& reason);
   void EndLife(const absl::Status& reason);

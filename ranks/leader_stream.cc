@@ -7,8 +7,8 @@ namespace foredraft {
 
 LeaderStream::LeaderStream(Leader& leader, grpc::CallbackServerContext& context, const Opening& opening)
     : leader_(leader), context_(context) {
-  v1::LeaderMessage message;
-  v1::WorkerChallenge& challenge = *message.mutable_challenge();
+  worker::v1::LeaderMessage message;
+  worker::v1::WorkerChallenge& challenge = *message.mutable_challenge();
   if (!opening.secret.empty()) {
     const std::string nonce = MakeNonce();
     challenge.set_nonce(nonce);
@@ -69,12 +69,12 @@ void LeaderStream::OnDone() {
   leader.StreamGone();
 }
 
-void LeaderStream::Start(Outbox<v1::LeaderMessage>::Next next) {
+void LeaderStream::Start(Outbox<worker::v1::LeaderMessage>::Next next) {
   switch (next) {
-    case Outbox<v1::LeaderMessage>::Next::kWrite:
+    case Outbox<worker::v1::LeaderMessage>::Next::kWrite:
       StartWrite(&outbox_.current());
       break;
-    case Outbox<v1::LeaderMessage>::Next::kEnd: {
+    case Outbox<worker::v1::LeaderMessage>::Next::kEnd: {
       grpc::Status status;
       {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -83,7 +83,7 @@ void LeaderStream::Start(Outbox<v1::LeaderMessage>::Next next) {
       Finish(status);
       break;
     }
-    case Outbox<v1::LeaderMessage>::Next::kNothing:
+    case Outbox<worker::v1::LeaderMessage>::Next::kNothing:
       break;
   }
 }

@@ -12,7 +12,8 @@
 
 namespace foredraft {
 
-class LeaderStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
+class LeaderStream final
+    : public grpc::ServerBidiReactor<worker::v1::WorkerMessage, worker::v1::LeaderMessage> {
  public:
   // Sends the challenge that answers `opening`.
   LeaderStream(Leader& leader, grpc::CallbackServerContext& context, const Opening& opening);
@@ -21,7 +22,7 @@ class LeaderStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1:
   const std::string& expected_proof() const { return expected_proof_; }
 
   // Any thread, while the leader counts the stream as open (StreamOpened to StreamGone).
-  void Send(v1::LeaderMessage message) { Start(outbox_.Push(std::move(message))); }
+  void Send(worker::v1::LeaderMessage message) { Start(outbox_.Push(std::move(message))); }
   void End(const absl::Status& status);  // after the messages sent so far; the first status is the stream's
   void Cut();                            // at once, also if the peer is unreachable
 
@@ -30,14 +31,14 @@ class LeaderStream final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1:
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
-  void Start(Outbox<v1::LeaderMessage>::Next next);
+  void Start(Outbox<worker::v1::LeaderMessage>::Next next);
 
   Leader& leader_;
   grpc::CallbackServerContext& context_;
   std::string expected_proof_;
-  v1::WorkerMessage incoming_;
-  bool joined_ = false;               // only reads use it
-  Outbox<v1::LeaderMessage> outbox_;  // own lock
+  worker::v1::WorkerMessage incoming_;
+  bool joined_ = false;                       // only reads use it
+  Outbox<worker::v1::LeaderMessage> outbox_;  // own lock
 
   std::mutex mutex_;
   grpc::Status end_status_;  // guarded by mutex_

@@ -26,7 +26,7 @@ bool Membership::End(const absl::Status& reason) {
   return true;
 }
 
-absl::Status Membership::Join(const v1::WorkerJoin& join, LeaderStream* stream, TimePoint now) {
+absl::Status Membership::Join(const worker::v1::WorkerJoin& join, LeaderStream* stream, TimePoint now) {
   const int rank = join.rank();
   if (rank < 0 || rank >= size()) {
     return absl::FailedPreconditionError(absl::StrFormat("rank: %d, allowed 0..%d", rank, size() - 1));
@@ -59,7 +59,7 @@ absl::Status Membership::Join(const v1::WorkerJoin& join, LeaderStream* stream, 
 }
 
 // Two ranks on one GPU would halve its memory and its speed, and NCCL refuses them.
-absl::Status Membership::CheckOwnGpu(const v1::WorkerJoin& join) const {
+absl::Status Membership::CheckOwnGpu(const worker::v1::WorkerJoin& join) const {
   for (int rank = 0; rank < size() && !join.gpu().empty(); ++rank) {
     const Member& other = members_[rank];
     if (rank == join.rank() || other.stream == nullptr || other.view.gpu != join.gpu()) continue;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "foredraft/v1/worker.pb.h"
+#include "foredraft/worker/v1/worker.pb.h"
 #include "ranks/identity.h"
 
 namespace foredraft {
@@ -61,7 +61,7 @@ class Membership {
   // Gives the rank to `stream`. FAILED_PRECONDITION: this worker does not belong to the group, or has the GPU
   // of another rank; the text names what differs, or who has it. UNAVAILABLE: not now, the worker may dial
   // again.
-  absl::Status Join(const v1::WorkerJoin& join, LeaderStream* stream, TimePoint now);
+  absl::Status Join(const worker::v1::WorkerJoin& join, LeaderStream* stream, TimePoint now);
   // The rank's stream is gone. Its view stays until the next life.
   void Leave(int rank) { members_[rank].stream = nullptr; }
   void Heard(int rank, TimePoint now) { members_[rank].last_heard = now; }
@@ -79,7 +79,7 @@ class Membership {
   std::vector<WorkerView> views() const;
 
  private:
-  absl::Status CheckOwnGpu(const v1::WorkerJoin& join) const;
+  absl::Status CheckOwnGpu(const worker::v1::WorkerJoin& join) const;
 
   struct Member {
     LeaderStream* stream = nullptr;

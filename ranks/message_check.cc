@@ -44,7 +44,7 @@ int64_t LargestMessage(const RankLimits& limits) {
   return std::max<int64_t>(result, 2 * kLargestValue);
 }
 
-absl::Status CheckJoin(const v1::WorkerJoin& join) {
+absl::Status CheckJoin(const worker::v1::WorkerJoin& join) {
   const size_t bytes = join.ByteSizeLong();
   if (bytes > kLargestJoin) {
     return RefuseField("join", static_cast<int64_t>(bytes), absl::StrCat("0..", kLargestJoin, " bytes"));
@@ -55,12 +55,13 @@ absl::Status CheckJoin(const v1::WorkerJoin& join) {
                CheckText("join.gpu", join.gpu()));
 }
 
-absl::Status CheckLoading(const v1::WorkerLoading& loading) {
+absl::Status CheckLoading(const worker::v1::WorkerLoading& loading) {
   return First(CheckRange("loading.total_bytes", loading.total_bytes(), 0, kMostWeightBytes),
                CheckRange("loading.done_bytes", loading.done_bytes(), 0, loading.total_bytes()));
 }
 
-absl::Status CheckReady(const v1::WorkerReady& ready, const RankLimits& limits, const WorkerView* other) {
+absl::Status CheckReady(const worker::v1::WorkerReady& ready, const RankLimits& limits,
+                        const WorkerView* other) {
   if (other != nullptr) {
     return First(CheckEqual("ready.block_count", ready.block_count(), other->block_count),
                  CheckEqual("ready.graph_count", ready.graph_count(), other->graph_count));
@@ -73,7 +74,7 @@ absl::Status CheckReady(const v1::WorkerReady& ready, const RankLimits& limits, 
 
 absl::Status CheckStoreKey(absl::string_view key) { return CheckText("store.key", key); }
 
-absl::Status CheckStoreSet(const v1::StoreSet& set, int64_t stored_bytes) {
+absl::Status CheckStoreSet(const worker::v1::StoreSet& set, int64_t stored_bytes) {
   const int64_t bytes = static_cast<int64_t>(set.value().size());
   return First(CheckStoreKey(set.key()), CheckRange("store_set.value bytes", bytes, 0, kLargestValue),
                CheckRange("bytes of all values", stored_bytes + bytes, 0, kMostStoredBytes));

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "foredraft/v1/worker.pb.h"
+#include "foredraft/worker/v1/worker.pb.h"
 #include "ranks/membership.h"
 
 namespace foredraft {
@@ -28,13 +28,14 @@ struct RankLimits {
 int64_t LargestMessage(const RankLimits& limits);
 
 // Sizes only: whether the worker belongs to the group is Membership's to say.
-absl::Status CheckJoin(const v1::WorkerJoin& join);
-absl::Status CheckLoading(const v1::WorkerLoading& loading);
+absl::Status CheckJoin(const worker::v1::WorkerJoin& join);
+absl::Status CheckLoading(const worker::v1::WorkerLoading& loading);
 // `other`: a rank that is ready already, or null. All ranks have caches and graphs alike.
-absl::Status CheckReady(const v1::WorkerReady& ready, const RankLimits& limits, const WorkerView* other);
+absl::Status CheckReady(const worker::v1::WorkerReady& ready, const RankLimits& limits,
+                        const WorkerView* other);
 absl::Status CheckStoreKey(absl::string_view key);
 // `stored_bytes`: of the values that the group has.
-absl::Status CheckStoreSet(const v1::StoreSet& set, int64_t stored_bytes);
+absl::Status CheckStoreSet(const worker::v1::StoreSet& set, int64_t stored_bytes);
 
 // Text from a worker as part of a log line: cut after 256 bytes, control characters as '?'.
 std::string ShowPeerText(absl::string_view text);

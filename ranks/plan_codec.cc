@@ -41,34 +41,34 @@ concept Is = std::same_as<std::remove_const_t<Message>, T>;
 
 // Each Visit lists the fields of one struct once, for both directions.
 struct Codec {
-  template <class Value, Is<v1::PlanAcceptance> Message>
+  template <class Value, Is<worker::v1::PlanAcceptance> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(relaxed_topk);
     FIELD(relaxed_delta);
     FIELD(forced_length);
   }
 
-  template <class Value, Is<v1::PlanCalibration> Message>
+  template <class Value, Is<worker::v1::PlanCalibration> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slope);
     FIELD(offset);
   }
 
-  template <class Value, Is<v1::PlanGroupBlocks> Message>
+  template <class Value, Is<worker::v1::PlanGroupBlocks> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(group);
     FIELD(first_index);
     FIELD(block_ids);
   }
 
-  template <class Value, Is<v1::PlanSwap> Message>
+  template <class Value, Is<worker::v1::PlanSwap> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(image_id);
     FIELD(slot);
     FIELD(blocks);
   }
 
-  template <class Value, Is<v1::PlanSampling> Message>
+  template <class Value, Is<worker::v1::PlanSampling> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(temperature);
     FIELD(top_p);
@@ -82,19 +82,19 @@ struct Codec {
     FIELD(logit_bias);
   }
 
-  template <class Value, Is<v1::PlanTokenBias> Message>
+  template <class Value, Is<worker::v1::PlanTokenBias> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(token_id);
     FIELD(bias);
   }
 
-  template <class Value, Is<v1::PlanThinking> Message>
+  template <class Value, Is<worker::v1::PlanThinking> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(begin);
     FIELD(end);
   }
 
-  template <class Value, Is<v1::PlanGate> Message>
+  template <class Value, Is<worker::v1::PlanGate> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(constrained);
     FIELD(first);
@@ -102,20 +102,20 @@ struct Codec {
     FIELD(trigger_ids);
   }
 
-  template <class Value, Is<v1::PlanSlotMasks> Message>
+  template <class Value, Is<worker::v1::PlanSlotMasks> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
     FIELD(mask_indices);
   }
 
-  template <class Value, Is<v1::PlanFirstMask> Message>
+  template <class Value, Is<worker::v1::PlanFirstMask> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
     FIELD(mask_index);
   }
 
   // Most masks allow few tokens, whose distances are small numbers.
-  static void Visit(const std::shared_ptr<const TokenMask>& mask, v1::PlanMask& message) {
+  static void Visit(const std::shared_ptr<const TokenMask>& mask, worker::v1::PlanMask& message) {
     message.set_vocab_size(mask->vocab_size);
     message.set_count(mask->count);
     Encode(mask->words, *message.mutable_words());
@@ -125,7 +125,7 @@ struct Codec {
       last = static_cast<uint32_t>(id);
     }
   }
-  static void Visit(std::shared_ptr<const TokenMask>& mask, const v1::PlanMask& message) {
+  static void Visit(std::shared_ptr<const TokenMask>& mask, const worker::v1::PlanMask& message) {
     TokenMask value;
     value.vocab_size = message.vocab_size();
     value.count = message.count();
@@ -138,7 +138,7 @@ struct Codec {
     mask = std::make_shared<const TokenMask>(std::move(value));
   }
 
-  template <class Value, Is<v1::PlanAdmission> Message>
+  template <class Value, Is<worker::v1::PlanAdmission> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
     FIELD(sampling);
@@ -156,7 +156,7 @@ struct Codec {
     FIELD(gate);
   }
 
-  template <class Value, Is<v1::PlanTableDelta> Message>
+  template <class Value, Is<worker::v1::PlanTableDelta> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
     FIELD(group);
@@ -164,7 +164,7 @@ struct Codec {
     FIELD(block_ids);
   }
 
-  template <class Value, Is<v1::PlanChunk> Message>
+  template <class Value, Is<worker::v1::PlanChunk> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
     FIELD(first_position);
@@ -172,14 +172,14 @@ struct Codec {
     FIELD(last);
   }
 
-  template <class Value, Is<v1::PlanGivenTokens> Message>
+  template <class Value, Is<worker::v1::PlanGivenTokens> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
     FIELD(token_ids);
   }
 
   // The fields of an IterationPlan, except `ranks`.
-  template <class Value, Is<v1::WorkerPlan> Message>
+  template <class Value, Is<worker::v1::WorkerPlan> Message>
   static void VisitGroup(Value& value, Message& message) {
     FIELD(number);
     FIELD(draft_len);
@@ -192,7 +192,7 @@ struct Codec {
   }
 
   // The fields of a RankPlan.
-  template <class Value, Is<v1::WorkerPlan> Message>
+  template <class Value, Is<worker::v1::WorkerPlan> Message>
   static void VisitRank(Value& value, Message& message) {
     FIELD(releases);
     FIELD(dropped_images);
@@ -208,7 +208,7 @@ struct Codec {
     FIELD(first_masks);
   }
 
-  template <class Value, Is<v1::ResultLogprob> Message>
+  template <class Value, Is<worker::v1::ResultLogprob> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(token_id);
     FIELD(logprob);
@@ -216,7 +216,7 @@ struct Codec {
     COLUMN(top, logprob, top_logprobs);
   }
 
-  template <class Value, Is<v1::ResultSlot> Message>
+  template <class Value, Is<worker::v1::ResultSlot> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
     FIELD(token_ids);
@@ -231,7 +231,7 @@ struct Codec {
     FIELD(drafts);
   }
 
-  template <class Value, Is<v1::WorkerResult> Message>
+  template <class Value, Is<worker::v1::WorkerResult> Message>
   static void Visit(Value& value, Message& message) {
     FIELD(number);
     FIELD(slots);
@@ -283,14 +283,14 @@ struct Codec {
 
 }  // namespace
 
-v1::WorkerPlan EncodePlan(const IterationPlan& plan, int rank) {
-  v1::WorkerPlan message;
+worker::v1::WorkerPlan EncodePlan(const IterationPlan& plan, int rank) {
+  worker::v1::WorkerPlan message;
   Codec::VisitGroup(plan, message);
   Codec::VisitRank(plan.ranks[rank], message);
   return message;
 }
 
-IterationPlan DecodePlan(const v1::WorkerPlan& message, int rank) {
+IterationPlan DecodePlan(const worker::v1::WorkerPlan& message, int rank) {
   IterationPlan plan;
   Codec::VisitGroup(plan, message);
   plan.ranks.resize(std::max(plan.prefill_rows.size(), static_cast<size_t>(rank) + 1));
@@ -298,13 +298,13 @@ IterationPlan DecodePlan(const v1::WorkerPlan& message, int rank) {
   return plan;
 }
 
-v1::WorkerResult EncodeResult(const RankResult& result) {
-  v1::WorkerResult message;
+worker::v1::WorkerResult EncodeResult(const RankResult& result) {
+  worker::v1::WorkerResult message;
   Codec::Visit(result, message);
   return message;
 }
 
-RankResult DecodeResult(const v1::WorkerResult& message) {
+RankResult DecodeResult(const worker::v1::WorkerResult& message) {
   RankResult result;
   Codec::Visit(result, message);
   return result;

@@ -29,14 +29,14 @@ void ForEach(BoundedQueue<T>& queue, const Action& action) {
 
 }  // namespace
 
-void RunPlans(BoundedQueue<v1::WorkerPlan>& plans, int rank, Executor& executor,
+void RunPlans(BoundedQueue<worker::v1::WorkerPlan>& plans, int rank, Executor& executor,
               const std::function<void(absl::StatusOr<RankResult> result)>& done) {
   // A failed launch is queued like the others, so the results of the launches before it are sent first.
   // Nothing is launched after a failure, so there is at most one, behind the plans in flight.
   BoundedQueue<absl::Status> launched(kMaxPlansInFlight + 1);
   std::thread launcher([&] {
     bool failed = false;
-    ForEach(plans, [&](const v1::WorkerPlan& plan) {
+    ForEach(plans, [&](const worker::v1::WorkerPlan& plan) {
       if (failed) return;
       const absl::Status status = executor.Launch(DecodePlan(plan, rank));
       failed = !status.ok();

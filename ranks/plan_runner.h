@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bounded_queue.h"
-#include "foredraft/v1/worker.pb.h"
+#include "foredraft/worker/v1/worker.pb.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
@@ -16,7 +16,7 @@ namespace foredraft {
 // Carries out the plans of `rank` until `plans` is closed and drained. `done` gets each plan's result, or the
 // error of its launch or its collection. Launch runs on a thread of its own (`launcher`), Collect and `done`
 // on the caller's.
-void RunPlans(BoundedQueue<v1::WorkerPlan>& plans, int rank, Executor& executor,
+void RunPlans(BoundedQueue<worker::v1::WorkerPlan>& plans, int rank, Executor& executor,
               const std::function<void(absl::StatusOr<RankResult> result)>& done);
 
 }  // namespace foredraft

@@ -83,7 +83,7 @@ void ResultCheck::MoveSequences(const RankPlan& plan) {
 
 // ---- the results ----
 
-absl::Status ResultCheck::Check(const v1::WorkerResult& result) {
+absl::Status ResultCheck::Check(const worker::v1::WorkerResult& result) {
   if (expected_.empty()) return RefuseField("result.number", result.number(), "no result: no plan is open");
   const Expected& expected = expected_.front();
   if (result.number() != expected.number) {
@@ -98,7 +98,7 @@ absl::Status ResultCheck::Check(const v1::WorkerResult& result) {
         Within("result.slots", i, CheckSlot(result.slots(i), expected.live[i], expected.draft_len)));
   }
   for (int i = 0; i < slot_count; ++i) {
-    const v1::ResultSlot& slot = result.slots(i);
+    const worker::v1::ResultSlot& slot = result.slots(i);
     Sequence& sequence = *expected.live[i].sequence;
     sequence.length = slot.length();
     sequence.finished = slot.finished();
@@ -111,7 +111,7 @@ absl::Status ResultCheck::Check(const v1::WorkerResult& result) {
   return absl::OkStatus();
 }
 
-bool ResultCheck::LiveSlot::is_held(const v1::ResultSlot& slot) const {
+bool ResultCheck::LiveSlot::is_held(const worker::v1::ResultSlot& slot) const {
   const SlotAdmission& admission = sequence->admission;
   if (!admission.gate.constrained || !given_tokens.empty() || mask_count > 0) return false;
   Gate gate = sequence->gate;
@@ -121,7 +121,7 @@ bool ResultCheck::LiveSlot::is_held(const v1::ResultSlot& slot) const {
   return mask_count == 0 || gate == Gate::kBehind;
 }
 
-absl::Status ResultCheck::CheckSlot(const v1::ResultSlot& slot, const LiveSlot& live,
+absl::Status ResultCheck::CheckSlot(const worker::v1::ResultSlot& slot, const LiveSlot& live,
                                     int32_t draft_len) const {
   const Sequence& sequence = *live.sequence;
   RETURN_IF_ERROR(CheckEqual(".slot", slot.slot(), live.slot));
@@ -139,7 +139,7 @@ absl::Status ResultCheck::CheckSlot(const v1::ResultSlot& slot, const LiveSlot& 
   return CheckLogprobs(slot, sequence);
 }
 
-absl::Status ResultCheck::CheckTokens(const v1::ResultSlot& slot, const LiveSlot& live,
+absl::Status ResultCheck::CheckTokens(const worker::v1::ResultSlot& slot, const LiveSlot& live,
                                       int32_t step_tokens) const {
   const Sequence& sequence = *live.sequence;
   if (sequence.finished) {
@@ -164,7 +164,7 @@ absl::Status ResultCheck::CheckTokens(const v1::ResultSlot& slot, const LiveSlot
   return absl::OkStatus();
 }
 
-absl::Status ResultCheck::CheckEnd(const v1::ResultSlot& slot, const LiveSlot& live) const {
+absl::Status ResultCheck::CheckEnd(const worker::v1::ResultSlot& slot, const LiveSlot& live) const {
   const SlotAdmission& admission = live.sequence->admission;
   if (slot.length() > admission.length_limit) {
     return RefuseField(".length", slot.length(), absl::StrCat("0..", admission.length_limit));
@@ -176,8 +176,8 @@ absl::Status ResultCheck::CheckEnd(const v1::ResultSlot& slot, const LiveSlot& l
   return CheckEqual(".finished", slot.finished(), ends);
 }
 
-absl::Status ResultCheck::CheckCounts(const v1::ResultSlot& slot, const LiveSlot& live, int32_t draft_len,
-                                      int32_t step_tokens) const {
+absl::Status ResultCheck::CheckCounts(const worker::v1::ResultSlot& slot, const LiveSlot& live,
+                                      int32_t draft_len, int32_t step_tokens) const {
   const bool given = !live.given_tokens.empty();
   // A slot that goes on has tokens: one, or all that it was given.
   const bool held = live.is_held(slot);
@@ -195,7 +195,7 @@ absl::Status ResultCheck::CheckCounts(const v1::ResultSlot& slot, const LiveSlot
 }
 
 // A step of a constrained slot ends with the token that takes it behind its gate.
-absl::Status ResultCheck::CheckGate(const v1::ResultSlot& slot, const LiveSlot& live,
+absl::Status ResultCheck::CheckGate(const worker::v1::ResultSlot& slot, const LiveSlot& live,
                                     int32_t step_tokens) const {
   const SlotAdmission& admission = live.sequence->admission;
   Gate gate = live.sequence->gate;
@@ -209,7 +209,7 @@ absl::Status ResultCheck::CheckGate(const v1::ResultSlot& slot, const LiveSlot& 
   return absl::OkStatus();
 }
 
-absl::Status ResultCheck::CheckDrafts(const v1::ResultSlot& slot, const LiveSlot& live) const {
+absl::Status ResultCheck::CheckDrafts(const worker::v1::ResultSlot& slot, const LiveSlot& live) const {
   const bool has = live.sequence->admission.gate.constrained && !slot.finished();
   RETURN_IF_ERROR(CheckRange(".drafts size", slot.drafts_size(), 0, has ? limits_.max_draft_len : 0));
   for (int i = 0; i < slot.drafts_size(); ++i) {
@@ -221,7 +221,7 @@ absl::Status ResultCheck::CheckDrafts(const v1::ResultSlot& slot, const LiveSlot
 }
 
 // None, or one for each draft of the next step.
-absl::Status ResultCheck::CheckConfidences(const v1::ResultSlot& slot, int32_t draft_len) const {
+absl::Status ResultCheck::CheckConfidences(const worker::v1::ResultSlot& slot, int32_t draft_len) const {
   if (slot.confidences_size() == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckEqual(".confidences size", slot.confidences_size(), slot.finished() ? 0 : draft_len));
   for (int i = 0; i < slot.confidences_size(); ++i) {
@@ -233,12 +233,12 @@ absl::Status ResultCheck::CheckConfidences(const v1::ResultSlot& slot, int32_t d
   return absl::OkStatus();
 }
 
-absl::Status ResultCheck::CheckLogprobs(const v1::ResultSlot& slot, const Sequence& sequence) const {
+absl::Status ResultCheck::CheckLogprobs(const worker::v1::ResultSlot& slot, const Sequence& sequence) const {
   const int32_t wanted = sequence.admission.logprob_count;
   RETURN_IF_ERROR(CheckEqual(".logprobs size", slot.logprobs_size(), wanted < 0 ? 0 : slot.token_ids_size()));
   const int32_t top = std::min({std::max(wanted, 0), kMostTopLogprobs, limits_.vocab_size});
   for (int i = 0; i < slot.logprobs_size(); ++i) {
-    const v1::ResultLogprob& token = slot.logprobs(i);
+    const worker::v1::ResultLogprob& token = slot.logprobs(i);
     const auto check = [&]() -> absl::Status {
       const int64_t last_id = int64_t{limits_.vocab_size} - 1;
       RETURN_IF_ERROR(CheckRange(".token_id", token.token_id(), 0, last_id));

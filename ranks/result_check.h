@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "foredraft/v1/worker.pb.h"
+#include "foredraft/worker/v1/worker.pb.h"
 #include "ranks/message_check.h"
 #include "scheduler/plan.h"
 
@@ -31,7 +31,7 @@ class ResultCheck {
 
   // Whether `result` answers the oldest plan without a result, which is then answered. INVALID_ARGUMENT names
   // the field, its value and what is allowed; the rank must not be believed any more.
-  absl::Status Check(const v1::WorkerResult& result);
+  absl::Status Check(const worker::v1::WorkerResult& result);
 
  private:
   // A sequence from its admission to its release, wherever it lives. Shared between the slots as of the last
@@ -50,7 +50,7 @@ class ResultCheck {
     int32_t mask_count = -1;            // rows with a mask; 0: it is held; -1: the plan does not say
 
     // Whether the step leaves it as it is: it is constrained, and has no masks behind its gate.
-    bool is_held(const v1::ResultSlot& slot) const;
+    bool is_held(const worker::v1::ResultSlot& slot) const;
   };
   struct Expected {
     uint64_t number = 0;
@@ -59,15 +59,16 @@ class ResultCheck {
   };
 
   void MoveSequences(const RankPlan& plan);
-  absl::Status CheckSlot(const v1::ResultSlot& slot, const LiveSlot& live, int32_t draft_len) const;
-  absl::Status CheckTokens(const v1::ResultSlot& slot, const LiveSlot& live, int32_t step_tokens) const;
-  absl::Status CheckCounts(const v1::ResultSlot& slot, const LiveSlot& live, int32_t draft_len,
+  absl::Status CheckSlot(const worker::v1::ResultSlot& slot, const LiveSlot& live, int32_t draft_len) const;
+  absl::Status CheckTokens(const worker::v1::ResultSlot& slot, const LiveSlot& live,
                            int32_t step_tokens) const;
-  absl::Status CheckGate(const v1::ResultSlot& slot, const LiveSlot& live, int32_t step_tokens) const;
-  absl::Status CheckDrafts(const v1::ResultSlot& slot, const LiveSlot& live) const;
-  absl::Status CheckConfidences(const v1::ResultSlot& slot, int32_t draft_len) const;
-  absl::Status CheckEnd(const v1::ResultSlot& slot, const LiveSlot& live) const;
-  absl::Status CheckLogprobs(const v1::ResultSlot& slot, const Sequence& sequence) const;
+  absl::Status CheckCounts(const worker::v1::ResultSlot& slot, const LiveSlot& live, int32_t draft_len,
+                           int32_t step_tokens) const;
+  absl::Status CheckGate(const worker::v1::ResultSlot& slot, const LiveSlot& live, int32_t step_tokens) const;
+  absl::Status CheckDrafts(const worker::v1::ResultSlot& slot, const LiveSlot& live) const;
+  absl::Status CheckConfidences(const worker::v1::ResultSlot& slot, int32_t draft_len) const;
+  absl::Status CheckEnd(const worker::v1::ResultSlot& slot, const LiveSlot& live) const;
+  absl::Status CheckLogprobs(const worker::v1::ResultSlot& slot, const Sequence& sequence) const;
 
   const RankLimits limits_;
   std::map<int32_t, std::shared_ptr<Sequence>> slots_;

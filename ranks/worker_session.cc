@@ -22,36 +22,37 @@
 namespace foredraft {
 
 struct WorkerStreamCallbacks {
-  std::function<void(v1::LeaderMessage message, WorkerStream& stream)> received;
+  std::function<void(worker::v1::LeaderMessage message, WorkerStream& stream)> received;
   std::function<void(const grpc::Status& status)> gone;  // the last callback
 };
 
 // The worker's end of its stream to the leader: one call of WorkerService.Work. It delivers messages and the
 // stream's end to the session, which decides what they mean, and may destroy it only after `gone`. Threads:
 // gRPC's own call On* and the callbacks, one message at a time. No call waits.
-class WorkerStream final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::LeaderMessage> {
+class WorkerStream final
+    : public grpc::ClientBidiReactor<worker::v1::WorkerMessage, worker::v1::LeaderMessage> {
  public:
   // Starts the call. authorization: of its metadata; empty: none.
-  WorkerStream(v1::WorkerService::Stub& stub, const std::string& authorization,
+  WorkerStream(worker::v1::WorkerService::Stub& stub, const std::string& authorization,
                WorkerStreamCallbacks callbacks);
 
   // Any thread, before `gone`.
-  void Send(v1::WorkerMessage message) { Start(outbox_.Push(std::move(message))); }
+  void Send(worker::v1::WorkerMessage message) { Start(outbox_.Push(std::move(message))); }
   void Cut();  // at once, also if the peer is unreachable; `gone` follows
 
  private:
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override { Start(outbox_.Written(ok)); }
   void OnDone(const grpc::Status& status) override;
-  void Start(Outbox<v1::WorkerMessage>::Next next);
+  void Start(Outbox<worker::v1::WorkerMessage>::Next next);
 
   const WorkerStreamCallbacks callbacks_;
   grpc::ClientContext context_;
-  v1::LeaderMessage incoming_;
-  Outbox<v1::WorkerMessage> outbox_;  // own lock
+  worker::v1::LeaderMessage incoming_;
+  Outbox<worker::v1::WorkerMessage> outbox_;  // own lock
 };
 
-WorkerStream::WorkerStream(v1::WorkerService::Stub& stub, const std::string& authorization,
+WorkerStream::WorkerStream(worker::v1::WorkerService::Stub& stub, const std::string& authorization,
                            WorkerStreamCallbacks callbacks)
     : callbacks_(std::move(callbacks)) {
   if (!authorization.empty()) context_.AddMetadata("authorization", authorization);
@@ -79,16 +80,16 @@ void WorkerStream::OnDone(const grpc::Status& status) {
   gone(status);
 }
 
-void WorkerStream::Start(Outbox<v1::WorkerMessage>::Next next) {
+void WorkerStream::Start(Outbox<worker::v1::WorkerMessage>::Next next) {
   switch (next) {
-    case Outbox<v1::WorkerMessage>::Next::kWrite:
+    case Outbox<worker::v1::WorkerMessage>::Next::kWrite:
       StartWrite(&outbox_.current());
       break;
-    case Outbox<v1::WorkerMessage>::Next::kEnd:
+    case Outbox<worker::v1::WorkerMessage>::Next::kEnd:
       StartWritesDone();
       RemoveHold();
       break;
-    case Outbox<v1::WorkerMessage>::Next::kNothing:
+    case Outbox<worker::v1::WorkerMessage>::Next::kNothing:
       break;
   }
 }
@@ -150,7 +151,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Join(const WorkerO
 WorkerSession::WorkerSession(const WorkerOptions& options)
     : options_(options),
       channel_(OpenChannel(options)),
-      stub_(v1::WorkerService::NewStub(channel_)),
+      stub_(worker::v1::WorkerService::NewStub(channel_)),
       plans_(kMaxPlansInFlight) {}
 
 WorkerSession::~WorkerSession() {
@@ -171,9 +172,9 @@ void WorkerSession::CutStream() {
   changed_.wait(lock, [this] { return stream_gone_; });  // gRPC calls OnDone after a cancel
 }
 
-v1::WorkerMessage WorkerSession::JoinMessage() const {
-  v1::WorkerMessage message;
-  v1::WorkerJoin* join = message.mutable_join();
+worker::v1::WorkerMessage WorkerSession::JoinMessage() const {
+  worker::v1::WorkerMessage message;
+  worker::v1::WorkerJoin* join = message.mutable_join();
   join->set_rank(options_.rank);
   join->set_version(options_.identity.version);
   join->set_model_hash(options_.identity.model_hash);
@@ -218,7 +219,7 @@ absl::Status WorkerSession::DialOnce() {
   lock.unlock();
   auto stream = std::make_unique<WorkerStream>(
       *stub_, authorization,
-      WorkerStreamCallbacks{.received = [this](v1::LeaderMessage message,
+      WorkerStreamCallbacks{.received = [this](worker::v1::LeaderMessage message,
                                                WorkerStream& from) { Receive(std::move(message), from); },
                             .gone = [this](const grpc::Status& status) { StreamGone(status); }});
   lock.lock();
@@ -244,8 +245,8 @@ absl::Status WorkerSession::DialOnce() {
 // ---- what the stream delivers ----
 
 // Until the leader has proved itself, nothing but its challenge counts.
-void WorkerSession::AnswerChallenge(const v1::WorkerChallenge& challenge, WorkerStream& stream) {
-  v1::WorkerMessage join = JoinMessage();
+void WorkerSession::AnswerChallenge(const worker::v1::WorkerChallenge& challenge, WorkerStream& stream) {
+  worker::v1::WorkerMessage join = JoinMessage();
   if (!options_.secret.empty()) {
     impostor_ =
         !SameProof(challenge.proof(), ProofOf(GroupEnd::kLeader, options_.secret, nonce_, challenge.nonce()));
@@ -256,7 +257,7 @@ void WorkerSession::AnswerChallenge(const v1::WorkerChallenge& challenge, Worker
   stream.Send(std::move(join));
 }
 
-void WorkerSession::Receive(v1::LeaderMessage message, WorkerStream& stream) {
+void WorkerSession::Receive(worker::v1::LeaderMessage message, WorkerStream& stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   last_heard_ = steady_clock::now();
   if (impostor_) return;
@@ -270,26 +271,26 @@ void WorkerSession::Receive(v1::LeaderMessage message, WorkerStream& stream) {
     return;
   }
   switch (message.content_case()) {
-    case v1::LeaderMessage::kWelcome:
+    case worker::v1::LeaderMessage::kWelcome:
       if (stage_ == Stage::kProven) stage_ = Stage::kJoined;
       break;
-    case v1::LeaderMessage::kStoreValue:
+    case worker::v1::LeaderMessage::kStoreValue:
       store_[message.store_value().key()] = message.store_value().value();
       break;
-    case v1::LeaderMessage::kPlan:
+    case worker::v1::LeaderMessage::kPlan:
       if (!plans_.TryPush(std::move(*message.mutable_plan())) && !plans_.closed()) {
         EndWith(absl::InvalidArgumentError("the leader sent a plan too many"));
       }
       break;
-    case v1::LeaderMessage::kStop:
+    case worker::v1::LeaderMessage::kStop:
       EndWith(absl::OkStatus());
       break;
-    case v1::LeaderMessage::kAbort:
+    case worker::v1::LeaderMessage::kAbort:
       EndWith(absl::UnavailableError(message.abort()));
       break;
-    case v1::LeaderMessage::kHeartbeat:
-    case v1::LeaderMessage::kChallenge:
-    case v1::LeaderMessage::CONTENT_NOT_SET:
+    case worker::v1::LeaderMessage::kHeartbeat:
+    case worker::v1::LeaderMessage::kChallenge:
+    case worker::v1::LeaderMessage::CONTENT_NOT_SET:
       return;
   }
   changed_.notify_all();
@@ -319,7 +320,7 @@ void WorkerSession::Watch() {
   const auto interval = std::min(options_.heartbeat_timeout / 5, milliseconds(1000));
   std::unique_lock<std::mutex> lock(mutex_);
   last_heard_ = steady_clock::now();
-  v1::WorkerMessage heartbeat;
+  worker::v1::WorkerMessage heartbeat;
   heartbeat.mutable_heartbeat();
   while (!changed_.wait_for(lock, interval, [this] { return stage_ == Stage::kEnded; })) {
     stream_->Send(heartbeat);
@@ -349,13 +350,13 @@ void WorkerSession::SetOnLost(std::function<void(const absl::Status&)> on_lost) 
   on_lost(end);
 }
 
-void WorkerSession::Send(v1::WorkerMessage message) {
+void WorkerSession::Send(worker::v1::WorkerMessage message) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!stream_gone_) stream_->Send(std::move(message));
 }
 
 absl::Status WorkerSession::Set(const std::string& key, const std::string& value) {
-  v1::WorkerMessage message;
+  worker::v1::WorkerMessage message;
   message.mutable_store_set()->set_key(key);
   message.mutable_store_set()->set_value(value);
   Send(std::move(message));
@@ -364,7 +365,7 @@ absl::Status WorkerSession::Set(const std::string& key, const std::string& value
 }
 
 absl::StatusOr<std::string> WorkerSession::Get(const std::string& key, steady_clock::time_point deadline) {
-  v1::WorkerMessage message;
+  worker::v1::WorkerMessage message;
   message.mutable_store_get()->set_key(key);
   Send(std::move(message));
   std::unique_lock<std::mutex> lock(mutex_);
@@ -376,21 +377,21 @@ absl::StatusOr<std::string> WorkerSession::Get(const std::string& key, steady_cl
 }
 
 void WorkerSession::ReportLoading(int64_t done_bytes, int64_t total_bytes) {
-  v1::WorkerMessage message;
+  worker::v1::WorkerMessage message;
   message.mutable_loading()->set_done_bytes(done_bytes);
   message.mutable_loading()->set_total_bytes(total_bytes);
   Send(std::move(message));
 }
 
 void WorkerSession::ReportReady(int block_count, int graph_count) {
-  v1::WorkerMessage message;
+  worker::v1::WorkerMessage message;
   message.mutable_ready()->set_block_count(block_count);
   message.mutable_ready()->set_graph_count(graph_count);
   Send(std::move(message));
 }
 
 void WorkerSession::ReportFailure(const absl::Status& status) {
-  v1::WorkerMessage message;
+  worker::v1::WorkerMessage message;
   message.set_failure(std::string(status.message()));
   std::unique_lock<std::mutex> lock(mutex_);
   if (stream_gone_) return;
@@ -400,7 +401,7 @@ void WorkerSession::ReportFailure(const absl::Status& status) {
 
 void WorkerSession::SendResult(absl::StatusOr<RankResult> result) {
   if (result.ok()) {
-    v1::WorkerMessage message;
+    worker::v1::WorkerMessage message;
     *message.mutable_result() = EncodeResult(*result);
     Send(std::move(message));
     return;

@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "base/bounded_queue.h"
 #include "engine/comm/rendezvous.h"
-#include "foredraft/v1/worker.grpc.pb.h"
+#include "foredraft/worker/v1/worker.grpc.pb.h"
 #include "ranks/identity.h"
 #include "scheduler/plan.h"
 
@@ -76,21 +76,21 @@ class WorkerSession : public RendezvousStore {
   explicit WorkerSession(const WorkerOptions& options);
   absl::Status Dial();
   absl::Status DialOnce();
-  v1::WorkerMessage JoinMessage() const;
-  void AnswerChallenge(const v1::WorkerChallenge& challenge,
+  worker::v1::WorkerMessage JoinMessage() const;
+  void AnswerChallenge(const worker::v1::WorkerChallenge& challenge,
                        WorkerStream& stream);  // the caller holds mutex_
   void CutStream();                            // waits until gRPC is done with it
   void Watch();                                // the session thread
-  void Send(v1::WorkerMessage message);
+  void Send(worker::v1::WorkerMessage message);
   void SendResult(absl::StatusOr<RankResult> result);
-  void Receive(v1::LeaderMessage message, WorkerStream& stream);
+  void Receive(worker::v1::LeaderMessage message, WorkerStream& stream);
   void StreamGone(const grpc::Status& status);
   void EndWith(const absl::Status& status);  // the caller holds mutex_
 
   const WorkerOptions options_;
   std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::WorkerService::Stub> stub_;
-  BoundedQueue<v1::WorkerPlan> plans_;  // own lock
+  std::unique_ptr<worker::v1::WorkerService::Stub> stub_;
+  BoundedQueue<worker::v1::WorkerPlan> plans_;  // own lock
 
   std::mutex mutex_;
   std::condition_variable changed_;

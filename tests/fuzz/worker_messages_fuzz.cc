@@ -57,15 +57,15 @@ class Group {
     }
   }
 
-  void Lie(const v1::WorkerResult& lie) {
+  void Lie(const worker::v1::WorkerResult& lie) {
     const uint64_t when = lie.number() % kPlans;
     for (uint64_t i = 0; i <= when && scheduler_.HasWork(); ++i) {
       const IterationPlan plan = scheduler_.Plan(now_);
       if (IsEmpty(plan)) continue;
       CHECK(rank_.Launch(plan).ok());
       check_.Expect(plan.ranks[0], plan.number, plan.draft_len);
-      const v1::WorkerResult honest = EncodeResult(*rank_.Collect());
-      const v1::WorkerResult sent = i == when ? Bend(honest, lie) : honest;
+      const worker::v1::WorkerResult honest = EncodeResult(*rank_.Collect());
+      const worker::v1::WorkerResult sent = i == when ? Bend(honest, lie) : honest;
       const absl::Status status = check_.Check(sent);
       CHECK(status.ok() || i == when) << status;
       if (!status.ok()) return CheckOneLine(status);
@@ -91,8 +91,9 @@ class Group {
   }
 
   // With `replayed` the input as it is, else the honest result with the input's fields over it.
-  static v1::WorkerResult Bend(const v1::WorkerResult& honest, const v1::WorkerResult& lie) {
-    v1::WorkerResult bent = lie.replayed() ? lie : honest;
+  static worker::v1::WorkerResult Bend(const worker::v1::WorkerResult& honest,
+                                       const worker::v1::WorkerResult& lie) {
+    worker::v1::WorkerResult bent = lie.replayed() ? lie : honest;
     bent.set_number(honest.number() + (lie.number() >= 1'000'000 ? lie.number() : 0));
     if (lie.replayed()) return bent;
     for (int i = 0; i < lie.slots_size(); ++i) {
@@ -110,7 +111,7 @@ class Group {
   RankWithLogprobs rank_;
 };
 
-void TryJoin(const v1::WorkerJoin& join) {
+void TryJoin(const worker::v1::WorkerJoin& join) {
   if (const absl::Status status = CheckJoin(join); !status.ok()) return CheckOneLine(status);
   Membership members(2, {});
   members.Begin();
@@ -119,7 +120,7 @@ void TryJoin(const v1::WorkerJoin& join) {
   CheckOneLine(absl::Status(status.code(), ShowPeerText(std::string(status.message()))));
 }
 
-void TryWorkerMessage(const v1::WorkerMessage& message) {
+void TryWorkerMessage(const worker::v1::WorkerMessage& message) {
   if (message.has_join()) TryJoin(message.join());
   if (message.has_loading()) CheckOneLine(CheckLoading(message.loading()));
   if (message.has_ready()) {
@@ -133,11 +134,11 @@ void TryWorkerMessage(const v1::WorkerMessage& message) {
   if (message.has_result()) Group().Lie(message.result());
 }
 
-void TryPlan(const v1::WorkerPlan& wire) {
+void TryPlan(const worker::v1::WorkerPlan& wire) {
   const int ranks = wire.prefill_rows_size();
   if (ranks == 0 || ranks > 8) return;  // a leader's plan names all ranks of its group
-  const v1::WorkerPlan once = EncodePlan(DecodePlan(wire, ranks - 1), ranks - 1);
-  const v1::WorkerPlan twice = EncodePlan(DecodePlan(once, ranks - 1), ranks - 1);
+  const worker::v1::WorkerPlan once = EncodePlan(DecodePlan(wire, ranks - 1), ranks - 1);
+  const worker::v1::WorkerPlan twice = EncodePlan(DecodePlan(once, ranks - 1), ranks - 1);
   CHECK_EQ(once.SerializeAsString(), twice.SerializeAsString());
 }
 
@@ -145,13 +146,13 @@ void TryPlan(const v1::WorkerPlan& wire) {
 
 const std::vector<const google::protobuf::Message*>& FuzzedMessages() {
   static const auto& types = *new std::vector<const google::protobuf::Message*>{
-      &v1::WorkerMessage::default_instance(), &v1::WorkerPlan::default_instance()};
+      &worker::v1::WorkerMessage::default_instance(), &worker::v1::WorkerPlan::default_instance()};
   return types;
 }
 
 void FuzzMessage(const google::protobuf::Message& message) {
-  if (const auto* plan = dynamic_cast<const v1::WorkerPlan*>(&message)) return TryPlan(*plan);
-  TryWorkerMessage(dynamic_cast<const v1::WorkerMessage&>(message));
+  if (const auto* plan = dynamic_cast<const worker::v1::WorkerPlan*>(&message)) return TryPlan(*plan);
+  TryWorkerMessage(dynamic_cast<const worker::v1::WorkerMessage&>(message));
 }
 
 }  // namespace foredraft

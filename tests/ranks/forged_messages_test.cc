@@ -29,9 +29,9 @@ using testing::Not;
 constexpr int32_t kVocab = 1000;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-v1::WorkerMessage JoinMessage() {
-  v1::WorkerMessage message;
-  v1::WorkerJoin& join = *message.mutable_join();
+worker::v1::WorkerMessage JoinMessage() {
+  worker::v1::WorkerMessage message;
+  worker::v1::WorkerJoin& join = *message.mutable_join();
   join.set_version("0.1.0");
   join.set_model_hash("aaaaaaaa");
   for (const std::string& key : Identity().config_keys) join.add_config_keys(key);
@@ -41,8 +41,8 @@ v1::WorkerMessage JoinMessage() {
   return message;
 }
 
-v1::WorkerMessage ReadyMessage() {
-  v1::WorkerMessage message;
+worker::v1::WorkerMessage ReadyMessage() {
+  worker::v1::WorkerMessage message;
   message.mutable_ready()->set_block_count(kBlockCount);
   message.mutable_ready()->set_graph_count(7);
   return message;
@@ -62,19 +62,19 @@ IterationPlan FirstPlan() {
   return plan;
 }
 
-v1::WorkerMessage ResultMessage() {
-  v1::WorkerMessage message;
-  v1::WorkerResult& result = *message.mutable_result();
+worker::v1::WorkerMessage ResultMessage() {
+  worker::v1::WorkerMessage message;
+  worker::v1::WorkerResult& result = *message.mutable_result();
   result.set_number(1);
   result.set_decode_seconds(0.01);
-  v1::ResultSlot& first = *result.add_slots();
+  worker::v1::ResultSlot& first = *result.add_slots();
   first.set_slot(4);
   first.set_first_token(true);
   first.set_length(6);
   first.add_token_ids(11);
   first.add_token_ids(12);
   for (const int32_t token : first.token_ids()) {
-    v1::ResultLogprob& logprob = *first.add_logprobs();
+    worker::v1::ResultLogprob& logprob = *first.add_logprobs();
     logprob.set_token_id(token);
     logprob.set_logprob(-0.5f);
     for (const int32_t top : {token, 30}) {
@@ -82,7 +82,7 @@ v1::WorkerMessage ResultMessage() {
       logprob.add_top_logprobs(-0.5f);
     }
   }
-  v1::ResultSlot& second = *result.add_slots();
+  worker::v1::ResultSlot& second = *result.add_slots();
   second.set_slot(2);
   second.set_first_token(true);
   second.set_length(4);
@@ -104,7 +104,7 @@ class FakeWorker {
   explicit FakeWorker(
       int port, const std::string& authorization = OpeningOf(kSecret, WorkerNonce()),
       const std::shared_ptr<grpc::ChannelCredentials>& credentials = grpc::InsecureChannelCredentials())
-      : stub_(v1::WorkerService::NewStub(
+      : stub_(worker::v1::WorkerService::NewStub(
             grpc::CreateChannel("127.0.0.1:" + std::to_string(port), credentials))) {
     if (!authorization.empty()) context_.AddMetadata("authorization", authorization);
     context_.set_deadline(std::chrono::system_clock::now() + kPatience);
@@ -114,17 +114,17 @@ class FakeWorker {
     context_.TryCancel();
     End();
   }
-  void Send(const v1::WorkerMessage& message) { stream_->Write(message); }
+  void Send(const worker::v1::WorkerMessage& message) { stream_->Write(message); }
   // Answers the leader's challenge in `join`, and sends it.
-  void Prove(v1::WorkerMessage join) {
-    const v1::WorkerChallenge challenge = Read().challenge();
+  void Prove(worker::v1::WorkerMessage join) {
+    const worker::v1::WorkerChallenge challenge = Read().challenge();
     EXPECT_EQ(challenge.proof(), ProofOf(GroupEnd::kLeader, kSecret, WorkerNonce(), challenge.nonce()));
     join.mutable_join()->set_proof(ProofOf(GroupEnd::kWorker, kSecret, WorkerNonce(), challenge.nonce()));
     Send(join);
   }
   // The next message that is no heartbeat; without content if the stream has ended.
-  v1::LeaderMessage Read() {
-    v1::LeaderMessage message;
+  worker::v1::LeaderMessage Read() {
+    worker::v1::LeaderMessage message;
     while (stream_->Read(&message)) {
       if (!message.has_heartbeat()) return message;
     }
@@ -132,7 +132,7 @@ class FakeWorker {
   }
   grpc::Status End() {
     if (!ended_) {
-      v1::LeaderMessage ignored;
+      worker::v1::LeaderMessage ignored;
       while (stream_->Read(&ignored)) {
       }
       status_ = stream_->Finish();
@@ -142,19 +142,19 @@ class FakeWorker {
   }
 
  private:
-  std::unique_ptr<v1::WorkerService::Stub> stub_;
+  std::unique_ptr<worker::v1::WorkerService::Stub> stub_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::LeaderMessage>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<worker::v1::WorkerMessage, worker::v1::LeaderMessage>> stream_;
   bool ended_ = false;
   grpc::Status status_;
 };
 
 struct Forgery {
   const char* says;  // in the reason of the loss
-  std::function<void(v1::WorkerMessage&)> forge;
+  std::function<void(worker::v1::WorkerMessage&)> forge;
 };
 
-v1::ResultSlot& SlotOf(v1::WorkerMessage& message, int index) {
+worker::v1::ResultSlot& SlotOf(worker::v1::WorkerMessage& message, int index) {
   return *message.mutable_result()->mutable_slots(index);
 }
 
@@ -170,7 +170,7 @@ class ForgedMessages : public LeaderFixture {
     Open(options);
   }
   // A life of the group in which the worker says `message` at its turn.
-  void ExpectLost(const v1::WorkerMessage& message, const std::string& says, bool ready) {
+  void ExpectLost(const worker::v1::WorkerMessage& message, const std::string& says, bool ready) {
     SCOPED_TRACE(says);
     FakeWorker worker(leader_->port());
     worker.Prove(JoinMessage());
@@ -261,7 +261,7 @@ TEST_F(ForgedMessages, OfAResultLoseTheRank) {
       {"result.slots[1].finished: 0, allowed 1", [](auto& m) { SlotOf(m, 1).set_nonfinite_logits(true); }},
   };
   for (const Forgery& forgery : forgeries) {
-    v1::WorkerMessage message = ResultMessage();
+    worker::v1::WorkerMessage message = ResultMessage();
     forgery.forge(message);
     ExpectLost(message, forgery.says, /*ready=*/true);
   }
@@ -288,7 +288,7 @@ TEST_F(ForgedMessages, OfLogprobsLoseTheRank) {
        [](auto& m) { SlotOf(m, 0).mutable_logprobs(1)->set_top_logprobs(1, static_cast<float>(kNaN)); }},
   };
   for (const Forgery& forgery : forgeries) {
-    v1::WorkerMessage message = ResultMessage();
+    worker::v1::WorkerMessage message = ResultMessage();
     forgery.forge(message);
     ExpectLost(message, forgery.says, /*ready=*/true);
   }
@@ -322,7 +322,7 @@ TEST_F(ForgedMessages, WhileTheGroupFormsLoseTheRank) {
       {"its stream ended", [](auto& m) { m.set_failure("\xff\xfe"); }},  // no UTF-8: it cannot be decoded
   };
   for (const Forgery& forgery : forgeries) {
-    v1::WorkerMessage message;
+    worker::v1::WorkerMessage message;
     forgery.forge(message);
     ExpectLost(message, forgery.says, /*ready=*/false);
   }
@@ -335,13 +335,13 @@ TEST_F(ForgedMessages, AReadyRankIsLikeTheOthers) {
   FakeWorker first(leader_->port()), second(leader_->port());
   first.Prove(JoinMessage());
   first.Send(ReadyMessage());
-  v1::WorkerMessage join = JoinMessage();
+  worker::v1::WorkerMessage join = JoinMessage();
   join.mutable_join()->set_rank(1);
   second.Prove(join);
   ASSERT_TRUE(WaitUntil([](const auto& views) {
     return views[0].state == WorkerState::kReady && views[1].state == WorkerState::kJoined;
   }));
-  v1::WorkerMessage ready = ReadyMessage();
+  worker::v1::WorkerMessage ready = ReadyMessage();
   ready.mutable_ready()->set_block_count(kBlockCount + 1);
   second.Send(ready);
   EXPECT_THAT(
@@ -370,7 +370,7 @@ TEST_F(ForgedMessages, AStrangerLearnsNothingAndIsLoggedOnce) {
         right + "0", changed(20), changed(right.size() - 1), std::string("HMAC-SHA256 "),
         "HMAC-SHA256 " + std::string(129, 'x'), std::string(4000, 'x')}) {
     FakeWorker stranger(leader_->port(), authorization);
-    v1::WorkerMessage join = JoinMessage();
+    worker::v1::WorkerMessage join = JoinMessage();
     join.mutable_join()->set_model_hash("bbbbbbbb");
     stranger.Send(join);
     const grpc::Status status = stranger.End();
@@ -390,11 +390,11 @@ TEST_F(ForgedMessages, AnOpeningThatIsSentAgainDoesNotJoin) {
   for (const char* const proof : {"none", "the opening's", "the leader's", "of another stream"}) {
     SCOPED_TRACE(proof);
     FakeWorker other(leader_->port());
-    const v1::WorkerChallenge elsewhere = other.Read().challenge();
+    const worker::v1::WorkerChallenge elsewhere = other.Read().challenge();
     FakeWorker worker(leader_->port());
-    const v1::WorkerChallenge challenge = worker.Read().challenge();
+    const worker::v1::WorkerChallenge challenge = worker.Read().challenge();
     EXPECT_NE(challenge.nonce(), elsewhere.nonce());
-    v1::WorkerMessage join = JoinMessage();
+    worker::v1::WorkerMessage join = JoinMessage();
     if (proof == std::string("the opening's")) {
       const std::string opening = OpeningOf(kSecret, WorkerNonce());
       join.mutable_join()->set_proof(absl::HexStringToBytes(opening.substr(opening.size() - 64)));
@@ -441,11 +441,11 @@ TEST_F(ForgedMessages, AConnectionThatSaysNothingIsClosed) {
 }
 
 TEST_F(ForgedMessages, AJoinIsSmallAndPlain) {
-  v1::WorkerMessage large = JoinMessage();
+  worker::v1::WorkerMessage large = JoinMessage();
   large.mutable_join()->add_config_keys(std::string(1 << 16, 'k'));
-  v1::WorkerMessage huge = JoinMessage();
+  worker::v1::WorkerMessage huge = JoinMessage();
   huge.mutable_join()->add_config_keys(std::string(4 << 20, 'k'));
-  v1::WorkerMessage forged_line = JoinMessage();
+  worker::v1::WorkerMessage forged_line = JoinMessage();
   forged_line.mutable_join()->set_host("here\n[error] all is well");
   for (const auto& [message, code, says] :
        {std::tuple(large, grpc::StatusCode::INVALID_ARGUMENT, "join: 65"),

@@ -23,10 +23,10 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-using Script = std::function<std::vector<v1::LeaderMessage>(const std::string& authorization)>;
+using Script = std::function<std::vector<worker::v1::LeaderMessage>(const std::string& authorization)>;
 
 // Sends scripted messages to every caller, and records what it receives.
-class FakeLeader final : public v1::WorkerService::Service {
+class FakeLeader final : public worker::v1::WorkerService::Service {
  public:
   explicit FakeLeader(Script script) : script_(std::move(script)) {
     grpc::ServerBuilder builder;
@@ -50,8 +50,9 @@ class FakeLeader final : public v1::WorkerService::Service {
   }
 
  private:
-  grpc::Status Work(grpc::ServerContext* context,
-                    grpc::ServerReaderWriter<v1::LeaderMessage, v1::WorkerMessage>* stream) override {
+  grpc::Status Work(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<worker::v1::LeaderMessage, worker::v1::WorkerMessage>* stream) override {
     std::string authorization;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -60,8 +61,8 @@ class FakeLeader final : public v1::WorkerService::Service {
         if (key == "authorization") authorization.assign(value.data(), value.size());
       }
     }
-    for (const v1::LeaderMessage& message : script_(authorization)) stream->Write(message);
-    v1::WorkerMessage message;
+    for (const worker::v1::LeaderMessage& message : script_(authorization)) stream->Write(message);
+    worker::v1::WorkerMessage message;
     while (stream->Read(&message)) {
       std::lock_guard<std::mutex> lock(mutex_);
       heard_.append(message.SerializeAsString());
@@ -90,21 +91,21 @@ absl::Status Join(int port) {
   return WorkerSession::Join(options).status();
 }
 
-v1::LeaderMessage Challenge(const std::string& nonce, const std::string& proof) {
-  v1::LeaderMessage message;
+worker::v1::LeaderMessage Challenge(const std::string& nonce, const std::string& proof) {
+  worker::v1::LeaderMessage message;
   message.mutable_challenge()->set_nonce(nonce);
   message.mutable_challenge()->set_proof(proof);
   return message;
 }
 
-v1::LeaderMessage Welcome() {
-  v1::LeaderMessage message;
+worker::v1::LeaderMessage Welcome() {
+  worker::v1::LeaderMessage message;
   message.mutable_welcome();
   return message;
 }
 
-v1::LeaderMessage Plan() {
-  v1::LeaderMessage message;
+worker::v1::LeaderMessage Plan() {
+  worker::v1::LeaderMessage message;
   message.mutable_plan()->add_live_slots(1 << 30);
   return message;
 }

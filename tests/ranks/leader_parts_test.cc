@@ -22,8 +22,8 @@ const absl::Status kLost = absl::UnavailableError("rank 1 lost");
 // Membership compares streams and never uses them.
 LeaderStream* Stream(int number) { return reinterpret_cast<LeaderStream*>(static_cast<intptr_t>(number)); }
 
-v1::WorkerJoin JoinOf(int rank) {
-  v1::WorkerJoin join;
+worker::v1::WorkerJoin JoinOf(int rank) {
+  worker::v1::WorkerJoin join;
   join.set_rank(rank);
   join.set_version("0.1.0");
   join.set_model_hash("aaaaaaaa");
@@ -49,7 +49,7 @@ class MembershipTest : public testing::Test {
 TEST_F(MembershipTest, RefusesAWorkerThatDiffersAndNamesBothValues) {
   ASSERT_TRUE(members_.Join(JoinOf(0), Stream(1), kStart).ok());
   struct Case {
-    void (*change)(v1::WorkerJoin& join);
+    void (*change)(worker::v1::WorkerJoin& join);
     const char* says;
   };
   for (const Case& test : std::vector<Case>{
@@ -67,7 +67,7 @@ TEST_F(MembershipTest, RefusesAWorkerThatDiffersAndNamesBothValues) {
            {[](auto& join) { join.set_numerics_class("dddddddd"); },
             "numerics class: dddddddd, the ranks that have joined have cccccccc"},
        }) {
-    v1::WorkerJoin join = JoinOf(1);
+    worker::v1::WorkerJoin join = JoinOf(1);
     test.change(join);
     EXPECT_EQ(members_.Join(join, Stream(2), kStart), absl::FailedPreconditionError(test.says));
   }
@@ -76,7 +76,7 @@ TEST_F(MembershipTest, RefusesAWorkerThatDiffersAndNamesBothValues) {
 
 TEST_F(MembershipTest, RefusesASecondRankOnOneGpuAndNamesTheFirst) {
   const auto join = [&](int rank, const char* gpu) {
-    v1::WorkerJoin join = JoinOf(rank);
+    worker::v1::WorkerJoin join = JoinOf(rank);
     join.set_gpu(gpu);
     return members_.Join(join, Stream(rank + 1), kStart);
   };
@@ -129,7 +129,7 @@ TEST_F(MembershipTest, KeepsTheFirstReasonAndForgetsItInTheNextLife) {
   members_.Leave(0);
   members_.Begin();
   EXPECT_TRUE(members_.health().ok());
-  v1::WorkerJoin other_class = JoinOf(0);
+  worker::v1::WorkerJoin other_class = JoinOf(0);
   other_class.set_numerics_class("dddddddd");  // the next group runs on other machines
   EXPECT_TRUE(members_.Join(other_class, Stream(3), kStart).ok());
 }

@@ -287,15 +287,15 @@ TEST_F(LeaderTest, AMissingResultEndsTheGroup) {
 // The peer joins and then sends nothing, like a stopped process or a cut network.
 TEST_F(LeaderTest, ASilentWorkerIsLostWithinTheTimeout) {
   TestWorker first(leader_->port(), 0);
-  const auto stub = v1::WorkerService::NewStub(grpc::CreateChannel(
+  const auto stub = worker::v1::WorkerService::NewStub(grpc::CreateChannel(
       "127.0.0.1:" + std::to_string(leader_->port()), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   const std::string nonce = MakeNonce();
   context.AddMetadata("authorization", OpeningOf(kSecret, nonce));
   const auto stream = stub->Work(&context);
-  v1::LeaderMessage first_message;
+  worker::v1::LeaderMessage first_message;
   ASSERT_TRUE(stream->Read(&first_message));
-  v1::WorkerMessage join;
+  worker::v1::WorkerMessage join;
   join.mutable_join()->set_rank(1);
   join.mutable_join()->set_version("0.1.0");
   join.mutable_join()->set_model_hash("aaaaaaaa");
@@ -311,7 +311,7 @@ TEST_F(LeaderTest, ASilentWorkerIsLostWithinTheTimeout) {
   EXPECT_LT(steady_clock::now() - start, 2 * kHeartbeatTimeout);
   EXPECT_FALSE(first.End().ok());
   context.TryCancel();
-  v1::LeaderMessage ignored;
+  worker::v1::LeaderMessage ignored;
   while (stream->Read(&ignored)) {
   }
   stream->Finish();
@@ -326,20 +326,21 @@ TEST_F(LeaderTest, WorkersEndWhenTheLeaderIsGone) {
 }
 
 // A leader that proves itself and sends nothing after welcome.
-class MuteService final : public v1::WorkerService::Service {
-  grpc::Status Work(grpc::ServerContext* context,
-                    grpc::ServerReaderWriter<v1::LeaderMessage, v1::WorkerMessage>* stream) override {
+class MuteService final : public worker::v1::WorkerService::Service {
+  grpc::Status Work(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<worker::v1::LeaderMessage, worker::v1::WorkerMessage>* stream) override {
     const auto& authorization = context->client_metadata().find("authorization")->second;
     const std::optional<Opening> opening =
         ReadOpening({authorization.data(), authorization.size()}, {kSecret});
-    v1::LeaderMessage challenge, welcome;
+    worker::v1::LeaderMessage challenge, welcome;
     challenge.mutable_challenge()->set_nonce("nonce");
     challenge.mutable_challenge()->set_proof(
         ProofOf(GroupEnd::kLeader, opening->secret, opening->worker_nonce, "nonce"));
     stream->Write(challenge);
     welcome.mutable_welcome();
     stream->Write(welcome);
-    v1::WorkerMessage ignored;
+    worker::v1::WorkerMessage ignored;
     while (!context->IsCancelled() && stream->Read(&ignored)) {
     }
     return grpc::Status::OK;

@@ -364,7 +364,7 @@ TEST_P(PlanCheckTest, WhatPassesRuns) {
     }
     bool forgery = false;
     if (plans.Pick(0, 4) != 0) {
-      v1::WorkerPlan message = EncodePlan(plan, 0);
+      worker::v1::WorkerPlan message = EncodePlan(plan, 0);
       liar.Forge(message);
       plan = DecodePlan(message, 0);
       ++forged;

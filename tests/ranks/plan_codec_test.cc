@@ -132,25 +132,26 @@ TEST(PlanCodec, KnowsEveryField) {
   const auto expect_fields = [](const google::protobuf::Descriptor& message, int members) {
     EXPECT_EQ(message.field_count(), members) << message.name();
   };
-  expect_fields(*v1::WorkerPlan::descriptor(), MemberCount<IterationPlan>() - 1 + MemberCount<RankPlan>());
-  expect_fields(*v1::PlanAcceptance::descriptor(), MemberCount<AcceptanceRule>());
-  expect_fields(*v1::PlanCalibration::descriptor(), MemberCount<DraftCalibration>());
-  expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapOut>());
-  expect_fields(*v1::PlanSwap::descriptor(), MemberCount<SwapIn>());
-  expect_fields(*v1::PlanGroupBlocks::descriptor(), MemberCount<CacheGroupBlocks>());
-  expect_fields(*v1::PlanAdmission::descriptor(), MemberCount<SlotAdmission>());
-  expect_fields(*v1::PlanSampling::descriptor(), MemberCount<SamplingParams>());
-  expect_fields(*v1::PlanThinking::descriptor(), MemberCount<ThinkingIds>());
-  expect_fields(*v1::PlanGate::descriptor(), MemberCount<SlotGate>());
-  expect_fields(*v1::PlanMask::descriptor(), MemberCount<TokenMask>());
-  expect_fields(*v1::PlanSlotMasks::descriptor(), MemberCount<SlotMasks>());
-  expect_fields(*v1::PlanFirstMask::descriptor(), MemberCount<FirstMask>());
-  expect_fields(*v1::PlanTableDelta::descriptor(), MemberCount<BlockTableDelta>());
-  expect_fields(*v1::PlanChunk::descriptor(), MemberCount<PrefillChunk>());
-  expect_fields(*v1::WorkerResult::descriptor(), MemberCount<RankResult>());
-  expect_fields(*v1::ResultSlot::descriptor(), MemberCount<SlotResult>());
+  expect_fields(*worker::v1::WorkerPlan::descriptor(),
+                MemberCount<IterationPlan>() - 1 + MemberCount<RankPlan>());
+  expect_fields(*worker::v1::PlanAcceptance::descriptor(), MemberCount<AcceptanceRule>());
+  expect_fields(*worker::v1::PlanCalibration::descriptor(), MemberCount<DraftCalibration>());
+  expect_fields(*worker::v1::PlanSwap::descriptor(), MemberCount<SwapOut>());
+  expect_fields(*worker::v1::PlanSwap::descriptor(), MemberCount<SwapIn>());
+  expect_fields(*worker::v1::PlanGroupBlocks::descriptor(), MemberCount<CacheGroupBlocks>());
+  expect_fields(*worker::v1::PlanAdmission::descriptor(), MemberCount<SlotAdmission>());
+  expect_fields(*worker::v1::PlanSampling::descriptor(), MemberCount<SamplingParams>());
+  expect_fields(*worker::v1::PlanThinking::descriptor(), MemberCount<ThinkingIds>());
+  expect_fields(*worker::v1::PlanGate::descriptor(), MemberCount<SlotGate>());
+  expect_fields(*worker::v1::PlanMask::descriptor(), MemberCount<TokenMask>());
+  expect_fields(*worker::v1::PlanSlotMasks::descriptor(), MemberCount<SlotMasks>());
+  expect_fields(*worker::v1::PlanFirstMask::descriptor(), MemberCount<FirstMask>());
+  expect_fields(*worker::v1::PlanTableDelta::descriptor(), MemberCount<BlockTableDelta>());
+  expect_fields(*worker::v1::PlanChunk::descriptor(), MemberCount<PrefillChunk>());
+  expect_fields(*worker::v1::WorkerResult::descriptor(), MemberCount<RankResult>());
+  expect_fields(*worker::v1::ResultSlot::descriptor(), MemberCount<SlotResult>());
   // `top` is two lists in the message.
-  expect_fields(*v1::ResultLogprob::descriptor(),
+  expect_fields(*worker::v1::ResultLogprob::descriptor(),
                 MemberCount<TokenLogprob>() - 1 + MemberCount<TopLogprob>());
 }
 
@@ -162,7 +163,7 @@ TEST(PlanCodec, EncodesEveryField) {
 }
 
 TEST(PlanCodec, GivesBackWhatItTook) {
-  const v1::WorkerPlan plan = EncodePlan(FullPlan(), 1);
+  const worker::v1::WorkerPlan plan = EncodePlan(FullPlan(), 1);
   const IterationPlan decoded = DecodePlan(plan, 1);
   EXPECT_EQ(EncodePlan(decoded, 1).SerializeAsString(), plan.SerializeAsString());
   EXPECT_EQ(decoded.number, 1'000'000'000'007u);
@@ -177,7 +178,7 @@ TEST(PlanCodec, GivesBackWhatItTook) {
   EXPECT_EQ(decoded.ranks[1].swaps_in.at(0).blocks.at(1).group, 3);
   EXPECT_EQ(decoded.ranks[1].block_table_deltas.at(0).group, 1);
 
-  const v1::WorkerResult message = EncodeResult(FullResult());
+  const worker::v1::WorkerResult message = EncodeResult(FullResult());
   const RankResult result = DecodeResult(message);
   EXPECT_EQ(EncodeResult(result).SerializeAsString(), message.SerializeAsString());
   const TokenLogprob& token = result.slots.at(0).logprobs.at(0);

@@ -30,7 +30,7 @@ class CountingExecutor : public Executor {
 };
 
 TEST(PlanRunner, GivesResultsInOrderAndAFailedLaunchAfterThoseBeforeIt) {
-  BoundedQueue<v1::WorkerPlan> plans(kMaxPlansInFlight);
+  BoundedQueue<worker::v1::WorkerPlan> plans(kMaxPlansInFlight);
   for (const uint64_t number : {1, 2}) {
     IterationPlan plan{.number = number, .prefill_rows = {0}};
     plan.ranks.resize(1);

@@ -211,9 +211,9 @@ class ForgedRun {
   }
   void Collect(Totals* totals) {
     --in_flight_;
-    const v1::WorkerResult honest = EncodeResult(*rank_->Collect());
+    const worker::v1::WorkerResult honest = EncodeResult(*rank_->Collect());
     if (forger_.Chance(50)) {
-      v1::WorkerResult forged = honest;
+      worker::v1::WorkerResult forged = honest;
       for (int i = forger_.Random(1, 3); i > 0; --i) forger_.Forge(&forged);
       believed_ = check_.Check(forged).ok();
       ++(believed_ ? totals->believed : totals->refused);
@@ -224,7 +224,7 @@ class ForgedRun {
     ++totals->honest;
     Commit(honest);
   }
-  void Commit(const v1::WorkerResult& result) {
+  void Commit(const worker::v1::WorkerResult& result) {
     scheduler_.Commit({DecodeResult(result)});
     scheduler_.CheckInvariants();
   }
@@ -340,9 +340,10 @@ TEST(ResultCheck, FollowsTheGateOfAConstrainedSlot) {
 // be named here, with the reason.
 TEST(ResultCheck, ReadsEveryField) {
   const auto fields = [](const google::protobuf::Descriptor& message) { return message.field_count(); };
-  EXPECT_EQ(fields(*v1::WorkerResult::descriptor()), 5) << "replayed: either value is a possible truth";
-  EXPECT_EQ(fields(*v1::ResultSlot::descriptor()), 11);
-  EXPECT_EQ(fields(*v1::ResultLogprob::descriptor()), 4);
+  EXPECT_EQ(fields(*worker::v1::WorkerResult::descriptor()), 5)
+      << "replayed: either value is a possible truth";
+  EXPECT_EQ(fields(*worker::v1::ResultSlot::descriptor()), 11);
+  EXPECT_EQ(fields(*worker::v1::ResultLogprob::descriptor()), 4);
 }
 
 }  // namespace
