@@ -29,12 +29,24 @@ TEST(Check, EvaluatesAPassingConditionOnceAndItsTextNever) {
 
 TEST(Log, WritesToTheInstalledSink) {
   std::vector<std::string> lines;
-  InstallLogSink([&](LogLevel level, std::string_view line) {
+  InstallLogSink([&](LogLevel level, std::string_view line, const LogFields&) {
     if (level == LogLevel::kWarning) lines.emplace_back(line);
   });
   Log(LogLevel::kWarning, "rank %d of %s", 1, "two");
   InstallLogSink(nullptr);
   EXPECT_EQ(lines, std::vector<std::string>{"rank 1 of two"});
+}
+
+TEST(Log, FieldsGoWithTheirLine) {
+  LogFields seen;
+  InstallLogSink([&](LogLevel, std::string_view, const LogFields& fields) { seen = fields; });
+  LogLine(LogLevel::kInfo, "2 of 3 blocks", {{"blocks", 2}, {"share", 0.5}, {"state", "open"}});
+  InstallLogSink(nullptr);
+  ASSERT_EQ(seen.size(), 3U);
+  EXPECT_EQ(seen[0].name, "blocks");
+  EXPECT_EQ(std::get<int64_t>(seen[0].value), 2);
+  EXPECT_EQ(std::get<double>(seen[1].value), 0.5);
+  EXPECT_EQ(std::get<std::string>(seen[2].value), "open");
 }
 
 absl::StatusOr<int> Half(int value) {
