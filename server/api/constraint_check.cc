@@ -100,15 +100,18 @@ void LeaveOutCommonEnds(RequestConstraint& constraint) {
   });
 }
 
+Constraint ConstraintOf(const ToolTag& tag, bool after_thinking) {
+  return {.kind = Constraint::kStructuralTag,
+          .source = tag.source,
+          .after_thinking = after_thinking && tag.trigger_ids.empty()};
+}
+
 absl::StatusOr<std::shared_ptr<const Grammar>> CompileTools(const ClientRequest& client,
                                                             const CallSyntax& calls, const ToolTag& tag,
                                                             bool after_thinking,
                                                             ConstraintCompiler& compiler) {
   const std::string field = client.tools.is_forced() ? "chat.tool_choice" : "chat.tools";
-  auto grammar = compiler.Compile({.kind = Constraint::kStructuralTag,
-                                   .source = tag.source,
-                                   .after_thinking = after_thinking && tag.trigger_ids.empty()},
-                                  field);
+  auto grammar = compiler.Compile(ConstraintOf(tag, after_thinking), field);
   if (grammar.ok()) return grammar;
   return NameFaultyTool(calls, client.tools, grammar.status(), compiler);
 }
@@ -147,8 +150,13 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
   }
   if (!client.constraint) {
     const CallSyntax calls = chat_format->calls();
-    ASSIGN_OR_RETURN(ToolTag tag, MakeToolTag(calls, client.tools, tokenizer));
-    ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, FollowsThought(request), *compiler));
+    const bool after_thinking = FollowsThought(request);
+    ASSIGN_OR_RETURN(ToolTag tag,
+                     MakeToolTag(calls, WithKeptSchemas(calls, client.tools, *compiler), tokenizer));
+    if (!compiler->CanCompile(ConstraintOf(tag, after_thinking))) {  // too much together, or a strict tool
+      ASSIGN_OR_RETURN(tag, MakeToolTag(calls, client.tools, tokenizer));
+    }
+    ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, after_thinking, *compiler));
     made.trigger_ids = std::move(tag.trigger_ids);
     LeaveOutCommonEnds(made);
     compiler->CountAccepted(ConstrainedBy::kTools);

@@ -95,6 +95,16 @@ bool ConstraintCompiler::IsAddedToken(int32_t id) const {
          !vocabulary_->IsOrdinary(id);
 }
 
+absl::StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::FindOrCompile(
+    GrammarCache& cache, const Constraint& constraint) {
+  if (std::shared_ptr<const Grammar> grammar = cache.Find(constraint)) return grammar;
+  const auto begin = std::chrono::steady_clock::now();
+  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = cache.CompileNew(constraint);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  metrics_.RecordConstraintCompile(seconds.count());
+  return grammar;
+}
+
 absl::StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const Constraint& constraint,
                                                                            const std::string& field) {
   const std::shared_ptr<GrammarCache> cache = Cache();
@@ -102,15 +112,16 @@ absl::StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const
     return Refuse(ConstraintRefusal::kOff,
                   absl::StrCat(field, ": structured output is off (constraints: null), allowed unset"));
   }
-  if (std::shared_ptr<const Grammar> grammar = cache->Find(constraint)) return grammar;
-  const auto begin = std::chrono::steady_clock::now();
-  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = cache->CompileNew(constraint);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  metrics_.RecordConstraintCompile(seconds.count());
+  absl::StatusOr<std::shared_ptr<const Grammar>> grammar = FindOrCompile(*cache, constraint);
   if (grammar.ok()) return grammar;
   const bool is_limit = absl::StrContains(grammar.status().message(), "constraints.max_");
   metrics_.RecordConstraintRefused(is_limit ? ConstraintRefusal::kLimit : ConstraintRefusal::kSource);
   return Named(grammar.status(), constraint.kind, field);
+}
+
+bool ConstraintCompiler::CanCompile(const Constraint& constraint) {
+  const std::shared_ptr<GrammarCache> cache = Cache();
+  return cache != nullptr && FindOrCompile(*cache, constraint).ok();
 }
 
 absl::Status ConstraintCompiler::Refuse(ConstraintRefusal reason, const std::string& text) {

@@ -50,6 +50,8 @@ class ConstraintCompiler {
   // FAILED_PRECONDITION: CompileConstraint. Counts what it refuses.
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint,
                                                          const std::string& field);
+  // Whether Compile would succeed; nothing is counted as refused. False while nothing is compiled.
+  bool CanCompile(const Constraint& constraint);
   // INVALID_ARGUMENT, counted as a refusal.
   absl::Status Refuse(ConstraintRefusal reason, const std::string& text);
   void CountAccepted(ConstrainedBy kind) { metrics_.CountConstrained(kind); }
@@ -59,6 +61,8 @@ class ConstraintCompiler {
 
  private:
   std::shared_ptr<GrammarCache> Cache() const;
+  absl::StatusOr<std::shared_ptr<const Grammar>> FindOrCompile(GrammarCache& cache,
+                                                               const Constraint& constraint);
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
   Metrics& metrics_;

@@ -149,6 +149,20 @@ absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& to
   return ToolTag{TextThenCalls(calls, tags, single), {}};
 }
 
+ChatTools WithKeptSchemas(const CallSyntax& calls, ChatTools tools, ConstraintCompiler& compiler) {
+  if (!tools.is_forced()) return tools;
+  for (size_t i = 0; i < tools.tools.size(); ++i) {
+    ChatTool kept = tools.tools[i];
+    if (kept.strict || !IsOffered(tools, kept)) continue;
+    kept.strict = true;
+    const absl::StatusOr<std::string> arguments = ArgumentsPart(calls, kept, i);
+    if (arguments.ok() && compiler.CanCompile({.kind = Constraint::kStructuralTag, .source = *arguments})) {
+      tools.tools[i] = std::move(kept);
+    }
+  }
+  return tools;
+}
+
 absl::Status NameFaultyTool(const CallSyntax& calls, const ChatTools& tools, const absl::Status& whole,
                             ConstraintCompiler& compiler) {
   for (size_t i = 0; i < tools.tools.size(); ++i) {

@@ -30,6 +30,10 @@ struct ToolTag {
 absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& tools,
                                     const Tokenizer& tokenizer);
 
+// The tools of forced calls, with `strict` set where the schema can be kept: a call that must come follows
+// what its tool declares wherever that is possible.
+ChatTools WithKeptSchemas(const CallSyntax& calls, ChatTools tools, ConstraintCompiler& compiler);
+
 // Why the tag of these tools does not compile, as `whole` says: with the name of the tool whose schema is at
 // fault, where it is one alone.
 absl::Status NameFaultyTool(const CallSyntax& calls, const ChatTools& tools, const absl::Status& whole,

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/attention/mla_decode_fold.h"
 #include "kernels/cuda/attention/mla_decode_producer.h"
 
 namespace foredraft::cuda {

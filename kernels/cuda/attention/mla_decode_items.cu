@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention/attention_heads.h"
 #include "kernels/cuda/attention/kv_row_load.h"
 #include "kernels/cuda/attention/mla_decode.h"
+#include "kernels/cuda/attention/mla_decode_fold.h"
 #include "kernels/cuda/attention/mla_decode_search.h"
 #include "kernels/cuda/common/ptx.h"
 

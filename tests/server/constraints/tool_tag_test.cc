@@ -363,5 +363,24 @@ TEST(ToolTag, NamesThatTheParametersCannotSpellAreRefused) {
             "without quotes, angle brackets, line breaks and outer spaces");
 }
 
+TEST(ToolTag, ForcedCallsFollowTheSchemasThatCanBeKept) {
+  const auto tokenizer = GlmTokenizer();
+  const CallSyntax calls = ChatFormat::Create(*tokenizer)->calls();
+  Metrics metrics(MetricsOptions{.model_name = "m"});
+  ConstraintCompiler compiler(*MakeVocabulary(*tokenizer, kVocabSize, {kEnd}), ConstraintsConfig{}, metrics);
+  ChatTools tools = {
+      .tools = {{.name = "kept", .parameters = R"({"type":"object","properties":{"a":{"type":"integer"}}})"},
+                {.name = "any", .parameters = R"({"type":"object","properties":{"a":{"not":{}}}})"}},
+      .choice = "required"};
+  const ChatTools forced = WithKeptSchemas(calls, tools, compiler);
+  EXPECT_TRUE(forced.tools[0].strict);
+  EXPECT_FALSE(forced.tools[1].strict);
+  EXPECT_THAT(MakeToolTag(calls, forced, *tokenizer)->source, HasSubstr(R"("a":{"type":"integer"})"));
+  tools.choice = "auto";
+  EXPECT_FALSE(WithKeptSchemas(calls, tools, compiler).tools[0].strict);
+  tools.choice = "function:any";
+  EXPECT_FALSE(WithKeptSchemas(calls, tools, compiler).tools[0].strict) << "it is not offered";
+}
+
 }  // namespace
 }  // namespace foredraft
