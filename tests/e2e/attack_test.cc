@@ -89,7 +89,7 @@ TEST(Attack, MoreConnectionsThanDescriptors) {
   }
   EXPECT_EQ(last.exit_code, 0) << last.err;
   daemon.process().Signal(SIGTERM);
-  EXPECT_EQ(daemon.process().Wait(), 0);
+  EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().Stderr();
 }
 
 // Sanitizers reserve more address space than these limits.

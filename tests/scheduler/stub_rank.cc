@@ -71,6 +71,12 @@ void StubRank::CheckMask(const Slot& slot, const RankPlan& plan, int32_t mask_in
   }
 }
 
+int32_t StubRank::Chosen(const Slot& slot, const RankPlan& plan, int32_t mask_index, int32_t token) {
+  if (mask_index >= 0) token = Masked(token, *plan.masks.at(mask_index));
+  CheckMask(slot, plan, mask_index, token);
+  return token;
+}
+
 int32_t StubRank::DraftAt(const Slot& slot, int position) {
   const int32_t token = TokenAt(slot.admission, position);
   return Mix(slot.admission.sampling.seed, 7 * position) % 4 == 0 ? (token + 1) % 40 : token;
@@ -87,8 +93,7 @@ SlotResult StubRank::Step(int slot_index, bool first_token, const IterationPlan&
     for (const FirstMask& mask : plan.ranks[rank_].first_masks) {
       if (mask.slot == slot_index) mask_index = mask.mask_index;
     }
-    CheckMask(slot, plan.ranks[rank_], mask_index, token);
-    Emit(&slot, &result, token);
+    Emit(&slot, &result, Chosen(slot, plan.ranks[rank_], mask_index, token));
     slot.draft_count = std::min(1, max_draft_len_);
     PromptEnded(slot_index, result.token_ids.front());
   }
@@ -146,8 +151,7 @@ void StubRank::EmitChosen(int slot_index, const RankPlan& plan, int accepted, Sl
   for (int i = 0; i <= accepted && !slot.finished; ++i) {
     const int32_t token = TokenAt(slot.admission, slot.length + 1);
     const bool has_mask = masks != plan.slot_masks.end() && i < static_cast<int>(masks->mask_indices.size());
-    CheckMask(slot, plan, has_mask ? masks->mask_indices[i] : -1, token);
-    Emit(&slot, result, token);
+    Emit(&slot, result, Chosen(slot, plan, has_mask ? masks->mask_indices[i] : -1, token));
     if (constrained && !was_behind && slot.gate == Gate::kBehind) return;
   }
 }

@@ -42,6 +42,8 @@ class StubRank : public Executor {
   virtual int32_t TokenAt(const SlotAdmission& admission, int position) = 0;
   // How many of the `verified` drafts the step accepts.
   virtual int AcceptedDrafts(const Slot& slot, int verified) = 0;
+  // What a row chooses where it would choose `token` and has a mask.
+  virtual int32_t Masked(int32_t token, const TokenMask& /*mask*/) { return token; }
   // A token that its row had no mask for, or that is not in it.
   virtual void MaskFault(const std::string& /*text*/) {}
   // Called after a token is appended to the result; may append its logprobs.
@@ -64,6 +66,7 @@ class StubRank : public Executor {
   void EmitChosen(int slot_index, const RankPlan& plan, int accepted, SlotResult* result);
   void Emit(Slot* slot, SlotResult* result, int32_t token);
   void CheckMask(const Slot& slot, const RankPlan& plan, int32_t mask_index, int32_t token);
+  int32_t Chosen(const Slot& slot, const RankPlan& plan, int32_t mask_index, int32_t token);
   int32_t DraftAt(const Slot& slot, int position);
 
   const int rank_;

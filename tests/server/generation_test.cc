@@ -57,7 +57,7 @@ TEST(Generation, StreamAndUnaryGiveTheSameTokensTextAndAccounting) {
     EXPECT_EQ(unary.text(), server.tokenizer().Decode(Ids(unary)));
     EXPECT_EQ(stream.last().finish_reason(), "length");
     EXPECT_EQ(stream.last().finish(), v1::FINISH_REASON_LENGTH);
-    EXPECT_EQ(stream.chunks.front().finish(), v1::FINISH_REASON_UNSPECIFIED);
+    EXPECT_EQ(stream.chunks.front().finish() == v1::FINISH_REASON_UNSPECIFIED, stream.chunks.size() > 1);
     EXPECT_EQ(stream.last().usage().SerializeAsString(), unary.usage().SerializeAsString());
     EXPECT_EQ(stream.last().speculation().SerializeAsString(), unary.speculation().SerializeAsString());
     EXPECT_EQ(unary.usage().prompt_tokens(), 3);

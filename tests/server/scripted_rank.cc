@@ -54,6 +54,13 @@ int32_t ScriptedRank::TokenAt(const SlotAdmission& admission, int position) {
   return ScriptedTokenAt(admission.sampling.seed, position - admission.prompt_len);
 }
 
+int32_t ScriptedRank::Masked(int32_t token, const TokenMask& mask) {
+  if (mask.Allows(token)) return token;
+  int32_t lowest = 0;
+  while (!mask.Allows(lowest)) ++lowest;
+  return lowest;
+}
+
 int ScriptedRank::AcceptedDrafts(const Slot& slot, int verified) {
   const int index = slot.length + 1 - slot.admission.prompt_len;
   return static_cast<int>(Mix(slot.admission.sampling.seed, index + 77) % (verified + 1));

@@ -38,6 +38,8 @@ class ScriptedRank : public StubRank {
 
  private:
   int32_t TokenAt(const SlotAdmission& admission, int position) override;
+  // The lowest id that is allowed, where the script's is not.
+  int32_t Masked(int32_t token, const TokenMask& mask) override;
   int AcceptedDrafts(const Slot& slot, int verified) override;
   void TokenEmitted(const Slot& slot, SlotResult* result) override;
 
