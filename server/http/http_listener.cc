@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <boost/asio/strand.hpp>
+#include <boost/system/system_error.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,13 @@ absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(Options options
                    ListeningSockets::Open(options.key, options.address, /*private_mode=*/false));
   std::unique_ptr<HttpListener> listener(new HttpListener(options));
   RETURN_IF_ERROR(listener->SetCertificate(options.certificate));
+  try {
+    // Asio opens its epoll instance with the first socket. Left to the first connection, that would end the
+    // process where connections have just taken all descriptors.
+    const Transport::Socket first(boost::asio::make_strand(listener->io_));
+  } catch (const boost::system::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat(options.key, ": ", options.address, ": ", error.what()));
+  }
   for (int i = 0; i < options.io_threads; ++i) {
     listener->threads_.emplace_back([io = &listener->io_] { io->run(); });
     pthread_setname_np(listener->threads_.back().native_handle(), "http-io");
