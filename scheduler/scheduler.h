@@ -145,7 +145,7 @@ struct SchedulerLoad {
   uint64_t resumed_requests = 0;  // admissions again after a loss
   uint64_t replayed_tokens = 0;   // delivered tokens that were computed again
   uint64_t nonfinite_logits = 0;  // requests that they ended
-  // Of constrained sequences.
+  // Accounting of constrained sequences.
   uint64_t held_slots = 0;              // slot-steps that did nothing, because the slot had no masks
   uint64_t mask_steps = 0;              // decode steps with masks, which were launched without overlap
   uint64_t masks = 0;                   // rows that chose with one, first tokens apart

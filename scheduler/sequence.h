@@ -93,7 +93,7 @@ struct Sequence {
   // Of the drafts that the last committed step made (SlotResult::confidences).
   std::vector<float> confidences;
 
-  // Of a constrained sequence.
+  // What a constrained sequence has besides.
   std::unique_ptr<SequenceConstraint> constraint;  // null: it has none
   std::vector<int32_t> drafts;                     // that the device has, as of the last Commit
   int live_plans = 0;                              // launched, uncommitted plans in which it is live

@@ -24,7 +24,7 @@ class CallContext {
   virtual std::optional<std::chrono::system_clock::time_point> deadline() const = 0;
   // The answer carries it. Before the answer begins.
   virtual void SetRequestId(const std::string& id) = 0;
-  // Likewise the request's place in its client's trace.
+  // The answer carries the request's place in its client's trace, too. Before the answer begins.
   virtual void SetTraceParent(const std::string& header) = 0;
   // Ends the call of a client that does not read. Valid until the call is done.
   virtual void Cancel() = 0;

@@ -23,7 +23,7 @@ bool IsChat(const ClientRequest& client) { return std::holds_alternative<ChatMes
 // Whether tools constrain the output.
 bool HasToolConstraint(const ClientRequest& client) { return IsChat(client) && client.tools.constrain(); }
 
-// What asks for it, with its value, as it stands at the beginning of an error.
+// The field that constrains the output, with its value: how an error about it begins.
 std::string Asks(const ClientRequest& client) {
   if (client.constraint) return client.constraint->field;
   if (client.tools.is_forced()) return absl::StrCat("chat.tool_choice: ", ShowJson(client.tools.choice));
@@ -82,7 +82,7 @@ bool FollowsThought(const Request& request) {
   return request.thinking.end >= 0 && request.prompt_ids.back() != request.thinking.end;
 }
 
-// Those of the stop ids that can only come as the end of an output, ascending.
+// Stop ids that can only come as the end of an output, ascending.
 std::vector<int32_t> AddedStopIds(const Request& request, const ConstraintCompiler& compiler) {
   std::vector<int32_t> ids;
   std::copy_if(request.stop_ids.begin(), request.stop_ids.end(), std::back_inserter(ids),

@@ -56,7 +56,7 @@ class ConstraintCompiler {
   absl::Status Refuse(ConstraintRefusal reason, const std::string& text);
   void CountAccepted(ConstrainedBy kind) { metrics_.CountConstrained(kind); }
 
-  // Of all caches since the start; bytes of the present one.
+  // Lookups in all caches since the start; bytes of the present cache.
   ConstraintCacheCounts counts() const;
 
  private:

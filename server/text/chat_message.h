@@ -47,7 +47,7 @@ struct ChatTools {
   // The answer must be calls.
   bool is_forced() const { return choice == "required" || names_function(); }
   bool names_function() const { return choice.starts_with(kFunctionChoice); }
-  // Of a choice that names one.
+  // The name in a choice "function:NAME"; only where names_function().
   std::string_view function() const { return std::string_view(choice).substr(kFunctionChoice.size()); }
   // Whether not every answer is allowed.
   bool constrain() const {

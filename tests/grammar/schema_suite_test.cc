@@ -13,24 +13,11 @@
 
 #include "grammar/compile.h"
 #include "grammar/json_source.h"
+#include "tests/grammar/key_order.h"
 #include "tests/grammar/small_vocabulary.h"
 
 namespace foredraft {
 namespace {
-
-std::string Dump(const JsonValue& value) {
-  if (value.is_string()) return QuoteJson(value.text);
-  if (value.is_number()) return value.text;
-  if (value.kind == JsonValue::kNull) return "null";
-  if (value.kind == JsonValue::kBoolean) return value.boolean ? "true" : "false";
-  std::string out = value.is_array() ? "[" : "{";
-  for (size_t i = 0; i < value.items.size(); ++i) {
-    if (i > 0) out += ", ";
-    if (value.is_object()) out += QuoteJson(value.keys[i]) + ": ";
-    out += Dump(value.items[i]);
-  }
-  return out + (value.is_array() ? "]" : "}");
-}
 
 bool IsTaken(const std::shared_ptr<const Grammar>& grammar, const std::string& text) {
   Matcher matcher(grammar);
@@ -43,13 +30,13 @@ bool IsTaken(const std::shared_ptr<const Grammar>& grammar, const std::string& t
 
 // All orders of the keys at the top: the grammar takes one of them.
 bool IsTakenInSomeOrder(const std::shared_ptr<const Grammar>& grammar, const JsonValue& value) {
-  if (!value.is_object() || value.keys.size() > 6) return IsTaken(grammar, Dump(value));
+  if (!value.is_object() || value.keys.size() > 6) return IsTaken(grammar, DumpJson(value));
   std::vector<size_t> order(value.keys.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   do {
     std::string text = "{";
     for (size_t i = 0; i < order.size(); ++i) {
-      text += (i > 0 ? ", " : "") + QuoteJson(value.keys[order[i]]) + ": " + Dump(value.items[order[i]]);
+      text += (i > 0 ? ", " : "") + QuoteJson(value.keys[order[i]]) + ": " + DumpJson(value.items[order[i]]);
     }
     if (IsTaken(grammar, text + "}")) return true;
   } while (std::next_permutation(order.begin(), order.end()));
@@ -78,7 +65,7 @@ TEST(SchemaSuite, EveryCaseIsRefusedOrRight) {
     const auto root = ParseJsonSource(text, 100);
     ASSERT_TRUE(root.ok()) << path << root.status();
     for (const JsonValue& group : (*root)->items) {
-      const std::string source = Dump(*group.Find("schema"));
+      const std::string source = DumpJson(*group.Find("schema"));
       SCOPED_TRACE(path.filename().string() + ": " + source);
       const auto grammar =
           CompileConstraint({.kind = Constraint::kJsonSchema, .source = source}, vocabulary, {});
@@ -100,7 +87,7 @@ TEST(SchemaSuite, EveryCaseIsRefusedOrRight) {
         const bool is_valid = test.Find("valid")->boolean;
         const bool is_taken = IsTakenInSomeOrder(*grammar, *test.Find("data"));
         const bool is_listed = kNotOffered.contains(name);
-        EXPECT_EQ(is_taken, is_valid && !is_listed) << name << ": " << Dump(*test.Find("data"));
+        EXPECT_EQ(is_taken, is_valid && !is_listed) << name << ": " << DumpJson(*test.Find("data"));
       }
     }
   }

@@ -43,7 +43,7 @@ SchedulerOptions TestOptions() {
   return options;
 }
 
-// Of constrained requests, by seed.
+// The tokens of constrained requests, by seed.
 using ScriptedTokens = std::map<uint64_t, std::vector<int32_t>>;
 
 class HonestRank : public StubRank {
