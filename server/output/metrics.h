@@ -101,7 +101,8 @@ class Metrics : public prometheus::Collectable {
   // `source` gives the load gauges and the scheduler's cumulative counters at each scrape; without one they
   // are 0. It must outlive the metrics or be replaced.
   void ReadLoadFrom(std::function<SchedulerLoad()> source);
-  // `source` gives the counts of the cache of compiled constraints at each scrape; it must outlive the metrics.
+  // `source` gives the counts of the cache of compiled constraints at each scrape; it must outlive the
+  // metrics.
   void ReadConstraintsFrom(std::function<ConstraintCacheCounts()> source);
   // `source` gives the state gauge's value at each scrape: one of kDaemonStates. It must outlive the metrics
   // or be replaced.
