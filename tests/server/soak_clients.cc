@@ -5,13 +5,13 @@
 
 #include <condition_variable>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <thread>
 
 #include "foredraft/v1/generation.grpc.pb.h"
+#include "tests/server/resident_memory.h"
 
 namespace foredraft {
 namespace {
@@ -19,18 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr int64_t kGrowthBytes = 512 << 20;  // the sanitizer's quarantine keeps freed memory
-#else
-constexpr int64_t kGrowthBytes = 32 << 20;
-#endif
-
-int64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  statm >> size >> resident;
-  return resident * 4096;
-}
+constexpr int64_t kGrowthBytes = (int64_t{32} << 20) + kQuarantineBytes;
 
 class Client {
  public:

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "base/log.h"
 #include "tests/base/dial.h"
 #include "tests/net/http2_frames.h"
+#include "tests/server/resident_memory.h"
 #include "tests/server/serving_fixture.h"
 
 namespace foredraft {
@@ -44,21 +46,10 @@ TestServerOptions WithToken(const std::string& file) {
   return options;
 }
 
-int64_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0;
-  int64_t resident = 0;
-  file >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 class Strangers : public testing::Test {
  protected:
   Strangers() : options_(WithToken(file_)) {}
-  ~Strangers() override {
-    Stop();
-    unlink(file_.c_str());
-  }
+  ~Strangers() override { unlink(file_.c_str()); }
 
   // A call on a connection of its own, as a new client makes it; how long it took.
   milliseconds CallOnNewConnection(TestServer& server) {
@@ -78,24 +69,22 @@ class Strangers : public testing::Test {
     return std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);
   }
 
-  // Runs `count` attackers until Stop. Each opens connections and sends `begin`, and then `more` for as long
-  // as it is taken.
-  void Attack(int port, int count, std::string begin, std::function<std::string()> more) {
+  // Runs `count` attackers for as long as what it returns lives. Each opens connections and sends `begin`,
+  // and then `more` for as long as it is taken.
+  std::vector<std::jthread> Attack(int port, int count, std::string begin,
+                                   std::function<std::string()> more) {
+    std::vector<std::jthread> attackers;
     for (int i = 0; i < count; ++i) {
-      attackers_.emplace_back([this, port, begin, more] {
-        while (!stop_.load()) {
+      attackers.emplace_back([port, begin, more](std::stop_token stop) {
+        while (!stop.stop_requested()) {
           const int fd = Dial(port);
           bool taken = SendAll(fd, begin);
-          while (taken && !stop_.load()) taken = SendAll(fd, more());
+          while (taken && !stop.stop_requested()) taken = SendAll(fd, more());
           close(fd);
         }
       });
     }
-  }
-  void Stop() {
-    stop_.store(true);
-    for (std::thread& attacker : attackers_) attacker.join();
-    attackers_.clear();
+    return attackers;
   }
   static bool SendAll(int fd, std::string_view text) {
     timeval second = {.tv_sec = 1, .tv_usec = 0};
@@ -127,8 +116,6 @@ class Strangers : public testing::Test {
 
   const std::string file_ = testing::TempDir() + "/strangers_" + std::to_string(getpid());
   TestServerOptions options_;
-  std::atomic<bool> stop_ = false;
-  std::vector<std::thread> attackers_;
 };
 
 // One string of HPACK that never ends, in CONTINUATION frames: gRPC parses it from its start with each piece.
@@ -137,8 +124,9 @@ TEST_F(Strangers, AFloodOfHeadersHoldsUpNobody) {
   std::string string_without_end("\0\4name", 6);
   string_without_end += '\x7f';
   string_without_end += "\xff\xff\xff\x7f";
-  Attack(server.frontend().grpc_port(), 4, kClientBegin + HeadersFrame(1, string_without_end, 0),
-         [] { return Http2Frame(kContinuation, 0, 1, std::string(400, 'c')); });
+  const auto attackers =
+      Attack(server.frontend().grpc_port(), 4, kClientBegin + HeadersFrame(1, string_without_end, 0),
+             [] { return Http2Frame(kContinuation, 0, 1, std::string(400, 'c')); });
   ASSERT_TRUE(server.Eventually([&] { return Closed(server, "header_block") > 4; }));
   for (int i = 0; i < 20; ++i) EXPECT_LT(CallOnNewConnection(server), seconds(3));
   EXPECT_EQ(server.Metric("port_probe_failures_total"), 0);
@@ -151,7 +139,7 @@ TEST_F(Strangers, ResetsArePaidByTheirSenderAlone) {
   const int64_t before = ResidentBytes();
   std::atomic<uint32_t> stream = 1;
   const std::string headers = CallHeaders(kPath);
-  Attack(server.frontend().grpc_port(), 4, kClientBegin, [&] {
+  const auto attackers = Attack(server.frontend().grpc_port(), 4, kClientBegin, [&] {
     std::string text;
     for (int i = 0; i < 100; ++i) {
       const uint32_t id = stream.fetch_add(2);
@@ -161,7 +149,7 @@ TEST_F(Strangers, ResetsArePaidByTheirSenderAlone) {
   });
   ASSERT_TRUE(server.Eventually([&] { return Closed(server, "resets") + Slowed(server, "stranger") > 4; }));
   for (int i = 0; i < 20; ++i) EXPECT_LT(CallOnNewConnection(server), seconds(3));
-  EXPECT_LT(ResidentBytes(), before + 100'000'000);
+  EXPECT_LT(ResidentBytes(), before + 100'000'000 + kQuarantineBytes);
 }
 
 TEST_F(Strangers, FloodsOfSmallFramesAreClosed) {
