@@ -184,13 +184,47 @@ def check_openai(client, daemon: Daemon) -> None:
     completion = client.completions.create(model="abacus", prompt="Compute 5+81.", max_tokens=8, temperature=0)
     assert completion.usage.completion_tokens > 0
     import openai
-    for refused in ({"n": 2}, {"response_format": {"type": "json_object"}}):
+    for refused in ({"n": 2}, {"extra_body": {"regex": "a(?=b)"}}):
         try:
             chat(client, "Compute 5+81.", **refused)
             raise AssertionError(f"{refused} was not refused")
         except openai.BadRequestError:
             pass
     print("stream, seed, stop, logprobs, completions and refusals are as they should be")
+
+
+def check_constraints(client, gateway: Gateway) -> None:
+    """The gateway passes constraints on and leaves the thinking in front of them to the daemon."""
+    from langchain_openai import ChatOpenAI
+    from pydantic import BaseModel
+
+    class Sum(BaseModel, extra="forbid"):
+        sum: int
+
+    schema = Sum.model_json_schema()
+
+    def ask(**options):
+        message = chat(client, "Compute 5+81.", temperature=0, max_tokens=300, **options).choices[0].message
+        assert "86" in (message.reasoning_content or ""), message
+        return message
+
+    by_schema = {"type": "json_schema", "json_schema": {"name": "Sum", "schema": schema}}
+    Sum.model_validate_json(ask(response_format=by_schema).content)
+    assert isinstance(json.loads(ask(response_format={"type": "json_object"}).content), dict)
+    assert re.fullmatch(r"\s*[0-9]{2}", ask(extra_body={"regex": "[0-9]{2}"}).content)
+    assert re.fullmatch(r"\s*the sum is [0-9]+", ask(extra_body={"ebnf": 'root ::= "the sum is " [0-9]+'}).content)
+    tool = {"type": "function", "function": {"name": "add", "parameters": schema}}
+    calls = ask(tools=[tool], tool_choice={"type": "function", "function": {"name": "add"}}).tool_calls
+    assert [call.function.name for call in calls] == ["add"] and Sum.model_validate_json(calls[0].function.arguments)
+    stream = chat(client, "Compute 5+81.", temperature=0, stream=True, response_format=by_schema)
+    Sum.model_validate_json("".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices))
+    question = [{"role": "user", "content": "Compute 5+81."}]
+    parsed = client.chat.completions.parse(model="abacus", messages=question, response_format=Sum, temperature=0)
+    assert isinstance(parsed.choices[0].message.parsed, Sum)
+    model = ChatOpenAI(base_url=gateway.url, api_key="none", model="abacus", temperature=0)
+    for method in ("json_schema", "function_calling"):
+        assert isinstance(model.with_structured_output(Sum, method=method).invoke("Compute 5+81."), Sum), method
+    print("schemas, regular expressions, grammars and named tools give what they ask for")
 
 
 def check_langchain(gateway: Gateway) -> None:
@@ -262,6 +296,7 @@ def main() -> None:
             check_readme(daemon, directory)
             check_openai(client, daemon)
             check_langchain(gateway)
+            check_constraints(client, gateway)
             check_leaving(client, daemon)
             check_overflow(sys.argv[1], directory)
             check_drain(client, daemon)

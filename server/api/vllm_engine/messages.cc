@@ -199,11 +199,7 @@ void FillComplete(const OutputDelta& whole, const OutputEnd& end, vllm_wire::Gen
   complete->set_spec_draft_tokens(whole.stats.draft_tokens);
 }
 
-void FillModelInfo(const ModelCard& card, const RequestValidator& validator,
-                   vllm_wire::GetModelInfoResponse* response) {
-  if (validator.has_constraints() && validator.thinking().end >= 0) {
-    response->set_constrained_decoding_start("after_reasoning");
-  }
+void FillModelInfo(const ModelCard& card, vllm_wire::GetModelInfoResponse* response) {
   response->set_model_path(card.model_path);
   response->set_tokenizer_path(card.model_path);
   response->set_is_generation(true);

@@ -8,7 +8,6 @@
 #include "server/api/admin_hooks.h"
 #include "server/api/client_request.h"
 #include "server/api/model_card.h"
-#include "server/api/request_validator.h"
 #include "server/output/response_sink.h"
 #include "vllm/grpc/engine/vllm_engine.pb.h"
 
@@ -23,8 +22,7 @@ absl::StatusOr<ClientRequest> ReadRequest(const vllm_wire::GenerateRequest& wire
 void FillChunk(const OutputDelta& delta, vllm_wire::GenerateStreamChunk* chunk);
 // `whole` is all that the request made.
 void FillComplete(const OutputDelta& whole, const OutputEnd& end, vllm_wire::GenerateComplete* complete);
-void FillModelInfo(const ModelCard& card, const RequestValidator& validator,
-                   vllm_wire::GetModelInfoResponse* response);
+void FillModelInfo(const ModelCard& card, vllm_wire::GetModelInfoResponse* response);
 // Without timestamp and throughput.
 void FillLoads(const ServerLoad& load, const ModelCard& card, vllm_wire::GetLoadsResponse* response);
 

@@ -11,6 +11,7 @@
 #include "server/api/grpc_status.h"
 #include "server/api/out_of_memory.h"
 #include "server/api/request_id.h"
+#include "server/api/request_validator.h"
 #include "server/output/request_log.h"
 
 namespace foredraft {
@@ -88,7 +89,7 @@ grpc::ServerUnaryReactor* VllmEngineService::GetModelInfo(grpc::CallbackServerCo
                                                           const vllm_wire::GetModelInfoRequest*,
                                                           vllm_wire::GetModelInfoResponse* response) {
   const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
-  if (parts.ok()) FillModelInfo((*parts)->model, *(*parts)->validator, response);
+  if (parts.ok()) FillModelInfo((*parts)->model, response);
   return FinishNow(context, parts.status());
 }
 
@@ -103,6 +104,10 @@ grpc::ServerUnaryReactor* VllmEngineService::GetServerInfo(grpc::CallbackServerC
   response->set_data_parallel_size(1);
   response->set_block_size((*parts)->model.tokens_per_block);
   response->set_max_num_seqs((*parts)->model.max_batch_size);
+  const RequestValidator& validator = *(*parts)->validator;
+  if (validator.has_constraints() && validator.thinking().end >= 0) {
+    response->set_constrained_decoding_start("after_reasoning");
+  }
   return FinishNow(context, absl::OkStatus());
 }
 

@@ -70,14 +70,14 @@ TEST(VllmConstraints, EveryKindArrives) {
   EXPECT_FALSE(ReadRequest(unset)->constraint.has_value());
 }
 
-TEST(VllmConstraints, TheModelSaysWhereTheyBegin) {
+TEST(VllmConstraints, TheServerSaysWhereTheyBegin) {
   for (const bool on : {true, false}) {
     TestServerOptions options;
     if (!on) options.frontend.constraints.reset();
     TestServer server(options);
-    vllm_wire::GetModelInfoResponse info;
+    vllm_wire::GetServerInfoResponse info;
     grpc::ClientContext context;
-    ASSERT_TRUE(StubOf(server)->GetModelInfo(&context, {}, &info).ok());
+    ASSERT_TRUE(StubOf(server)->GetServerInfo(&context, {}, &info).ok());
     EXPECT_EQ(info.constrained_decoding_start(), on ? "after_reasoning" : "");
     EXPECT_EQ(info.engine_reasoning_parser(), "");
     GenerateRequest request = MakeRequest();
