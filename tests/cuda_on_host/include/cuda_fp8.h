@@ -15,12 +15,13 @@ enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
 
 namespace cuda_on_host {
 
-// Nearest, ties to even, saturating to 448; NaN stays NaN.
+// Nearest, ties to even, saturating to 448. Every NaN is the canonical one, as cvt.e4m3x2 says: the sign of a
+// NaN that the host computes follows from the order of operands, which compilers choose.
 inline uint8_t FloatToE4m3(float x) {
   const uint32_t bits = __float_as_uint(x);
   const uint8_t sign = static_cast<uint8_t>(bits >> 24 & 0x80u);
   const float magnitude = __uint_as_float(bits & 0x7fffffffu);
-  if (magnitude != magnitude) return static_cast<uint8_t>(sign | 0x7fu);
+  if (magnitude != magnitude) return 0x7fu;
   if (magnitude >= 448.0f) return static_cast<uint8_t>(sign | 0x7eu);
   // Multiples of 2^-9 below 2^-6; above, three bits after the leading one. Codes are consecutive in both
   // ranges.
