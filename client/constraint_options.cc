@@ -43,12 +43,22 @@ void ConstraintOptions::Add(CLI::App& command) {
   group->add_option("--structural-tag", structural_tag_, "text with structured parts: JSON text, or a file")
       ->type_name("FILE");
   group->require_option(0, 1);
+  CLI::Option* compact =
+      command.add_flag("--compact", compact_, "JSON of --json-schema, --json-object without white space");
+  compact->group("Structured output");
 }
 
 absl::Status ConstraintOptions::ApplyTo(v1::GenerateRequest& request) const {
   if (json_schema_) {
     ASSIGN_OR_RETURN(*request.mutable_constraint()->mutable_json_schema(),
                      JsonText("--json-schema", *json_schema_));
+  }
+  if (compact_) {
+    if (!json_schema_ && !json_object_ && !structural_tag_) {
+      return absl::InvalidArgumentError(
+          "--compact: given without --json-schema, --json-object or --structural-tag");
+    }
+    request.mutable_constraint()->set_compact(true);
   }
   if (json_object_) request.mutable_constraint()->set_json_object(true);
   if (regex_) request.mutable_constraint()->set_regex(*regex_);

@@ -14,7 +14,8 @@ namespace foredraft {
 
 class ConstraintOptions {
  public:
-  // One of --json-schema, --json-object, --regex, --choice, --grammar and --structural-tag.
+  // One of --json-schema, --json-object, --regex, --choice, --grammar and --structural-tag; --compact with
+  // the first two and the last.
   void Add(CLI::App& command);
   // Nothing where none was given. The daemon checks what they say. INVALID_ARGUMENT or NOT_FOUND name the
   // option and the file that cannot be read.
@@ -23,7 +24,7 @@ class ConstraintOptions {
  private:
   std::optional<std::string> json_schema_, regex_, grammar_, structural_tag_;
   std::vector<std::string> choices_;
-  bool json_object_ = false;
+  bool json_object_ = false, compact_ = false;
 };
 
 }  // namespace foredraft

@@ -158,6 +158,7 @@ TEST(CommandLine, ClientCommandsEndWithTheirCode) {
       {{"generate", "--prompt", "a", "--xyzzy"}, 2, "--xyzzy: unknown (--help lists what is allowed)"},
       {{"generate", "--prompt", "a", "--json", "--show-drafts"}, 2, "--show-drafts"},
       {{"generate", "a", "--regex", "b", "--json-object"}, 2, "--regex"},
+      {{"generate", "a", "--regex", "b", "--compact"}, 1, "--compact: given without --json-schema"},
       {{"generate", "a", "--json-schema", "/none/a.json"}, 1, "--json-schema: /none/a.json: cannot be read"},
       {{"generate", "a", "--grammar", "/none/a.gbnf"}, 1, "--grammar: /none/a.gbnf: cannot be read"},
       {{"genrate"}, 2, "genrate: unknown command, nearest is generate"},
