@@ -34,6 +34,12 @@ absl::StatusOr<NodeId> AddRegex(Ir& ir, std::string_view source) {
   return regex.AddTo(ir, SpellRaw);
 }
 
+absl::StatusOr<StructuralTag> AddTag(Ir& ir, const Constraint& constraint, const Vocabulary& vocabulary) {
+  return AddStructuralTag(ir, constraint.source, vocabulary, {constraint.compact},
+                          constraint.free_until_trigger);
+}
+
+// Of every kind but kStructuralTag.
 absl::StatusOr<NodeId> AddConstraint(Ir& ir, const Constraint& constraint, const Vocabulary& vocabulary) {
   switch (constraint.kind) {
     case Constraint::kChoice:
@@ -47,7 +53,7 @@ absl::StatusOr<NodeId> AddConstraint(Ir& ir, const Constraint& constraint, const
     case Constraint::kGbnf:
       return AddGbnf(ir, constraint.source, vocabulary);
     case Constraint::kStructuralTag:
-      return AddStructuralTag(ir, constraint.source, vocabulary, {constraint.compact});
+      break;
   }
   return absl::InvalidArgumentError("unknown kind");
 }
@@ -61,14 +67,19 @@ absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constra
                         constraint.source.size(), limits.max_source_bytes >> 10));
   }
   Ir ir(limits);
-  ASSIGN_OR_RETURN(NodeId body, AddConstraint(ir, constraint, *vocabulary));
-  if (constraint.after_thinking) {
-    body = ir.Sequence({ir.Repeat(ir.Bytes(ByteClass::Of('\n')), 0, 2), body});
+  StructuralTag body;
+  if (constraint.kind == Constraint::kStructuralTag) {
+    ASSIGN_OR_RETURN(body, AddTag(ir, constraint, *vocabulary));
+  } else {
+    ASSIGN_OR_RETURN(body.node, AddConstraint(ir, constraint, *vocabulary));
+  }
+  if (constraint.after_thinking && body.trigger_ids.empty()) {
+    body.node = ir.Sequence({ir.Repeat(ir.Bytes(ByteClass::Of('\n')), 0, 2), body.node});
   }
   const RuleId root = ir.AddRule("the whole output");
-  ir.SetRule(root, body);
+  ir.SetRule(root, body.node);
   ir.set_root(root);
-  return Grammar::Create(ir, std::move(vocabulary));
+  return Grammar::Create(ir, std::move(vocabulary), std::move(body.trigger_ids));
 }
 
 }  // namespace

@@ -27,11 +27,15 @@ struct Constraint {
   bool compact = false;              // JSON without white space between its tokens
   // The output follows a thought, so that up to two line ends may come first.
   bool after_thinking = false;
+  // Of kStructuralTag: the text before its first tag may be left to the model (Grammar::trigger_ids), which
+  // costs no masks until then. Such text is not checked.
+  bool free_until_trigger = false;
 
   friend bool operator==(const Constraint&, const Constraint&) = default;
   template <class H>
   friend H AbslHashValue(H h, const Constraint& c) {
-    return H::combine(std::move(h), c.kind, c.source, c.choices, c.compact, c.after_thinking);
+    return H::combine(std::move(h), c.kind, c.source, c.choices, c.compact, c.after_thinking,
+                      c.free_until_trigger);
   }
 };
 

@@ -29,17 +29,19 @@ absl::Status AtToken(const absl::Status& status, int64_t token_count) {
 }  // namespace
 
 Grammar::Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary,
-                 const GrammarLimits& limits)
+                 const GrammarLimits& limits, std::vector<int32_t> trigger_ids)
     : automaton_(std::move(automaton)),
       vocabulary_(std::move(vocabulary)),
       limits_(limits),
+      trigger_ids_(std::move(trigger_ids)),
       mask_maker_(automaton_, *vocabulary_, limits_) {}
 
 absl::StatusOr<std::shared_ptr<const Grammar>> Grammar::Create(Ir& ir,
-                                                               std::shared_ptr<const Vocabulary> vocabulary) {
+                                                               std::shared_ptr<const Vocabulary> vocabulary,
+                                                               std::vector<int32_t> trigger_ids) {
   ASSIGN_OR_RETURN(Automaton automaton, BuildAutomaton(ir, vocabulary->longest_token()));
   std::shared_ptr<const Grammar> grammar(
-      new Grammar(std::move(automaton), std::move(vocabulary), ir.limits()));
+      new Grammar(std::move(automaton), std::move(vocabulary), ir.limits(), std::move(trigger_ids)));
   RETURN_IF_ERROR(grammar->CheckBytes());
   const std::lock_guard lock(grammar->mutex_);
   const std::shared_ptr<StateTable> table = grammar->Table();

@@ -28,10 +28,14 @@ class Grammar {
   // The automaton of `ir`, and its first mask. INVALID_ARGUMENT: a limit, or no word. FAILED_PRECONDITION:
   // the grammar needs a byte for which the vocabulary has no token.
   static absl::StatusOr<std::shared_ptr<const Grammar>> Create(Ir& ir,
-                                                               std::shared_ptr<const Vocabulary> vocabulary);
+                                                               std::shared_ptr<const Vocabulary> vocabulary,
+                                                               std::vector<int32_t> trigger_ids = {});
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   const Automaton& automaton() const { return automaton_; }
+  // The output is free until one of these tokens, with which the grammar begins; ascending. Empty: the
+  // grammar is of the whole output.
+  const std::vector<int32_t>& trigger_ids() const { return trigger_ids_; }
   // Of automaton, states and masks, about.
   int64_t byte_count() const;
   // How many masks were made, and how many of them were asked for again.
@@ -43,7 +47,8 @@ class Grammar {
 
  private:
   friend class Matcher;
-  Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits);
+  Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits,
+          std::vector<int32_t> trigger_ids);
 
   // The four below: under mutex_.
   std::shared_ptr<StateTable> Table() const;
@@ -54,6 +59,7 @@ class Grammar {
   const Automaton automaton_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const GrammarLimits limits_;
+  const std::vector<int32_t> trigger_ids_;
 
   mutable std::mutex mutex_;
   mutable std::shared_ptr<StateTable> table_;

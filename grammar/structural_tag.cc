@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -115,13 +116,21 @@ namespace {
 
 class TagCompiler {
  public:
-  TagCompiler(Ir& ir, const Vocabulary& vocabulary, const JsonStyle& style)
-      : ir_(ir), vocabulary_(vocabulary), style_(style) {}
+  TagCompiler(Ir& ir, const Vocabulary& vocabulary, const JsonStyle& style, bool free_until_trigger)
+      : ir_(ir), vocabulary_(vocabulary), style_(style), free_until_trigger_(free_until_trigger) {}
 
-  absl::StatusOr<NodeId> Compile(const JsonValue& root) {
-    if (root.Find("structures") != nullptr) return CompileOld(root);
+  absl::StatusOr<StructuralTag> Compile(const JsonValue& root) {
     const JsonValue* format = root.Find("format");
-    return Format(format != nullptr && format->is_object() ? *format : root, {});
+    root_ = format != nullptr && format->is_object() ? format : &root;
+    StructuralTag made;
+    if (root.Find("structures") != nullptr) {
+      root_ = &root;
+      ASSIGN_OR_RETURN(made.node, CompileOld(root));
+    } else {
+      ASSIGN_OR_RETURN(made.node, Format(*root_, {}));
+    }
+    made.trigger_ids = std::move(trigger_ids_);
+    return made;
   }
 
  private:
@@ -289,6 +298,24 @@ class TagCompiler {
                     stop_after_first);
   }
 
+  // The added tokens by which a root format's tags begin, ascending, where nothing else may be a trigger or
+  // is excluded before the first of them; otherwise none.
+  std::vector<int32_t> FreeUntil(const JsonValue& place, const std::vector<std::string>& triggers,
+                                 const std::vector<Tag>& tags, bool has_excluded) const {
+    if (!free_until_trigger_ || &place != root_ || has_excluded) return {};
+    std::set<int32_t> of_triggers, of_tags;
+    for (const std::string& trigger : triggers) {
+      const auto added = AddedAt(trigger, vocabulary_);
+      if (!added) return {};
+      of_triggers.insert(added->second);
+    }
+    for (const Tag& tag : tags) {
+      if (const auto added = AddedAt(tag.begin, vocabulary_)) of_tags.insert(added->second);
+    }
+    if (of_triggers != of_tags) return {};
+    return {of_tags.begin(), of_tags.end()};
+  }
+
   // Free text without triggers; behind a trigger the rest of a tag that begins with it, then free text again.
   absl::StatusOr<NodeId> Dispatch(const JsonValue& place, const std::vector<std::string>& triggers,
                                   const std::vector<Tag>& tags, const std::vector<std::string>& excluded,
@@ -326,7 +353,8 @@ class TagCompiler {
           graph.AddEdge(state, tail, behind);
       }
     }
-    if (!at_least_one) {
+    if (!at_least_one) trigger_ids_ = FreeUntil(place, triggers, tags, !excluded.empty());
+    if (!at_least_one && trigger_ids_.empty()) {
       for (const int32_t state : text.between_chars) graph.states[state].accepts = true;
       return ir_.Graph(std::move(graph));
     }
@@ -372,15 +400,18 @@ class TagCompiler {
   Ir& ir_;
   const Vocabulary& vocabulary_;
   const JsonStyle style_;
+  const bool free_until_trigger_;
+  const JsonValue* root_ = nullptr;
+  std::vector<int32_t> trigger_ids_;
 };
 
 }  // namespace
 
-absl::StatusOr<NodeId> AddStructuralTag(Ir& ir, std::string_view source, const Vocabulary& vocabulary,
-                                        const JsonStyle& style) {
+absl::StatusOr<StructuralTag> AddStructuralTag(Ir& ir, std::string_view source, const Vocabulary& vocabulary,
+                                               const JsonStyle& style, bool free_until_trigger) {
   ASSIGN_OR_RETURN(const auto root, ParseJsonSource(source, ir.limits().max_depth));
   if (!root->is_object()) return RefuseSchema(*root, "not an object, allowed a structural tag");
-  return TagCompiler(ir, vocabulary, style).Compile(*root);
+  return TagCompiler(ir, vocabulary, style, free_until_trigger).Compile(*root);
 }
 
 }  // namespace foredraft

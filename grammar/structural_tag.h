@@ -3,9 +3,11 @@
 // Structural tags, XGrammar's JSON for text with structured parts: tool calls between markers.
 // docs/structured-output.md lists the formats.
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "grammar/ir.h"
@@ -14,9 +16,16 @@
 
 namespace foredraft {
 
-// INVALID_ARGUMENT names the JSON pointer.
-absl::StatusOr<NodeId> AddStructuralTag(Ir& ir, std::string_view source, const Vocabulary& vocabulary,
-                                        const JsonStyle& style);
+struct StructuralTag {
+  NodeId node = 0;
+  // Grammar::trigger_ids.
+  std::vector<int32_t> trigger_ids;
+};
+
+// INVALID_ARGUMENT names the JSON pointer. With `free_until_trigger`, and triggers that allow it, the node
+// begins with the first tag of the output, and what may stand before that is left out.
+absl::StatusOr<StructuralTag> AddStructuralTag(Ir& ir, std::string_view source, const Vocabulary& vocabulary,
+                                               const JsonStyle& style, bool free_until_trigger);
 
 // A literal cut at added tokens first: those parts match by id alone, the others by bytes.
 NodeId AddMarkedLiteral(Ir& ir, std::string_view text, const Vocabulary& vocabulary);

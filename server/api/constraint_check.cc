@@ -164,13 +164,18 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
   }
   const ClientConstraint& asked = *client.constraint;
   made.from_first_token = asked.from_first_token;
-  ASSIGN_OR_RETURN(made.grammar,
-                   compiler->Compile({.kind = *asked.kind,
-                                      .source = asked.source,
-                                      .choices = asked.choices,
-                                      .compact = asked.compact,
-                                      .after_thinking = !asked.from_first_token && FollowsThought(request)},
-                                     asked.field));
+  Constraint constraint = {.kind = *asked.kind,
+                           .source = asked.source,
+                           .choices = asked.choices,
+                           .compact = asked.compact,
+                           .after_thinking = !asked.from_first_token && FollowsThought(request),
+                           .free_until_trigger = *asked.kind == Constraint::kStructuralTag};
+  ASSIGN_OR_RETURN(made.grammar, compiler->Compile(constraint, asked.field));
+  if (made.grammar->trigger_ids().size() > kMaxTriggerIds) {
+    constraint.free_until_trigger = false;
+    ASSIGN_OR_RETURN(made.grammar, compiler->Compile(constraint, asked.field));
+  }
+  made.trigger_ids = made.grammar->trigger_ids();
   LeaveOutCommonEnds(made);
   compiler->CountAccepted(KindOf(*asked.kind));
   return made;

@@ -258,6 +258,45 @@ TEST(Constraints, EndWithinTheirBounds) {
   }
 }
 
+// Token 256 is <a>. The grammar is of what begins with the trigger; free text comes back behind the tag.
+TEST(Constraints, TextBeforeATriggerIsFreeWhereATokenBeginsIt) {
+  const std::string tag = R"({"begin":"<a>c","content":{"type":"const_string","value":"!"},"end":"<b>"})";
+  const std::string begin = R"({"type":"triggered_tags","triggers":["<a>"],"tags":[)" + tag + "]";
+  const std::string format = "{\"type\":\"structural_tag\",\"format\":" + begin + "}}";
+  const std::pair<std::string, bool> cases[] = {
+      {begin + "}", true},
+      {format, true},
+      {R"({"structures":[{"begin":"<a>c","schema":{"const":"!"},"end":"<b>"}],"triggers":["<a>"]})", true},
+      {begin + R"(,"at_least_one":true})", false},
+      {begin + R"(,"excludes":["x"]})", false},
+      {R"({"type":"triggered_tags","triggers":["<a>","<b>"],"tags":[)" + tag + "]}", false},
+      {R"({"type":"triggered_tags","triggers":["c"],"tags":[{"begin":"c","content":{"type":"any_text"},"end":"d"}]})",
+       false},
+      {R"({"type":"sequence","elements":[)" + begin + "}]}", false}};
+  for (const auto& [source, is_free] : cases) {
+    SCOPED_TRACE(source);
+    Constraint constraint = Tag(source);
+    constraint.after_thinking = true;
+    EXPECT_TRUE((*CompileConstraint(constraint, Bytes(), {}))->trigger_ids().empty());
+    constraint.free_until_trigger = true;
+    const auto grammar = CompileConstraint(constraint, Bytes(), {});
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    EXPECT_EQ((*grammar)->trigger_ids(), is_free ? std::vector<int32_t>{256} : std::vector<int32_t>{});
+    if (!is_free) continue;
+    Matcher matcher(*grammar);
+    EXPECT_EQ((*matcher.Mask())->count, 1);
+    const bool quoted = source.find("structures") != std::string::npos;
+    for (const int32_t id : quoted ? std::vector<int32_t>{256, 'c', '"', '!', '"', 257, 'x'}
+                                   : std::vector<int32_t>{256, 'c', '!', 257, 'x'}) {
+      EXPECT_TRUE(*matcher.Advance(id)) << id;
+    }
+    EXPECT_TRUE(matcher.IsAccepting());
+    EXPECT_FALSE(*matcher.Advance(257));
+    EXPECT_TRUE(*matcher.Advance(256)) << "another call";
+    EXPECT_FALSE(*matcher.Advance('x'));
+  }
+}
+
 TEST(Matcher, MasksFollowDraftsUntilOneLeavesTheGrammar) {
   const auto grammar = CompileConstraint(Expression("abc"), Bytes(), {});
   ASSERT_TRUE(grammar.ok());

@@ -146,6 +146,9 @@ TEST_F(ConstraintCheckTest, EveryKindIsTaken) {
     ASSERT_TRUE(checked.ok()) << checked.status();
     EXPECT_NE(checked->request.constraint.grammar, nullptr);
   }
+  client.constraint = Asks(Constraint::kStructuralTag, R"({"type":"triggered_tags","triggers":["<think>"],
+      "tags":[{"begin":"<think>","content":{"type":"const_string","value":"7"},"end":""}]})");
+  EXPECT_THAT(Check(client)->request.constraint.trigger_ids, ElementsAre(think_));
   client.constraint = Asks(Constraint::kChoice, "");
   client.constraint->choices = {"1", "2"};
   EXPECT_TRUE(MayBegin(Check(client)->request.constraint, Id("2")));
