@@ -27,22 +27,24 @@ bool HasToolConstraint(const ClientRequest& client) { return IsChat(client) && c
 std::string Asks(const ClientRequest& client) {
   if (client.constraint) return client.constraint->field;
   if (client.tools.is_forced()) return absl::StrCat("chat.tool_choice: ", ShowJson(client.tools.choice));
-  size_t i = 0;
-  while (!client.tools.tools[i].strict) ++i;
-  return absl::StrCat("chat.tools[", i, "].strict: true");
+  if (!client.tools.allowed.empty()) return "chat.allowed_tools: given";
+  return absl::StrCat("chat.tools[", client.tools.strict_tool(), "].strict: true");
 }
 
 std::string OffText(const ClientRequest& client) {
   if (client.constraint) return absl::StrCat(Asks(client), ": ", kOff, ", allowed unset");
-  return absl::StrCat(Asks(client),
-                      client.tools.is_forced() ? ", allowed auto, none: " : ", allowed false: ", kOff);
+  const char* const allowed = client.tools.is_forced()       ? "auto, none"
+                              : client.tools.allowed.empty() ? "false"
+                                                             : "unset";
+  return absl::StrCat(Asks(client), ", allowed ", allowed, ": ", kOff);
 }
 
 // Fields that cannot be with a constraint.
 std::string CombinationText(const ClientRequest& client, const ConstraintCompiler& compiler) {
-  const char* const with = client.constraint          ? " with a constraint"
-                           : client.tools.is_forced() ? " with forced calls"
-                                                      : " with strict tools";
+  const char* const with = client.constraint              ? " with a constraint"
+                           : client.tools.is_forced()     ? " with forced calls"
+                           : client.tools.allowed.empty() ? " with strict tools"
+                                                          : " with chat.allowed_tools";
   if (client.constraint && IsChat(client) && client.tools.has_effect()) {
     return absl::StrCat(client.constraint->field, ": given with chat.tools, allowed one of them");
   }

@@ -33,6 +33,21 @@ absl::Status CheckChoice(const ChatTools& tools) {
                                     : ", allowed auto, none, required or function:NAME of chat.tools");
 }
 
+// `names`: the tools'.
+absl::Status CheckAllowed(const ChatTools& tools, const std::set<std::string>& names) {
+  if (tools.allowed.empty()) return absl::OkStatus();
+  if (tools.choice == "none" || tools.names_function()) {
+    return Refuse("chat.allowed_tools: given with chat.tool_choice ", ShowJson(tools.choice),
+                  ", allowed with auto and required");
+  }
+  for (size_t i = 0; i < tools.allowed.size(); ++i) {
+    if (names.contains(tools.allowed[i])) continue;
+    return Refuse("chat.allowed_tools[", i, "]: ", ShowJson(tools.allowed[i]),
+                  ", allowed a name of chat.tools");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTool(const ChatTool& tool, const std::string& name) {
   if (!IsToolName(tool.name)) {
     return Refuse(name, ".name: ", ShowJson(tool.name), ", allowed 1..", kMaxToolNameBytes,
@@ -60,7 +75,7 @@ absl::Status CheckTools(const ChatTools& tools) {
       return Refuse(name, ".name: ", ShowJson(tools.tools[i].name), ", allowed a name once");
     }
   }
-  return absl::OkStatus();
+  return CheckAllowed(tools, names);
 }
 
 }  // namespace foredraft

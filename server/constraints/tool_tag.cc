@@ -119,17 +119,13 @@ std::string TextThenCalls(const CallSyntax& calls, const std::vector<std::string
                       "],\"stop_after_first\":", is_over ? "true}" : "false}");
 }
 
-bool IsOffered(const ChatTools& tools, const ChatTool& tool) {
-  return !tools.names_function() || tool.name == tools.function();
-}
-
 }  // namespace
 
 absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& tools,
                                     const Tokenizer& tokenizer) {
   std::vector<std::string> tags;
   for (size_t i = 0; i < tools.tools.size(); ++i) {
-    if (!IsOffered(tools, tools.tools[i])) continue;
+    if (!tools.may_call(tools.tools[i])) continue;
     ASSIGN_OR_RETURN(const std::string arguments, ArgumentsPart(calls, tools.tools[i], i));
     tags.push_back(CallTag(calls, tools.tools[i].name, arguments));
   }
@@ -153,7 +149,7 @@ ChatTools WithKeptSchemas(const CallSyntax& calls, ChatTools tools, ConstraintCo
   if (!tools.is_forced()) return tools;
   for (size_t i = 0; i < tools.tools.size(); ++i) {
     ChatTool kept = tools.tools[i];
-    if (kept.strict || !IsOffered(tools, kept)) continue;
+    if (kept.strict || !tools.may_call(kept)) continue;
     kept.strict = true;
     const absl::StatusOr<std::string> arguments = ArgumentsPart(calls, kept, i);
     if (arguments.ok() && compiler.CanCompile({.kind = Constraint::kStructuralTag, .source = *arguments})) {
@@ -167,7 +163,7 @@ absl::Status NameFaultyTool(const CallSyntax& calls, const ChatTools& tools, con
                             ConstraintCompiler& compiler) {
   for (size_t i = 0; i < tools.tools.size(); ++i) {
     const ChatTool& tool = tools.tools[i];
-    if (!tool.strict || !IsOffered(tools, tool)) continue;
+    if (!tool.strict || !tools.may_call(tool)) continue;
     ASSIGN_OR_RETURN(const std::string arguments, ArgumentsPart(calls, tool, i));
     const absl::Status alone =
         compiler.Compile({.kind = Constraint::kStructuralTag, .source = arguments}, FieldOf(i)).status();

@@ -1,8 +1,8 @@
 #pragma once
 
 // Calls of tools as a structural tag, in the format of each family: for answers that must call
-// (tool_choice "required", "function:NAME"), and for calls whose arguments must follow a schema
-// (ChatTool::strict).
+// (tool_choice "required", "function:NAME"), for calls whose arguments must follow a schema
+// (ChatTool::strict), and where not all of the tools may be called (ChatTools::allowed).
 
 #include <cstdint>
 #include <string>

@@ -47,9 +47,8 @@ constexpr MetricRow kMetrics[] = {
      "model's format says. Text: what began like a call was none, or of an unknown tool."},
     {"foredraft_constrained_requests_total", kCounter,
      "kind (json_schema, json_object, regex, choice, grammar, structural_tag, tools)",
-     "Requests whose outputs are constrained, by what they ask. tools: calls that are forced, or whose "
-     "arguments "
-     "must follow a schema."},
+     "Requests whose outputs are constrained, by what they ask. tools: calls that are forced, of "
+     "allowed_tools, or whose arguments must follow a schema."},
     {"foredraft_constraint_refused_total", kCounter, "reason (off, combination, source, limit)",
      "Constraints refused. off: `constraints: null`; combination: with fields that do not go with it; "
      "source: "

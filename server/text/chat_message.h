@@ -39,7 +39,9 @@ inline constexpr std::string_view kFunctionChoice = "function:";
 // What a request says of tools.
 struct ChatTools {
   std::vector<ChatTool> tools;
-  std::string choice;    // "auto" (or empty), "none", "required", "function:NAME"
+  std::string choice;  // "auto" (or empty), "none", "required", "function:NAME"
+  // Names: the model sees all tools and may call these alone. Empty: all of them.
+  std::vector<std::string> allowed;
   bool parallel = true;  // false: the answer ends behind its first call
 
   // With "none" the model does not see the tools, and nothing that it writes is a call.
@@ -49,10 +51,19 @@ struct ChatTools {
   bool names_function() const { return choice.starts_with(kFunctionChoice); }
   // The name in a choice "function:NAME"; only where names_function().
   std::string_view function() const { return std::string_view(choice).substr(kFunctionChoice.size()); }
+  bool may_call(const ChatTool& tool) const {
+    if (names_function()) return tool.name == function();
+    return allowed.empty() || std::find(allowed.begin(), allowed.end(), tool.name) != allowed.end();
+  }
   // Whether not every answer is allowed.
   bool constrain() const {
-    return has_effect() && (is_forced() || std::any_of(tools.begin(), tools.end(),
-                                                       [](const ChatTool& tool) { return tool.strict; }));
+    return has_effect() && (is_forced() || !allowed.empty() || strict_tool() < tools.size());
+  }
+  // The first one that may be called and is strict; tools.size() where none is.
+  size_t strict_tool() const {
+    return std::find_if(tools.begin(), tools.end(),
+                        [this](const ChatTool& tool) { return tool.strict && may_call(tool); }) -
+           tools.begin();
   }
 };
 

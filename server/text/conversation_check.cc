@@ -95,6 +95,7 @@ size_t TextBytes(const ChatTools& tools) {
   for (const ChatTool& tool : tools.tools) {
     bytes += tool.name.size() + tool.description.size() + tool.parameters.size();
   }
+  for (const std::string& name : tools.allowed) bytes += name.size();
   return bytes;
 }
 

@@ -302,7 +302,16 @@ TEST_F(ToolCallsTest, ForcedCallsAndStrictToolsAreTakenOnBothWires) {
   request.mutable_chat()->set_tool_choice("function:add");
   request.mutable_chat()->mutable_tools(0)->set_strict(true);
   EXPECT_EQ(Generate(request).finish_reason(), "tool_calls");
-  EXPECT_EQ(server_.Metric("constrained_requests_total", {{"kind", "tools"}}), 4);
+  body = Body(6);
+  body["tool_choice"] = {
+      {"type", "allowed_tools"},
+      {"allowed_tools",
+       {{"mode", "auto"}, {"tools", {{{"type", "function"}, {"function", {{"name", "add"}}}}}}}}};
+  EXPECT_EQ(PostOk(body)["finish_reason"], "tool_calls");
+  request = Request(6);
+  request.mutable_chat()->add_allowed_tools("add");
+  EXPECT_EQ(Generate(request).finish_reason(), "tool_calls");
+  EXPECT_EQ(server_.Metric("constrained_requests_total", {{"kind", "tools"}}), 6);
 }
 
 TEST_F(ToolCallsTest, ForcedCallsAreRefusedByName) {

@@ -206,6 +206,7 @@ ChatTools ReadTools(const v1::Chat& wire) {
                           .strict = tool.strict()});
   }
   read.choice = wire.tool_choice();
+  read.allowed.assign(wire.allowed_tools().begin(), wire.allowed_tools().end());
   if (wire.has_parallel_tool_calls()) read.parallel = wire.parallel_tool_calls();
   return read;
 }

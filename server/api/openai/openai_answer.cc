@@ -347,6 +347,7 @@ std::string ParamOf(OpenAiKind kind, std::string_view text) {
   const std::pair<std::string_view, std::string_view> renamed[] = {
       {"sampling.", ""},
       {"chat.messages", "messages"},
+      {"chat.allowed_tools", "tool_choice.allowed_tools.tools"},
       {"chat.", ""},
       {"chat", "messages"},
       {"text", "prompt"},

@@ -64,18 +64,66 @@ absl::StatusOr<std::vector<ChatTool>> ReadToolList(const json& list, std::string
   return tools;
 }
 
-// "auto", or {"type": "function", "function": {"name": ...}}, which becomes "function:NAME".
-absl::StatusOr<std::string> ReadChoice(const json& choice) {
-  if (choice.is_string()) return choice.get<std::string>();
-  if (!choice.is_object()) {
-    return Refuse("tool_choice: ", ShowJson(choice), ", allowed auto, none, required or a function");
+// The name in {"type": "function", "function": {"name": ...}}, or, as in OpenAI's responses API, in
+// {"type": "function", "name": ...}.
+absl::StatusOr<std::string> NameOf(const json& object, const std::string& name) {
+  if (!object.is_object()) return Refuse(name, ": ", ShowJson(object), ", allowed an object");
+  FieldReader fields(object, name + ".");
+  if (!object.contains("function") && object.value("type", json()) == "function") {
+    std::string flat_name = fields.String("name").value_or("");
+    fields.Ignore({"type"});
+    fields.RefuseUnknown();
+    RETURN_IF_ERROR(fields.status());
+    if (!flat_name.empty()) return flat_name;
   }
-  FieldReader fields(choice, "tool_choice.");
-  ASSIGN_OR_RETURN(const json* function, FunctionOf("tool_choice", fields));
-  FieldReader read(*function, "tool_choice.function.");
-  const std::string name = read.String("name").value_or("");
+  ASSIGN_OR_RETURN(const json* function, FunctionOf(name, fields));
+  FieldReader read(*function, name + ".function.");
+  std::string function_name = read.String("name").value_or("");
   RETURN_IF_ERROR(read.status());
-  return absl::StrCat("function:", name);
+  return function_name;
+}
+
+// {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}, or mode and tools beside the
+// type.
+absl::Status ReadAllowed(const json& choice, ChatTools& tools) {
+  const bool is_flat = !choice.contains("allowed_tools");
+  const std::string name = is_flat ? "tool_choice" : "tool_choice.allowed_tools";
+  const json& object = is_flat ? choice : choice.at("allowed_tools");
+  if (!object.is_object()) return Refuse(name, ": ", ShowJson(object), ", allowed an object");
+  FieldReader fields(object, name + ".");
+  if (is_flat) fields.Ignore({"type"});
+  tools.choice = fields.String("mode").value_or("");
+  if (tools.choice != "auto" && tools.choice != "required") {
+    fields.Refuse("mode", absl::StrCat(ShowJson(tools.choice), ", allowed auto, required"));
+  }
+  const json* list = fields.Find("tools");
+  fields.RefuseUnknown();
+  RETURN_IF_ERROR(fields.status());
+  if (list == nullptr || !list->is_array() || list->empty()) {
+    return Refuse(name, ".tools: ", list == nullptr ? "absent" : ShowJson(*list),
+                  ", allowed a list of functions");
+  }
+  for (size_t i = 0; i < list->size(); ++i) {
+    ASSIGN_OR_RETURN(std::string function, NameOf((*list)[i], absl::StrCat(name, ".tools[", i, "]")));
+    tools.allowed.push_back(std::move(function));
+  }
+  return absl::OkStatus();
+}
+
+// "auto" and other texts, a function, which becomes "function:NAME", or the tools that are allowed.
+absl::Status ReadChoice(const json& choice, ChatTools& tools) {
+  if (choice.is_string()) {
+    tools.choice = choice.get<std::string>();
+    return absl::OkStatus();
+  }
+  if (!choice.is_object()) {
+    return Refuse("tool_choice: ", ShowJson(choice),
+                  ", allowed auto, none, required, a function or allowed_tools");
+  }
+  if (choice.value("type", json()) == "allowed_tools") return ReadAllowed(choice, tools);
+  ASSIGN_OR_RETURN(const std::string name, NameOf(choice, "tool_choice"));
+  tools.choice = std::string(kFunctionChoice) + name;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -88,9 +136,7 @@ ChatTools ReadTools(FieldReader& fields, std::string_view body) {
     if (tools.ok()) read.tools = *std::move(tools);
   }
   if (const json* choice = fields.Find("tool_choice"); choice != nullptr) {
-    absl::StatusOr<std::string> name = ReadChoice(*choice);
-    fields.Keep(name.status());
-    if (name.ok()) read.choice = *std::move(name);
+    fields.Keep(ReadChoice(*choice, read));
   }
   read.parallel = fields.Bool("parallel_tool_calls", true);
   return read;

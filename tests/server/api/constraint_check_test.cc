@@ -229,11 +229,13 @@ TEST_F(ConstraintCheckTest, RefusalsAreOneShortLine) {
 TEST_F(ConstraintCheckTest, WhereItIsOffItIsRefused) {
   const std::vector<ClientRequest> requests = {
       Good(), Chat({.tools = {{.name = "f"}}, .choice = "required"}),
-      Chat({.tools = {{.name = "e"}, {.name = "f", .strict = true}}})};
+      Chat({.tools = {{.name = "e"}, {.name = "f", .strict = true}}}),
+      Chat({.tools = {{.name = "e"}, {.name = "f", .strict = true}}, .allowed = {"e"}})};
   const std::string texts[] = {
       "constraint.regex: structured output is off (constraints: null), allowed unset",
       "chat.tool_choice: \"required\", allowed auto, none: structured output is off (constraints: null)",
-      "chat.tools[1].strict: true, allowed false: structured output is off (constraints: null)"};
+      "chat.tools[1].strict: true, allowed false: structured output is off (constraints: null)",
+      "chat.allowed_tools: given, allowed unset: structured output is off (constraints: null)"};
   ConstraintCompiler off(nullptr, std::nullopt, metrics_);
   off.SetConfig(ConstraintsConfig{});  // it was off at the start
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -244,7 +246,7 @@ TEST_F(ConstraintCheckTest, WhereItIsOffItIsRefused) {
     compiler_.SetConfig(ConstraintsConfig{});
     EXPECT_TRUE(Check(requests[i]).ok()) << Check(requests[i]).status();
   }
-  EXPECT_EQ(Counted("foredraft_constraint_refused_total", "off"), 6);
+  EXPECT_EQ(Counted("foredraft_constraint_refused_total", "off"), 8);
 }
 
 TEST_F(ConstraintCheckTest, ForcedAcceptanceTakesNoConstraint) {
@@ -273,6 +275,10 @@ TEST_F(ConstraintCheckTest, ToolsGiveAConstraintWhereTheyMust) {
   EXPECT_THAT(strict->request.constraint.trigger_ids, IsEmpty());
   EXPECT_TRUE(MayBegin(strict->request.constraint, Id("a")));
   EXPECT_EQ(Counted("foredraft_constrained_requests_total", "tools"), 2);
+  ClientRequest some = Chat({.tools = {{.name = "e"}, {.name = "f"}}, .allowed = {"e"}});
+  EXPECT_NE(Check(some)->request.constraint.grammar, nullptr);
+  some.sampling.min_tokens = 1;
+  EXPECT_EQ(Refusal(some), "sampling.min_tokens: 1, allowed 0 with chat.allowed_tools");
 }
 
 TEST_F(ConstraintCheckTest, NotWithToolsThatMayBeCalled) {

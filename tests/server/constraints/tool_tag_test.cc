@@ -195,11 +195,16 @@ TEST_P(ToolTagTest, WhatItAllowsIsReadBackAsCalls) {
   struct Case {
     const char* choice;
     bool parallel;
+    std::vector<std::string> allowed;
   };
-  for (const Case& test : {Case{"required", true}, Case{"required", false}, Case{"function:log", true},
-                           Case{"function:get_weather", true}, Case{"auto", true}, Case{"auto", false}}) {
-    const ChatTools tools = {
-        .tools = {Weather(), {.name = "now"}, Log()}, .choice = test.choice, .parallel = test.parallel};
+  for (const Case& test :
+       {Case{"required", true, {}}, Case{"required", false, {}}, Case{"function:log", true, {}},
+        Case{"function:get_weather", true, {}}, Case{"auto", true, {}}, Case{"auto", false, {}},
+        Case{"auto", true, {"log"}}, Case{"required", true, {"now", "get_weather"}}}) {
+    const ChatTools tools = {.tools = {Weather(), {.name = "now"}, Log()},
+                             .choice = test.choice,
+                             .allowed = test.allowed,
+                             .parallel = test.parallel};
     const auto tag = MakeToolTag(format_.calls(), tools, *tokenizer_);
     ASSERT_TRUE(tag.ok()) << tag.status();
     const auto grammar = Compile(*tag);
@@ -225,6 +230,9 @@ TEST_P(ToolTagTest, WhatItAllowsIsReadBackAsCalls) {
       most_calls = std::max(most_calls, parsed.calls.size());
       for (const CallDelta& call : parsed.calls) {
         EXPECT_TRUE(call.complete);
+        EXPECT_TRUE(test.allowed.empty() ||
+                    std::count(test.allowed.begin(), test.allowed.end(), call.name) == 1)
+            << call.name;
         if (tools.names_function()) {
           EXPECT_EQ(call.name, tools.function());
         }

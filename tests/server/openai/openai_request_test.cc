@@ -105,8 +105,22 @@ INSTANTIATE_TEST_SUITE_P(
                 "tools[0].function.parameters: \"{}\", allowed a JSON schema"},
         Refusal{"ToolsUnknown", R"("tools": [{"function": {"name": "f", "paramters": {}}}])",
                 "tools[0].function.paramters: unknown, nearest is tools[0].function.parameters"},
-        Refusal{"ToolChoice", R"("tool_choice": {"type": "allowed_tools"})",
-                "tool_choice.type: \"allowed_tools\", allowed function"},
+        Refusal{"ToolChoice", R"("tool_choice": {"type": "custom"})",
+                "tool_choice.type: \"custom\", allowed function"},
+        Refusal{"ToolChoiceName", R"("tool_choice": 7)",
+                "tool_choice: 7, allowed auto, none, required, a function or allowed_tools"},
+        Refusal{"AllowedTools", R"("tool_choice": {"type": "allowed_tools"})",
+                "tool_choice.mode: \"\", allowed auto, required"},
+        Refusal{"AllowedMode",
+                R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "none"}})",
+                "tool_choice.allowed_tools.mode: \"none\", allowed auto, required"},
+        Refusal{"AllowedNone",
+                R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}})",
+                "tool_choice.allowed_tools.tools: [], allowed a list of functions"},
+        Refusal{
+            "AllowedName",
+            R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["f"]}})",
+            "tool_choice.allowed_tools.tools[0]: \"f\", allowed an object"},
         Refusal{"Functions", R"("functions": [{"name": "f"}])", "tools is their newer name"},
         Refusal{"ResponseFormat", R"("response_format": {"type": "xml"})",
                 "response_format.type: \"xml\", allowed text, json_object, json_schema, structural_tag"},
@@ -266,6 +280,19 @@ TEST(OpenAiRequest, ToolsCallsAndResultsArrive) {
   };
   EXPECT_EQ(choice("\"required\""), "required");
   EXPECT_EQ(choice(R"({"type": "function", "function": {"name": "f"}})"), "function:f");
+  const ChatTools allowed = Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}],
+    "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+      {"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}]}}})")
+                                .prompts.at(0)
+                                .tools;
+  EXPECT_EQ(allowed.choice, "required");
+  EXPECT_THAT(allowed.allowed, testing::ElementsAre("f", "g"));
+  const ChatTools flat = Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "h"}]}})")
+                             .prompts.at(0)
+                             .tools;
+  EXPECT_EQ(flat.choice, "auto");
+  EXPECT_THAT(flat.allowed, testing::ElementsAre("h"));
 }
 
 TEST(OpenAiRequest, HostileBodiesEndInAShortLine) {
