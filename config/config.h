@@ -134,6 +134,7 @@ struct CublasLtConfig {
 
 struct CudaConfig {
   bool side_stream = false;
+  bool pdl = true;
 };
 
 struct CpuConfig {

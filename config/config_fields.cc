@@ -262,6 +262,9 @@ const ConfigField kFields[] = {
      "Run the shared expert on a second stream, beside the routed ones. The fork and the join keep kernels "
      "from "
      "starting early, so measure both."},
+    {"cuda.pdl", MEMBER(c.cuda.pdl), Any(), kRestart, kOwn, NoBits(), kSet,
+     "Programmatic dependent launches: a kernel starts while the one before it ends. Of GPUs from compute "
+     "capability 9.0 on; false is for measuring what they bring (TensorRT-LLM's `TRTLLM_ENABLE_PDL=0`)."},
     {"cpu.threads", MEMBER(c.cpu.threads), Range(1, 1024), kRestart, kOwn, NoBits(),
      "cores / ranks of the host", "Threads of a rank."},
     {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, kOwn, NoBits(),

@@ -79,6 +79,7 @@ struct DeviceOptions {
   std::string isa;           // CPU: "" or "auto" for the widest, or "amx", "avx512", "avx2", "portable"
   std::string tuning_file;   // CUDA: path of the file that `foredraft tune` wrote, or ""
   bool side_stream = false;  // CUDA: Stream::Fork opens a branch; else it returns the stream itself
+  bool pdl = true;           // CUDA: programmatic dependent launches, where the device has them
 };
 
 struct DeviceMemory {

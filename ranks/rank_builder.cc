@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
                                                .ranks_here = LocalRankCount(config),
                                                .isa = NameOf(config.cpu.isa),
                                                .tuning_file = config.cublaslt.tuning_file,
-                                               .side_stream = config.cuda.side_stream});
+                                               .side_stream = config.cuda.side_stream,
+                                               .pdl = config.cuda.pdl});
 }
 
 absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& model,

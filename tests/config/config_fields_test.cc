@@ -73,6 +73,7 @@ constexpr const char* kFixedKeys[] = {
     "cuda_graph_config.batch_sizes",
     "cublaslt.tuning_file",
     "cuda.side_stream",
+    "cuda.pdl",
     "cpu.threads",
     "cpu.pin",
     "cpu.isa",

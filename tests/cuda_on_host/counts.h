@@ -11,9 +11,10 @@ namespace cuda_on_host {
 struct Counts {
   int64_t mallocs;  // cudaMalloc and cudaMallocHost
   int64_t frees;
-  int64_t launches;  // of kernels, outside graphs
-  int64_t copies;    // cudaMemcpy*, outside graphs
-  int64_t memsets;   // outside graphs
+  int64_t launches;               // of kernels, outside graphs
+  int64_t programmatic_launches;  // of these
+  int64_t copies;                 // cudaMemcpy*, outside graphs
+  int64_t memsets;                // outside graphs
   int64_t graph_launches;
   int64_t captures;
   int64_t instantiations;

@@ -337,6 +337,22 @@ TEST_F(CudaDeviceTest, AForkIsTheStreamItselfWithoutASideStream) {
   stream_->Join();
 }
 
+TEST_F(CudaDeviceTest, WithoutPdlEveryLaunchWaitsForTheOneBefore) {
+  for (const bool pdl : {true, false}) {
+    stream_.reset();
+    device_ = *CreateDevice("cuda", {.pdl = pdl});
+    stream_ = device_->CreateStream();
+    float* const x = *device_->AllocateArray<float>(4);
+    const int64_t before = cuda_on_host::CurrentCounts().programmatic_launches;
+    for (int i = 0; i < 3; ++i) {
+      device_->ops().add(*stream_, {.out = Dense(x, 1, 4), .x = Dense<const float>(x, 1, 4)});
+    }
+    stream_->Synchronize();
+    EXPECT_EQ(cuda_on_host::CurrentCounts().programmatic_launches - before,
+              pdl && cuda::LaunchesProgrammatically() ? 2 : 0);
+  }
+}
+
 using CudaDeviceDeathTest = CudaDeviceTest;
 
 // The emulation runs a graph in any order that its edges allow, and a stream when the host waits for it.

@@ -145,7 +145,10 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::fu
   if (programmatic && !stream.after_kernel) {
     KernelFault({"a launch", 0}, "a programmatic launch that does not follow a kernel");
   }
-  if (stream.capture == nullptr) ++state->counts.launches;
+  if (stream.capture == nullptr) {
+    ++state->counts.launches;
+    if (programmatic) ++state->counts.programmatic_launches;
+  }
   const cudaError_t error =
       Append(*state, config.stream,
              [&state = *state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,

@@ -52,15 +52,15 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Create(const DeviceOptions& 
     tuned_gemms = std::make_unique<TunedGemms>(algorithms);
   }
   return std::make_unique<CudaDevice>(std::move(name), probe, multiprocessors, std::move(tuned_gemms),
-                                      options.side_stream);
+                                      StreamOptions{.forks = options.side_stream, .pdl = options.pdl});
 }
 
 CudaDevice::CudaDevice(std::string name, const CudaProbe& probe, int multiprocessor_count,
-                       std::unique_ptr<TunedGemms> tuned_gemms, bool side_stream)
+                       std::unique_ptr<TunedGemms> tuned_gemms, StreamOptions streams)
     : name_(std::move(name)),
       hardware_id_(probe.hardware_id),
       multiprocessor_count_(multiprocessor_count),
-      side_stream_(side_stream),
+      streams_(streams),
       memory_(probe.gpu),
       tuned_gemms_(std::move(tuned_gemms)),
       setup_stream_(memory_, multiprocessor_count) {
@@ -157,7 +157,7 @@ absl::StatusOr<PackedWeights> CudaDevice::ArrayOf(const WeightLayout& layout, co
 }
 
 std::unique_ptr<Stream> CudaDevice::CreateStream() {
-  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get(), side_stream_);
+  return std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_.get(), streams_);
 }
 
 std::unique_ptr<Event> CudaDevice::CreateEvent() { return std::make_unique<CudaEvent>(); }

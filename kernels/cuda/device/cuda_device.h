@@ -24,7 +24,7 @@ class CudaDevice : public Device {
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
   CudaDevice(std::string name, const CudaProbe& probe, int multiprocessor_count,
-             std::unique_ptr<TunedGemms> tuned_gemms, bool side_stream);
+             std::unique_ptr<TunedGemms> tuned_gemms, StreamOptions streams);
   ~CudaDevice() override;
 
   // "cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0, tuning 1f0a7c22": everything that may change a bit.
@@ -59,7 +59,7 @@ class CudaDevice : public Device {
   const std::string name_;
   const std::string hardware_id_;
   const int multiprocessor_count_;
-  const bool side_stream_;
+  const StreamOptions streams_;
   CudaMemory memory_;                              // before the stream, whose destructor frees into it
   const std::unique_ptr<TunedGemms> tuned_gemms_;  // null without a tuning file
 

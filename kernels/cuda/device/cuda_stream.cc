@@ -43,8 +43,12 @@ constexpr std::chrono::microseconds kPollInterval(20);
 
 }  // namespace
 
-CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms, bool forks)
-    : memory_(memory), multiprocessor_count_(multiprocessor_count), tuned_gemms_(tuned_gemms), forks_(forks) {
+CudaStream::CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms,
+                       StreamOptions options)
+    : memory_(memory),
+      multiprocessor_count_(multiprocessor_count),
+      tuned_gemms_(tuned_gemms),
+      options_(options) {
   // Non-blocking: does not synchronise with the legacy default stream, which libraries may use.
   CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create a stream");
 }
@@ -72,10 +76,11 @@ void CudaStream::Synchronize() {
 }
 
 Stream& CudaStream::Fork() {
-  if (!forks_) return *this;
+  if (!options_.forks) return *this;
   CHECK(!branch_open_) << "a branch is open";
   if (branch_ == nullptr) {
-    branch_ = std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_);
+    branch_ = std::make_unique<CudaStream>(memory_, multiprocessor_count_, tuned_gemms_,
+                                           StreamOptions{.pdl = options_.pdl});
     CheckCuda(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "create an event");
     CheckCuda(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "create an event");
   }
@@ -87,7 +92,7 @@ Stream& CudaStream::Fork() {
 }
 
 void CudaStream::Join() {
-  if (!forks_) return;
+  if (!options_.forks) return;
   CHECK(branch_open_) << "no branch is open";
   branch_open_ = false;
   branch_->capturing_ = false;

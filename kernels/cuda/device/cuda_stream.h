@@ -67,11 +67,16 @@ struct CudaNode {
   std::vector<std::byte> params;
 };
 
+struct StreamOptions {
+  bool forks = false;  // DeviceOptions::side_stream
+  bool pdl = true;     // DeviceOptions::pdl
+};
+
 class CudaStream : public Stream {
  public:
-  // `memory` and `tuned_gemms` (or null) outlive the stream. `forks`: DeviceOptions::side_stream.
+  // `memory` and `tuned_gemms` (or null) outlive the stream.
   CudaStream(CudaMemory& memory, int multiprocessor_count, TunedGemms* tuned_gemms = nullptr,
-             bool forks = false);
+             StreamOptions options = {});
   ~CudaStream() override;  // waits for submitted work
 
   void Synchronize() override;
@@ -87,7 +92,7 @@ class CudaStream : public Stream {
   }
   // For Launch only. `programmatic`: the kernel directly follows another one.
   cudaStream_t HandleForKernel(bool& programmatic) {
-    programmatic = std::exchange(after_kernel_, true) && cuda::LaunchesProgrammatically();
+    programmatic = std::exchange(after_kernel_, true) && options_.pdl && cuda::LaunchesProgrammatically();
     return handle_;
   }
   bool capturing() const { return capturing_; }
@@ -137,7 +142,7 @@ class CudaStream : public Stream {
   CudaMemory& memory_;
   const int multiprocessor_count_;
   TunedGemms* const tuned_gemms_;
-  const bool forks_;
+  const StreamOptions options_;
   cudaStream_t handle_ = nullptr;
 
   void* scratch_ = nullptr;        // as allocated
