@@ -38,8 +38,10 @@ struct KvWriteParams {
 };
 
 // Absorbed attention over the paged cache for generated tokens: row r attends positions [first_position, its
-// own position] of its slot. Keys are (c, k_pe), values c. The KV axis is cut into splits
-// counted from position 0, combined in order; the row's position alone fixes their length.
+// own position] of its slot; with `selected`, a row that has more than selected_count of them attends its
+// list alone. Keys are (c, k_pe), values c. Attended positions have places first_position, first_position +
+// 1, .. in ascending order: where all are attended, a position is its own place. The KV axis is cut into
+// splits of places counted from place 0, combined in order; the row's last place alone fixes their length.
 struct MlaDecodeParams {
   Matrix<bf16> out;          // [R, H * latent_dim]: o_lat
   Matrix<const bf16> q_lat;  // [R, H * latent_dim]
@@ -48,8 +50,32 @@ struct MlaDecodeParams {
   RowIndex index;
   int32_t head_count;
   int32_t head_dim;
-  int32_t first_position;  // the level: 0 target, i for MTP module i
+  int32_t first_position;             // the level: 0 target, i for MTP module i
+  const int32_t* selected = nullptr;  // [R, selected_count]: ascending positions, -1 after the last; or null
+  int32_t selected_count = 0;
   float scale;
+
+  // Row r attends the positions of its list, of which there is at least one.
+  constexpr bool listed(int32_t r) const {
+    return selected != nullptr && index.positions[r] - first_position >= selected_count;
+  }
+  constexpr const int32_t* list(int32_t r) const { return selected + int64_t{r} * selected_count; }
+  // Of a row that is not idle.
+  constexpr int32_t last_place(int32_t r) const {
+    if (!listed(r)) return index.positions[r];
+    const int32_t* const positions = list(r);
+    int32_t begin = 0, end = selected_count;  // the first -1 is in [begin, end]
+    if (positions[end - 1] >= 0) begin = end;
+    while (begin < end) {
+      const int32_t middle = (begin + end) / 2;
+      positions[middle] < 0 ? end = middle : begin = middle + 1;
+    }
+    return first_position + begin - 1;
+  }
+  // The position at a place of row r, at least first_position and at most last_place.
+  constexpr int32_t position_at(int32_t r, int32_t place) const {
+    return listed(r) ? list(r)[place - first_position] : place;
+  }
 };
 
 // Copies positions first_position .. first_position + rows - 1 of a slot out of the cache; decodes FP8 rows.
@@ -159,8 +185,11 @@ struct CompressParams {
   float eps;
 };
 
-// The indexer's choice (section 4.3): the top_k visible entries with the highest scores in ascending order,
-// then -1; equal scores: the lower entry. All of them where no more than top_k are visible. Idle rows get -1.
+// The indexer's choice (section 4.3; docs/deepseek-v3.md section 9): of the visible entries, which are
+// [first_entry, (position + 1) / ratio), the top_k with the highest scores in ascending order, then -1; equal
+// scores: the lower entry. All of them where no more than top_k are visible. Idle rows get -1. The score of
+// an entry is the sum over heads of relu(q_h . entry) * (weight_h * scale); a NaN product counts as 0, a NaN
+// score as -infinity.
 struct SelectEntriesParams {
   int32_t* selected;              // [R, top_k]
   Matrix<float> scores;           // [R, at least the largest number of visible entries]: workspace
@@ -171,7 +200,43 @@ struct SelectEntriesParams {
   int32_t head_count;
   int32_t ratio;
   int32_t top_k;
+  int32_t first_entry;
   float scale;  // of the weights
+
+  // How many entries a row sees; none if it is idle.
+  constexpr int32_t visible(int32_t r) const {
+    const int32_t count = index.slots[r] < 0 ? 0 : (index.positions[r] + 1) / ratio - first_entry;
+    return count < 0 ? 0 : count;
+  }
+};
+
+// ---- the indexer of DeepSeek sparse attention: heads and keys of width d (docs/deepseek-v3.md section 9)
+// ----
+
+// Rotates the first rope_dim values of every head (kernels/leading_rotation.h) and rounds the head to BF16.
+struct RopeIndexQueryParams {
+  Matrix<bf16> out;       // [R, H d]
+  Matrix<const float> q;  // [R, H d]
+  const float* cos_sin;   // [max positions, rope_dim / 2, 2]
+  RowIndex index;
+  int32_t head_count;
+  int32_t head_dim;
+  int32_t rope_dim;
+  int32_t interleaved;  // 1: pairs (2i, 2i + 1); 0: (i, i + rope_dim / 2)
+};
+
+// The key of each row: LayerNorm with weight and bias over the population variance, then as the queries.
+// Rows without memory are not written.
+struct IndexKeyWriteParams {
+  PagedRows<bf16> keys;      // [d], by position
+  Matrix<const float> k;     // [R, d]
+  const float* norm_weight;  // [d]
+  const float* norm_bias;    // [d]
+  const float* cos_sin;      // [max positions, rope_dim / 2, 2]
+  RowIndex index;
+  int32_t rope_dim;
+  int32_t interleaved;
+  float eps;
 };
 
 // Softmax attention with one key for all heads, which is also the value, and a sink per head that takes part

@@ -8,7 +8,9 @@ set(op_tests
     gemm_test.cc
     gate_test.cc
     head_gemm_test.cc
+    index_rows_test.cc
     kv_cache_rows_test.cc
+    listed_decode_test.cc
     masked_rows_test.cc
     mla_decode_test.cc
     mla_prefill_test.cc

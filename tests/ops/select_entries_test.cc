@@ -14,6 +14,7 @@ constexpr int kLength = 150;  // positions of a sequence
 struct Shape {
   const char* name;
   int heads, width, ratio, top_k;
+  int first_entry = 0;
   int entries() const { return kLength / ratio; }
 };
 
@@ -50,8 +51,8 @@ struct Sequence {
   }
 
   std::vector<int32_t> Selected(int position) const {
-    std::vector<int32_t> order((position + 1) / shape.ratio);
-    std::iota(order.begin(), order.end(), 0);
+    std::vector<int32_t> order(std::max(0, (position + 1) / shape.ratio - shape.first_entry));
+    std::iota(order.begin(), order.end(), shape.first_entry);
     std::stable_sort(order.begin(), order.end(),
                      [&](int a, int b) { return Score(position, a) > Score(position, b); });
     order.resize(std::min<size_t>(order.size(), shape.top_k));
@@ -74,7 +75,7 @@ OpCase SelectCase(const Sequence& q, const std::vector<int>& positions) {
     std::vector<int> rows;
     for (int slot = 0; slot < count; ++slot) {
       rows.push_back(positions[chosen[slot]]);
-      for (int w = 0; w < (rows.back() + 1) / s.ratio; ++w)
+      for (int w = s.first_entry; w < (rows.back() + 1) / s.ratio; ++w)
         entries.Set(slot, w, &q.entries[size_t(w) * s.width]);
     }
     int32_t* const selected = rig.Poisoned<int32_t>(count * s.top_k);
@@ -91,6 +92,7 @@ OpCase SelectCase(const Sequence& q, const std::vector<int>& positions) {
         .head_count = s.heads,
         .ratio = s.ratio,
         .top_k = s.top_k,
+        .first_entry = s.first_entry,
         .scale = 0.25f};
     rig.Run([&] { rig.ops().select_entries(rig.stream(), params); });
     return SplitRows(rig.Get(selected, count * s.top_k), s.top_k);
@@ -102,9 +104,11 @@ OpCase SelectCase(const Sequence& q, const std::vector<int>& positions) {
 }
 
 TEST(SelectEntries, TakesTheBestAndTheLowestOfEqualOnes) {
-  for (const Shape& s : {Shape{"flash", 16, 16, 4, 8}, Shape{"ties everywhere", 1, 2, 4, 5},
-                         Shape{"one", 4, 8, 4, 1}, Shape{"every token", 3, 20, 1, 100},
-                         Shape{"odd width", 40, 99, 4, 8}, Shape{"many heads", 70, 128, 4, 8}}) {
+  for (const Shape& s :
+       {Shape{"flash", 16, 16, 4, 8}, Shape{"ties everywhere", 1, 2, 4, 5}, Shape{"one", 4, 8, 4, 1},
+        Shape{"every token", 3, 20, 1, 100}, Shape{"odd width", 40, 99, 4, 8},
+        Shape{"many heads", 70, 128, 4, 8}, Shape{"module 1", 16, 32, 1, 20, 1},
+        Shape{"module 3", 5, 16, 1, 100, 3}, Shape{"module 1, one", 2, 8, 1, 1, 1}}) {
     const Sequence q(s);
     ExpectOpHolds(SelectCase(q, {0, 3, 4, 18, 35, 36, 99, 120, kLength - 1}));
   }
@@ -120,6 +124,63 @@ TEST(SelectEntries, TakesTheSameOfManyRows) {
   OpRig rig({.threads = 2}, RunMode::kEager);
   const std::vector<Bytes> outputs = op_case.run(rig, rows);
   for (size_t i = 0; i < rows.size(); ++i) op_case.check(rows[i], outputs[i]);
+}
+
+// Adjacent rows of a sequence share their tiles of entries; rows in any order, of any slot.
+TEST(SelectEntries, RowsOfASequenceTogetherAreAsAlone) {
+  Noise noise(83);
+  constexpr int kHeads = 33, kWidth = 40, kTopK = 9, kEntries = 700;
+  std::vector<int32_t> slots, positions;
+  const auto add = [&](int slot, const std::vector<int>& of_slot) {
+    slots.insert(slots.end(), of_slot.size(), slot);
+    positions.insert(positions.end(), of_slot.begin(), of_slot.end());
+  };
+  add(0, {255, 256, 257, 258});
+  add(1, {600, 7, 8, 9, 699, 64, 63});
+  add(-1, {0});
+  add(1, {300, 301, 302, 303, 304, 305, 306, 307, 308, 309});
+  const int count = static_cast<int>(slots.size());
+  PagedRowsFixture<bf16> entries(2, kEntries, 32, kWidth);
+  for (int slot = 0; slot < 2; ++slot) {
+    for (int w = 0; w < kEntries; ++w) entries.Set(slot, w, noise.Bf16s(kWidth).data());
+  }
+  const std::vector<bf16> q = noise.Bf16s(size_t(count) * kHeads * kWidth);
+  const std::vector<float> weights = noise.Floats(size_t(count) * kHeads);
+  const auto run = [&](OpRig& rig, int first, int rows) {
+    int32_t* const selected = rig.Poisoned<int32_t>(rows * kTopK);
+    float* const scores = rig.Poisoned<float>(rows * kEntries);
+    const auto part = [&](const auto& all, int width) {
+      return std::vector(all.begin() + first * width, all.begin() + (first + rows) * width);
+    };
+    rig.ops().select_entries(
+        rig.stream(), {.selected = selected,
+                       .scores = Dense(scores, rows, kEntries),
+                       .q = Dense<const bf16>(rig.Put(part(q, kHeads * kWidth)), rows, kHeads * kWidth),
+                       .weights = Dense<const float>(rig.Put(part(weights, kHeads)), rows, kHeads),
+                       .entries = entries.Put(rig),
+                       .index = {rig.Put(part(slots, 1)), rig.Put(part(positions, 1)), rows},
+                       .head_count = kHeads,
+                       .ratio = 1,
+                       .top_k = kTopK,
+                       .scale = 0.1f});
+    std::vector<std::vector<float>> row_scores;
+    for (int i = 0; i < rows; ++i) {
+      const bool scored = slots[first + i] >= 0 && positions[first + i] >= kTopK;
+      row_scores.push_back(rig.Get(scores + i * kEntries, scored ? positions[first + i] + 1 : 0));
+    }
+    return std::pair(SplitRows(rig.Get(selected, rows * kTopK), kTopK), row_scores);
+  };
+  for (const std::string& isa : SupportedIsas()) {
+    OpRig rig({.threads = 2, .isa = isa}, RunMode::kEager), one({.isa = isa}, RunMode::kEager);
+    const auto [chosen, scores] = run(rig, 0, count);
+    for (int i = 0; i < count; ++i) {
+      const auto [alone, alone_scores] = run(one, i, 1);
+      EXPECT_EQ(chosen[i], alone[0]) << "row " << i << ", isa " << isa;
+      EXPECT_EQ(BytesOf(scores[i].data(), scores[i].size()),
+                BytesOf(alone_scores[0].data(), alone_scores[0].size()))
+          << "row " << i << ", isa " << isa;
+    }
+  }
 }
 
 // More entries than the CUDA backend keeps in shared memory.

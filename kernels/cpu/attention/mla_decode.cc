@@ -7,14 +7,15 @@
 namespace foredraft::cpu {
 namespace {
 
-// The softmax of a row runs on from tile to tile inside a split; splits are counted from position 0 and added
+// The softmax of a row runs on from tile to tile inside a split; splits are counted from place 0 and added
 // in order. So threads may share the splits of a row, and its bits do not depend on whether they do.
 constexpr int32_t kSplitLen = 256;
 static_assert(kSplitLen % kTileLen == 0);
 
 constexpr int32_t kMaxGroupRows = 8;  // Kmax + 1
 
-// Adjacent rows of one sequence, in order of position: with drafts, the K + 1 rows of a decode step.
+// Adjacent rows of one sequence, in order of position: with drafts, the K + 1 rows of a decode step. A row
+// that attends a list is alone.
 struct RowGroup {
   int32_t slot;
   int32_t first_row;
@@ -22,14 +23,15 @@ struct RowGroup {
 };
 
 // Returns the number of groups; `groups` has room for as many as there are rows. Idle rows are in none.
-int32_t FindGroups(const RowIndex& index, RowGroup* groups) {
+int32_t FindGroups(const MlaDecodeParams& p, RowGroup* groups) {
+  const RowIndex& index = p.index;
   int32_t count = 0;
   for (int32_t r = 0; r < index.rows; ++r) {
     if (index.slots[r] < 0) continue;
     RowGroup* const last = count > 0 ? groups + count - 1 : nullptr;
     const bool joins = last != nullptr && last->slot == index.slots[r] &&
                        last->first_row + last->row_count == r && last->row_count < kMaxGroupRows &&
-                       index.positions[r - 1] <= index.positions[r];
+                       index.positions[r - 1] <= index.positions[r] && !p.listed(r);
     if (joins) {
       ++last->row_count;
     } else {
@@ -54,14 +56,14 @@ struct Cut {
 
 Cut MakeCut(const MlaDecodeParams& p, int32_t threads) {
   RowGroup* const groups = ThreadScratch<RowGroup>(std::max(1, p.index.rows));
-  Cut cut = {.groups = groups, .group_count = FindGroups(p.index, groups)};
-  int32_t last_position = 0;
+  Cut cut = {.groups = groups, .group_count = FindGroups(p, groups)};
+  int32_t last_place = 0;
   for (int32_t g = 0; g < cut.group_count; ++g) {
     const RowGroup& group = groups[g];
     cut.group_rows = std::max(cut.group_rows, group.row_count);
-    last_position = std::max(last_position, p.index.positions[group.first_row + group.row_count - 1]);
+    last_place = std::max(last_place, p.last_place(group.first_row + group.row_count - 1));
   }
-  cut.split_count = last_position / kSplitLen + 1;
+  cut.split_count = last_place / kSplitLen + 1;
   // All heads share a packed tile; fewer if there would be too few items for the threads.
   constexpr int32_t kFewHeads = 4;
   cut.head_block = std::min(p.head_count, kMaxBlockQueries / std::max(1, cut.group_rows));
@@ -85,27 +87,30 @@ class Unit {
     block_.shape = CacheTileShape(p.layer);
     block_.scale = p.scale;
     block_.count = group_.row_count * head_count_;
-    for (int32_t q = 0; q < block_.count; ++q) block_.last_positions[q] = p.index.positions[RowOf(q)];
+    for (int32_t row = 0, q = 0; row < group_.row_count; ++row) {
+      const int32_t last_place = p.last_place(group_.first_row + row);
+      for (int32_t head = 0; head < head_count_; ++head) block_.last_positions[q++] = last_place;
+    }
     CHECK_LE(p.first_position, block_.last_positions[0]);
   }
 
   const QueryBlock& block() const { return block_; }
-  int32_t last_position() const { return block_.last_positions[block_.count - 1]; }
-  int32_t split_count() const { return last_position() / kSplitLen + 1; }
+  int32_t last_place() const { return block_.last_positions[block_.count - 1]; }
+  int32_t split_count() const { return last_place() / kSplitLen + 1; }
 
-  // The sums over the positions of a split, of the queries that attend any.
+  // The sums over the places of a split, of the queries that attend any.
   void AttendSplit(const IsaKernels& isa, int32_t split, const AttendScratch& scratch,
                    const BlockSums& sums) {
     if (block_.queries == nullptr) PackQueries(scratch.queries());
     const int32_t first = std::max(p_.first_position, split * kSplitLen);
-    const int32_t end = std::min(last_position() + 1, (split + 1) * kSplitLen);
+    const int32_t end = std::min(last_place() + 1, (split + 1) * kSplitLen);
     TileRows tile_rows;
     CacheRows memory[2];
     CacheRows* rows = memory;
     CacheRows* next = memory + 1;
-    *rows = FindCacheRows(p_.layer, group_.slot, first, last_position());
+    *rows = FindRows(first);
     while (rows->count > 0 && rows->begin < end) {
-      *next = FindCacheRows(p_.layer, group_.slot, rows->begin + rows->count, last_position());
+      *next = FindRows(rows->begin + rows->count);
       RowPrefetch prefetch = PrefetchOf(p_.layer, *next);
       const KeyTile tile = PackCacheRows(isa, p_.layer, *rows, prefetch, scratch.packed(), tile_rows);
       AttendTile(isa, block_, tile, rows->begin, rows->count, rows->begin == first, prefetch, sums);
@@ -124,6 +129,19 @@ class Unit {
  private:
   int32_t RowOf(int32_t query) const { return group_.first_row + query / head_count_; }
   int64_t HeadOf(int32_t query) const { return first_head_ + query % head_count_; }
+
+  // The cache rows of the places from `begin` on, at most to the end of their tile.
+  CacheRows FindRows(int32_t begin) const {
+    const int32_t row = group_.first_row;
+    if (!p_.listed(row)) return FindCacheRows(p_.layer, group_.slot, begin, last_place());
+    CacheRows rows;
+    rows.begin = begin;
+    rows.count = std::max(0, std::min(last_place() + 1, TileEnd(begin)) - begin);
+    for (int32_t t = 0; t < rows.count; ++t) {
+      rows.rows[t] = p_.layer.row(group_.slot, p_.position_at(row, begin + t));
+    }
+    return rows;
+  }
 
   void PackQueries(Bf16Pair* memory) {
     block_.queries = memory;

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <limits>
 
 #include "base/check.h"
-#include "kernels/cpu/common/lane_sums.h"
+#include "kernels/cpu/attention/key_tile.h"
 #include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
@@ -10,91 +12,164 @@
 namespace foredraft::cpu {
 namespace {
 
-constexpr int32_t kEntryBlock = 256;  // entries of a row that one item scores
+constexpr int32_t kBlockTiles = 4;  // tiles of entries that one item scores
+constexpr int32_t kBlockLen = kBlockTiles * kTileLen;
+constexpr int32_t kMaxGroupRows = 8;  // Kmax + 1
 
-FOREDRAFT_WIDE void Widen(const bf16* x, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = ToFloat(x[i]);
-}
+// Adjacent rows of one slot, which share the packed entries of an item.
+struct ScoredRows {
+  int32_t first_row;
+  int32_t row_count;
+  int32_t visible;  // of the row with the most that has to score: more than top_k; 0: none has to
+};
 
-// sum over heads, in ascending order, of relu(q_h · key) * (weights_h * scale).
-FOREDRAFT_WIDE float Score(const float* q, const float* key, const float* weights, float scale,
-                           int32_t head_count, int32_t width) {
-  constexpr int32_t kTogether = 4;
-  float score = 0.0f;
-  float dots[kTogether];
-  int32_t head = 0;
-  const auto add = [&](int32_t count) __attribute__((always_inline)) {
-    for (int32_t i = 0; i < count; ++i) {
-      score += (dots[i] > 0.0f ? dots[i] : 0.0f) * (weights[head + i] * scale);
+// Returns the number of groups; `groups` has room for as many as there are rows.
+int32_t FindGroups(const SelectEntriesParams& p, ScoredRows* groups) {
+  int32_t count = 0;
+  for (int32_t r = 0; r < p.index.rows; ++r) {
+    const int32_t visible = p.visible(r);
+    if (visible <= p.top_k) continue;
+    ScoredRows* const last = count > 0 ? groups + count - 1 : nullptr;
+    if (last != nullptr && last->first_row + last->row_count == r && last->row_count < kMaxGroupRows &&
+        p.index.slots[r - 1] == p.index.slots[r]) {
+      ++last->row_count;
+      last->visible = std::max(last->visible, visible);
+    } else {
+      groups[count++] = {r, 1, visible};
     }
-  };
-  for (; head + kTogether <= head_count; head += kTogether) {
-    DotProducts<kTogether>(key, q + int64_t{head} * width, width, width, dots);
-    add(kTogether);
   }
-  for (; head < head_count; ++head) {
-    DotProducts<1>(key, q + int64_t{head} * width, width, width, dots);
-    add(1);
-  }
-  return score;
+  return count;
 }
 
-int32_t VisibleEntries(const SelectEntriesParams& p, int64_t row) {
-  return p.index.slots[row] < 0 ? 0 : (p.index.positions[row] + 1) / p.ratio;
+// scores[t] += relu(dots[h][t]) * (weights[h] * scale), h ascending.
+FOREDRAFT_WIDE void AddHeads(const float* dots, const float* weights, float scale, int32_t head_count,
+                             int32_t count, float* scores) {
+  for (int32_t h = 0; h < head_count; ++h) {
+    const float weight = weights[h] * scale;
+    const float* const of_head = dots + h * kTileLen;
+    for (int32_t t = 0; t < count; ++t) scores[t] += (of_head[t] > 0.0f ? of_head[t] : 0.0f) * weight;
+  }
 }
 
-// The top_k entries of `scores`, ascending. NaN counts as -infinity.
-void SelectBest(float* scores, int32_t count, int32_t top_k, int32_t* selected) {
+struct alignas(64) ScoreLine {
+  Bf16Pair pairs[16];
+};
+
+// The scores of a group's rows for one block of entries. A score is computed by the same operations whatever
+// else is in its tile or group (kernels/cpu/device/isa.h).
+class BlockScores {
+ public:
+  BlockScores(const IsaKernels& isa, const SelectEntriesParams& p)
+      : isa_(isa), p_(p), shape_{p.entries.width, 0, 0} {
+    const size_t tile_pairs = static_cast<size_t>(shape_.pairs()) * kTileLen;
+    const size_t query_pairs = static_cast<size_t>(p.head_count) * shape_.pairs();
+    ScoreLine* const lines = ThreadScratch<ScoreLine>((kBlockTiles * tile_pairs + query_pairs) / 16 + 1);
+    keys_ = lines->pairs;
+    queries_ = keys_ + kBlockTiles * tile_pairs;
+  }
+
+  // Entries first_entry + [first, first + kBlockLen) of those that the rows see.
+  void Run(const ScoredRows& group, int32_t first) {
+    const int32_t end = std::min(first + kBlockLen, group.visible);
+    for (int32_t begin = first; begin < end; begin += kTileLen) {
+      Pack(p_.index.slots[group.first_row], begin, std::min(begin + kTileLen, end), TileAt(begin - first));
+    }
+    for (int32_t r = group.first_row; r < group.first_row + group.row_count; ++r) {
+      const int32_t row_end = std::min(end, p_.visible(r));
+      if (row_end <= first) continue;
+      for (int32_t head = 0; head < p_.head_count; ++head) {
+        const bf16* const q = p_.q.row(r) + int64_t{head} * p_.entries.width;
+        PackQuery(shape_, q, q, queries_ + int64_t{head} * shape_.pairs());
+      }
+      for (int32_t begin = first; begin < row_end; begin += kTileLen) {
+        ScoreTile(r, begin, std::min(kTileLen, row_end - begin), TileAt(begin - first));
+      }
+    }
+  }
+
+ private:
+  Bf16Pair* TileAt(int32_t entry) const { return keys_ + int64_t{entry} * shape_.pairs(); }
+
+  void Pack(int32_t slot, int32_t begin, int32_t end, Bf16Pair* keys) const {
+    const uint16_t* rows[kTileLen];
+    for (int32_t w = begin; w < end; ++w) {
+      const bf16* const entry = p_.entries.row(slot, p_.first_entry + w);
+      CHECK(entry != nullptr) << "slot " << slot << " has no indexer entry " << p_.first_entry + w;
+      rows[w - begin] = &entry->bits;
+    }
+    std::fill(rows + (end - begin), rows + kTileLen, rows[end - begin - 1]);
+    RowPrefetch nothing;
+    isa_.pack_keys({keys, rows, end - begin, shape_.a_len, &nothing});
+  }
+
+  void ScoreTile(int32_t r, int32_t begin, int32_t count, const Bf16Pair* keys) const {
+    alignas(64) float dots[kMaxTileQueries * kTileLen];
+    int32_t counts[kMaxTileQueries];
+    std::fill_n(counts, kMaxTileQueries, count);
+    float* const scores = p_.scores.row(r) + begin;
+    std::fill_n(scores, count, 0.0f);
+    RowPrefetch nothing;
+    for (int32_t head = 0; head < p_.head_count; head += kMaxTileQueries) {
+      const int32_t heads = std::min(kMaxTileQueries, p_.head_count - head);
+      isa_.tile_scores(
+          {dots, queries_ + int64_t{head} * shape_.pairs(), keys, counts, shape_.pairs(), heads, &nothing});
+      AddHeads(dots, p_.weights.row(r) + head, p_.scale, heads, count, scores);
+    }
+  }
+
+  const IsaKernels& isa_;
+  const SelectEntriesParams& p_;
+  const TileShape shape_;
+  Bf16Pair* keys_;     // [kBlockTiles][pairs][kTileLen]
+  Bf16Pair* queries_;  // [head_count][pairs]
+};
+
+// Larger for a higher score, then for a lower entry. NaN counts as -infinity; the zeros are equal.
+uint64_t ChoiceKey(float score, int32_t entry) {
+  if (score != score) score = -std::numeric_limits<float>::infinity();
+  const uint32_t bits = std::bit_cast<uint32_t>(score == 0.0f ? 0.0f : score);
+  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return uint64_t{ordered} << 32 | static_cast<uint32_t>(~entry);
+}
+
+// The top_k of more than top_k entries, ascending.
+void SelectBest(const float* scores, int32_t count, int32_t first_entry, int32_t top_k, int32_t* selected) {
+  uint64_t* const keys = ThreadScratch<uint64_t>(count);
+  for (int32_t w = 0; w < count; ++w) keys[w] = ChoiceKey(scores[w], w);
+  std::nth_element(keys, keys + top_k - 1, keys + count, std::greater<>());
+  const uint64_t lowest = keys[top_k - 1];
   for (int32_t w = 0; w < count; ++w) {
-    if (scores[w] != scores[w]) scores[w] = -std::numeric_limits<float>::infinity();
+    if (ChoiceKey(scores[w], w) >= lowest) *selected++ = first_entry + w;
   }
-  int32_t* const order = ThreadScratch<int32_t>(count);
-  for (int32_t w = 0; w < count; ++w) order[w] = w;
-  std::nth_element(order, order + top_k, order + count, [scores](int32_t a, int32_t b) {
-    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-  });
-  std::sort(order, order + top_k);
-  std::copy_n(order, top_k, selected);
 }
 
 }  // namespace
 
 void SelectEntries(const CpuContext& context, const SelectEntriesParams& p) {
-  const int32_t width = p.entries.width;
+  ScoredRows* const groups = ThreadScratch<ScoredRows>(std::max(1, p.index.rows));
+  const int32_t group_count = FindGroups(p, groups);
   int32_t most = 0;  // of entries that any row has to score
-  for (int32_t r = 0; r < p.index.rows; ++r) {
-    const int32_t visible = VisibleEntries(p, r);
-    if (visible > p.top_k) most = std::max(most, visible);
-  }
+  for (int32_t g = 0; g < group_count; ++g) most = std::max(most, groups[g].visible);
   CHECK_LE(most, p.scores.cols);
-  const int64_t blocks = (most + kEntryBlock - 1) / kEntryBlock;
-  const int64_t cost = int64_t{2} * kEntryBlock * p.head_count * width;
-  context.pool.ParallelFor(p.index.rows * blocks, cost, [&](int64_t begin, int64_t end) {
-    float* const key = ThreadScratch<float>((size_t{1} + p.head_count) * width);
-    float* const q = key + width;
+  const int64_t blocks = (most + kBlockLen - 1) / kBlockLen;
+  const int64_t cost = int64_t{kBlockLen} * p.head_count * p.entries.width / 16;
+  context.pool.ParallelFor(group_count * blocks, cost, [&](int64_t begin, int64_t end) {
+    BlockScores scores(context.isa, p);
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t r = item / blocks;
-      const int32_t visible = VisibleEntries(p, r);
-      if (visible <= p.top_k) continue;
-      Widen(p.q.row(r), int64_t{p.head_count} * width, q);
-      const int32_t first = static_cast<int32_t>(item % blocks) * kEntryBlock;
-      for (int32_t w = first; w < std::min(first + kEntryBlock, visible); ++w) {
-        const bf16* const entry = p.entries.row(p.index.slots[r], w);
-        CHECK(entry != nullptr) << "slot " << p.index.slots[r] << " has no indexer entry " << w;
-        Widen(entry, width, key);
-        p.scores.row(r)[w] = Score(q, key, p.weights.row(r), p.scale, p.head_count, width);
-      }
+      const ScoredRows& group = groups[item / blocks];
+      const int32_t first = static_cast<int32_t>(item % blocks) * kBlockLen;
+      if (first < group.visible) scores.Run(group, first);
     }
   });
   context.pool.ParallelFor(p.index.rows, 16 * most + p.top_k, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       int32_t* const selected = p.selected + r * p.top_k;
-      const int32_t visible = VisibleEntries(p, r);
+      const int32_t visible = p.visible(static_cast<int32_t>(r));
       if (visible > p.top_k) {
-        SelectBest(p.scores.row(r), visible, p.top_k, selected);
+        SelectBest(p.scores.row(r), visible, p.first_entry, p.top_k, selected);
         continue;
       }
-      for (int32_t i = 0; i < p.top_k; ++i) selected[i] = i < visible ? i : -1;
+      for (int32_t i = 0; i < p.top_k; ++i) selected[i] = i < visible ? p.first_entry + i : -1;
     }
   });
 }

@@ -152,7 +152,8 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   const int64_t blocks = choice.blocks;
   if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p) &&
       DecodeItemsFit<R1DecodeShape>()) {
-    const bool hopper = choice.hopper && HopperSupportsDecode(layer);
+    // TMA loads whole pages, where a list has single rows.
+    const bool hopper = choice.hopper && p.selected == nullptr && HopperSupportsDecode(layer);
     MlaDecodeAs<R1DecodeShape>(stream, p, blocks * R1DecodeShape::kBlocksPerSm,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);
   } else if (layer.row_width() <= 128) {

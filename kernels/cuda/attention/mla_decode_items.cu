@@ -1,5 +1,6 @@
 // The attention of one row, up to 64 heads and one split (attention_heads.h): cp.async loads tiles of 64 keys
-// from the paged cache. FP8 rows are decoded on the way, so all else is as for BF16.
+// from the paged cache, of a row with a list those at its places. FP8 rows are decoded on the way, so all
+// else is as for BF16.
 
 #include "kernels/cuda/attention/attention_heads.h"
 #include "kernels/cuda/attention/kv_row_load.h"
@@ -29,14 +30,14 @@ class ItemAttention {
         shared_(shared),
         latent_(Shape::Latent(p.op.layer)),
         width_(Shape::Width(p.op.layer)),
-        last_position_(p.op.index.positions[shared.item.row]),
+        last_place_(p.op.last_place(shared.item.row)),
         heads_(shared, width_, latent_, p.score_scale) {}
 
   __device__ __forceinline__ void Run() {
     LoadQuery();
     for (int32_t i = 0; i < item_.split_count; ++i) {
       const bool last = i + 1 == item_.split_count;
-      const auto [begin, end] = SplitTiles(p_.op, item_.split_len, item_.first_split + i, last_position_);
+      const auto [begin, end] = SplitTiles(p_.op, item_.split_len, item_.first_split + i, last_place_);
       heads_.Clear([](int) { return kFirstMax; });
       heads_.Attend(*this, begin, end);
       if (!item_.begins_row) {
@@ -54,9 +55,10 @@ class ItemAttention {
   __device__ __forceinline__ void Locate(int32_t tile) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const int32_t position = tile * kKeyTile + heads_.CopiedKey(round);
+      const int32_t place = tile * kKeyTile + heads_.CopiedKey(round);
       key_rows_[round] =
-          Attends(position) ? p_.op.layer.row(p_.op.index.slots[item_.row], position) : nullptr;
+          Attends(place) ? p_.op.layer.row(p_.op.index.slots[item_.row], p_.op.position_at(item_.row, place))
+                         : nullptr;
     }
   }
   __device__ __forceinline__ void Load(int stage) {
@@ -79,8 +81,8 @@ class ItemAttention {
   static constexpr int kRounds = Heads::kRounds;
 
   __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
-  __device__ __forceinline__ bool Attends(int32_t position) const {
-    return position >= p_.op.first_position && position <= last_position_;
+  __device__ __forceinline__ bool Attends(int32_t place) const {
+    return place >= p_.op.first_position && place <= last_place_;
   }
   // From the item's first head on; the block has up to kHeads of them.
   __device__ __forceinline__ int HeadCount() const {
@@ -189,7 +191,7 @@ class ItemAttention {
   Shared& shared_;
   const int latent_;
   const int width_;
-  const int32_t last_position_;
+  const int32_t last_place_;
 
   Heads heads_;
   const uint8_t* key_rows_[kRounds];  // of the next tile; null: masked

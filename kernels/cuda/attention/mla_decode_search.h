@@ -10,20 +10,19 @@ namespace foredraft::cuda {
 
 // The splits of row `row`; none if it is idle.
 __device__ __forceinline__ RowSplits SplitsOfRow(const MlaDecodeParams& op, int32_t row) {
-  const int32_t last_position = op.index.slots[row] < 0 ? -1 : op.index.positions[row];
-  return SplitsOf(op.first_position, last_position);
+  return SplitsOf(op.first_position, op.index.slots[row] < 0 ? -1 : op.last_place(row));
 }
 
-// The key tiles [begin, end) of a split that a row attends, counted from position 0.
+// The key tiles [begin, end) of a split that a row attends, counted from place 0.
 struct TileRange {
   int32_t begin;
   int32_t end;
 };
 __device__ __forceinline__ TileRange SplitTiles(const MlaDecodeParams& op, int32_t split_len, int32_t split,
-                                                int32_t last_position) {
+                                                int32_t last_place) {
   const int32_t tiles = split_len / kKeyTile;
   return {max(split * tiles, op.first_position / kKeyTile),
-          min((split + 1) * tiles, last_position / kKeyTile + 1)};
+          min((split + 1) * tiles, last_place / kKeyTile + 1)};
 }
 
 // Inclusive prefix sum over the lanes of the warp.

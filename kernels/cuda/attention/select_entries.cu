@@ -1,4 +1,5 @@
-// The indexer: scores of all visible entries by mma.sync, then the choice by integer keys.
+// The indexer: scores of all visible entries by mma.sync, then the choice by integer keys. Entries are
+// counted from the first visible one, except in the cache and in the choice that is written.
 //
 // A score is computed by one warp: per head one chain of MmaBf16 over the entry's elements, then the heads in
 // an order that the number of heads alone fixes. The k-th largest key (kernels/cuda/common/radix_select.h)
@@ -17,10 +18,6 @@
 
 namespace foredraft::cuda {
 namespace {
-
-__device__ __forceinline__ int32_t VisibleEntries(const SelectEntriesParams& p, int32_t row) {
-  return p.index.slots[row] < 0 ? 0 : (p.index.positions[row] + 1) / p.ratio;
-}
 
 // ---- scores ----
 
@@ -91,7 +88,8 @@ class EntryScores {
 #pragma unroll
     for (int i = warp_ * 4 + lane_ / 8; i < kEntryTile; i += kScoreWarps * 4) {
       const int32_t entry = tile * kEntryTile + i;
-      FillRow(shared_.entries[stage], i, entry < visible_ ? MappedRow(p_.entries, slot_, entry) : nullptr);
+      FillRow(shared_.entries[stage], i,
+              entry < visible_ ? MappedRow(p_.entries, slot_, p_.first_entry + entry) : nullptr);
     }
     CpAsyncCommit();
   }
@@ -168,7 +166,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarpLanes, kScoreBlocksPerSm)
     ScoreKernel(const __grid_constant__ ScorePlan plan) {
   GridDependencySync();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
-  const int32_t visible = VisibleEntries(plan.op, row);
+  const int32_t visible = plan.op.visible(row);
   if (visible <= plan.op.top_k) return;
   if (visible > plan.op.scores.cols) __trap();  // a CHECK on the CPU
   EntryScores<kHeads>(plan, row, visible, SharedStorage<ScoreShared<kHeads>>()).Run();
@@ -205,7 +203,8 @@ struct EntryKeys {
 // Lists the entries whose keys are at least `lowest`, in ascending order. Each warp has an adjacent part of
 // the row.
 __device__ __forceinline__ void ListChosen(ChoiceShared& shared, const EntryKeys& keys, int32_t visible,
-                                           unsigned long long lowest, int32_t* selected) {
+                                           unsigned long long lowest, int32_t first_entry,
+                                           int32_t* selected) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x % kWarpLanes);
   const int32_t warp = static_cast<int32_t>(threadIdx.x / kWarpLanes);
   constexpr int32_t kUnit = kSelectWarps * kWarpLanes;
@@ -226,7 +225,9 @@ __device__ __forceinline__ void ListChosen(ChoiceShared& shared, const EntryKeys
 #pragma unroll 4
   for (int32_t first = begin; first < end; first += kWarpLanes) {
     const uint32_t lanes = chosen_lanes(first);
-    if ((lanes >> lane & 1) != 0) selected[listed + __popc(lanes & ((1u << lane) - 1))] = first + lane;
+    if ((lanes >> lane & 1) != 0) {
+      selected[listed + __popc(lanes & ((1u << lane) - 1))] = first_entry + first + lane;
+    }
     listed += __popc(lanes);
   }
 }
@@ -239,11 +240,12 @@ __global__ void __launch_bounds__(kSelectThreads)
     ChoiceKernel(const __grid_constant__ SelectEntriesParams p) {
   GridDependencySync();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
-  const int32_t visible = VisibleEntries(p, row);
+  const int32_t visible = p.visible(row);
   int32_t* const selected = p.selected + static_cast<int64_t>(row) * p.top_k;
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
   if (visible <= p.top_k) {  // all; an idle row has none
-    for (int32_t i = thread; i < p.top_k; i += kSelectThreads) selected[i] = i < visible ? i : -1;
+    for (int32_t i = thread; i < p.top_k; i += kSelectThreads)
+      selected[i] = i < visible ? p.first_entry + i : -1;
     return;
   }
   ChoiceShared& shared = SharedStorage<ChoiceShared>();
@@ -260,7 +262,7 @@ __global__ void __launch_bounds__(kSelectThreads)
           visit(keys[entry], Weight{1});
         }
       });
-  ListChosen(shared, keys, visible, lowest, selected);
+  ListChosen(shared, keys, visible, lowest, p.first_entry, selected);
 }
 
 bool RowsAligned(const SelectEntriesParams& p) {
