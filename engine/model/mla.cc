@@ -14,58 +14,33 @@ float SoftmaxScale(const ModelConfig& config) {
   return static_cast<float>(AttentionScale(config.qk_head_dim(), config.rope_scaling));
 }
 
-// Writes the queries to a.q_roped and the rows' keys and values to the cache.
-void Project(const Forward& f, const MlaWeights& w, const AttentionContext& context,
-             const InputRows& normed) {
+// Rows [first_row, first_row + row_count), at most as many as q_lat has.
+void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext& context, int first_row,
+                  int row_count) {
   const MlaActivations& a = context.activations;
-  const Matrix<float> qkv_a = a.qkv_a.first_rows(f.rows());
-  const int ckv_width = f.config.kv_lora_rank + f.config.qk_rope_head_dim;
-  const int q_width = qkv_a.cols - ckv_width;
-  Matrix<float> q = qkv_a.columns(0, q_width);
-
-  Linear(f, normed, {.out = qkv_a, .weight = w.qkv_a, .bias = w.qkv_a_bias});
-  const InputRows q_a = a.q_a.first_rows(f.rows()).ReadBy({w.q_b});
-  KvWriteParams write = {.layer = context.cache,
-                         .ckv = qkv_a.columns(q_width, ckv_width),
-                         .norm_weight = w.kv_a_layernorm,
-                         .cos_sin = context.cos_sin,
-                         .index = f.batch.index,
-                         .eps = kLatentNormEps};
-  if (w.q_b) write.q_norm = RmsNormTo(q_a, {.x = q, .weight = w.q_a_layernorm, .eps = kLatentNormEps});
-  f.ops.kv_write(f.stream, write);
-  if (w.q_b) {
-    q = a.q.first_rows(f.rows());
-    Linear(f, q_a, {.out = q, .weight = w.q_b});
-  }
-  f.ops.rope_query(f.stream, {.out = a.q_roped.first_rows(f.rows()),
-                              .q = q,
-                              .cos_sin = context.cos_sin,
-                              .index = f.batch.index,
-                              .head_count = f.config.num_attention_heads,
-                              .head_dim = f.config.qk_head_dim(),
-                              .rope_dim = f.config.qk_rope_head_dim});
-}
-
-void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext& context) {
-  const MlaActivations& a = context.activations;
-  const Matrix<bf16> q = a.q_roped.first_rows(f.rows());
-  const Matrix<bf16> q_lat = a.q_lat.first_rows(f.rows());
-  const Matrix<bf16> o_lat = a.o_lat.first_rows(f.rows());
+  const SelectedPositions& selected = context.selected;
+  const Matrix<bf16> q = a.q_roped.row_range(first_row, row_count);
+  const Matrix<bf16> q_lat = a.q_lat.first_rows(row_count);
+  const Matrix<bf16> o_lat = a.o_lat.first_rows(row_count);
   f.ops.head_gemm(f.stream, {.out = q_lat,
                              .x = q,
                              .heads = w.w_uk,
                              .out_head_stride = f.config.kv_lora_rank,
                              .x_head_stride = f.config.qk_head_dim()});
-  f.ops.mla_decode(f.stream, {.out = o_lat,
-                              .q_lat = q_lat,
-                              .q = q,
-                              .layer = context.cache,
-                              .index = f.batch.index,
-                              .head_count = f.config.num_attention_heads,
-                              .head_dim = f.config.qk_head_dim(),
-                              .first_position = context.first_position,
-                              .scale = SoftmaxScale(f.config)});
-  f.ops.head_gemm(f.stream, {.out = a.attention.first_rows(f.rows()),
+  f.ops.mla_decode(
+      f.stream,
+      {.out = o_lat,
+       .q_lat = q_lat,
+       .q = q,
+       .layer = context.cache,
+       .index = RowsOf(f.batch.index, first_row, row_count),
+       .head_count = f.config.num_attention_heads,
+       .head_dim = f.config.qk_head_dim(),
+       .first_position = context.first_position,
+       .selected = selected.lists == nullptr ? nullptr : selected.lists + int64_t{first_row} * selected.count,
+       .selected_count = selected.count,
+       .scale = SoftmaxScale(f.config)});
+  f.ops.head_gemm(f.stream, {.out = a.attention.row_range(first_row, row_count),
                              .x = o_lat,
                              .heads = w.w_uv,
                              .out_head_stride = f.config.v_head_dim,
@@ -112,14 +87,27 @@ void AttendSegment(const Forward& f, const MlaWeights& w, const PrefillSpan& spa
 // Reads keys and values from the cache, as rounded there, also those of this chunk, so chunk borders do not
 // change results (from-the-cache). Expands them segment by segment; segments end at multiples of their size,
 // so their borders do not depend on the chunk.
-void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
-                   const AttentionContext& context) {
+void AttendExpanded(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
+                    const AttentionContext& context) {
   const int size = context.activations.kv.rows;
   const int context_end = span.first_position + span.row_count;
   for (int begin = context.first_position; begin < context_end;) {
     const int end = std::min(context_end, (begin / size + 1) * size);
     AttendSegment(f, w, span, context, {begin, end});
     begin = end;
+  }
+}
+
+// A row's position alone says which form it takes.
+void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
+                   const AttentionContext& context) {
+  const PrefillSpan selecting = SelectingRows(context, span);
+  PrefillSpan expanded = span;
+  expanded.row_count -= selecting.row_count;
+  if (expanded.row_count > 0) AttendExpanded(f, w, expanded, context);
+  const int end = selecting.first_row + selecting.row_count;
+  for (int first = selecting.first_row; first < end; first += kSelectingRowsAtOnce) {
+    AttendDecode(f, w, context, first, std::min(kSelectingRowsAtOnce, end - first));
   }
 }
 
@@ -148,9 +136,10 @@ int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity
 }
 
 void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
-                 MlaActivations& a) {
+                 bool selects, MlaActivations& a) {
   CHECK_EQ(capacity.segment % kPrefillSegmentUnit, 0);
   const int rows = capacity.rows;
+  const int decode_rows = std::max(capacity.decode_rows, selects ? std::min(rows, kSelectingRowsAtOnce) : 0);
   const int context = std::min(capacity.positions, capacity.segment);
   const int heads = config.num_attention_heads;
   const int latent = config.kv_lora_rank;
@@ -162,24 +151,69 @@ void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const
     allocate(a.q, rows, q_width);
   }
   allocate(a.q_roped, rows, q_width);
-  allocate(a.q_lat, capacity.decode_rows, heads * latent);
-  allocate(a.o_lat, capacity.decode_rows, heads * latent);
+  allocate(a.q_lat, decode_rows, heads * latent);
+  allocate(a.o_lat, decode_rows, heads * latent);
   allocate(a.attention, rows, heads * config.v_head_dim);
   allocate(a.latent, context, latent);
   allocate(a.k_pe, context, config.qk_rope_head_dim);
   allocate(a.kv, context, heads * (config.qk_nope_head_dim + config.v_head_dim));
 }
 
-void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,
-                     const InputRows& normed, Matrix<float> projected) {
-  Project(f, w, context, normed);
+PrefillSpan SelectingRows(const AttentionContext& context, const PrefillSpan& span) {
+  const int last = span.first_row + span.row_count, end = span.first_position + span.row_count;
+  const int64_t border = int64_t{context.first_position} + context.selected.count;  // the first position
+  const bool selects = context.selected.lists != nullptr;
+  const int count = selects ? static_cast<int>(std::clamp<int64_t>(end - border, 0, span.row_count)) : 0;
+  return {.slot = span.slot, .first_row = last - count, .row_count = count, .first_position = end - count};
+}
+
+InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
+                         const InputRows& normed) {
+  const MlaActivations& a = context.activations;
+  const Matrix<float> qkv_a = a.qkv_a.first_rows(f.rows());
+  const int ckv_width = f.config.kv_lora_rank + f.config.qk_rope_head_dim;
+  const int q_width = qkv_a.cols - ckv_width;
+  Matrix<float> q = qkv_a.columns(0, q_width);
+
+  Linear(f, normed, {.out = qkv_a, .weight = w.qkv_a, .bias = w.qkv_a_bias});
+  const InputRows q_a = a.q_a.first_rows(f.rows()).ReadBy({w.q_b, context.q_a_reader});
+  KvWriteParams write = {.layer = context.cache,
+                         .ckv = qkv_a.columns(q_width, ckv_width),
+                         .norm_weight = w.kv_a_layernorm,
+                         .cos_sin = context.cos_sin,
+                         .index = f.batch.index,
+                         .eps = kLatentNormEps};
+  if (w.q_b) write.q_norm = RmsNormTo(q_a, {.x = q, .weight = w.q_a_layernorm, .eps = kLatentNormEps});
+  f.ops.kv_write(f.stream, write);
+  if (w.q_b) {
+    q = a.q.first_rows(f.rows());
+    Linear(f, q_a, {.out = q, .weight = w.q_b});
+  }
+  f.ops.rope_query(f.stream, {.out = a.q_roped.first_rows(f.rows()),
+                              .q = q,
+                              .cos_sin = context.cos_sin,
+                              .index = f.batch.index,
+                              .head_count = f.config.num_attention_heads,
+                              .head_dim = f.config.qk_head_dim(),
+                              .rope_dim = f.config.qk_rope_head_dim});
+  return q_a;
+}
+
+void AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
+                   Matrix<float> projected) {
   if (f.batch.prefill_form()) {
     for (const PrefillSpan& span : f.batch.spans) AttendPrefill(f, w, span, context);
   } else {
-    AttendDecode(f, w, context);
+    AttendDecode(f, w, context, 0, f.rows());
   }
   const Matrix<bf16> attention = context.activations.attention.first_rows(f.rows());
   Linear(f, {.as_bf16 = attention}, {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
+}
+
+void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,
+                     const InputRows& normed, Matrix<float> projected) {
+  ProjectLatents(f, w, context, normed);
+  AttendLatents(f, w, context, projected);
 }
 
 }  // namespace foredraft

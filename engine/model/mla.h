@@ -2,7 +2,8 @@
 
 // Multi-head latent attention (docs/deepseek-v3.md 3.1-3.3): projections, rope, cache write, then one of two
 // forms. Prefill expands keys and values from the cached latents; decode absorbs W_UK and W_UV and attends
-// the latents.
+// the latents. With selected positions (section 9), prompt rows that see more than their count take the
+// decode form.
 
 #include "engine/cache_groups.h"
 #include "engine/kv_cache.h"
@@ -11,8 +12,11 @@
 
 namespace foredraft {
 
-// Device memory between its ops. R = capacity.rows, S = capacity.decode_rows, C = min(capacity.positions,
-// capacity.segment).
+// Prompt rows that attend selected positions at once, which bounds the memory of long prefills.
+inline constexpr int kSelectingRowsAtOnce = 256;
+
+// Device memory between its ops. R = capacity.rows, S = capacity.decode_rows and, where positions are
+// selected, at least min(R, kSelectingRowsAtOnce), C = min(capacity.positions, capacity.segment).
 struct MlaActivations {
   Matrix<float> qkv_a;     // [R, q_lora + latent + rope]
   InputRows q_a;           // [R, q_lora]
@@ -32,9 +36,15 @@ struct MlaActivations {
 // Floats of a row that softmax_state takes; 0 where it is absent.
 int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity);
 
-// All but softmax_state.
+// All but softmax_state. selects: rows may attend selected positions.
 void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
-                 MlaActivations& a);
+                 bool selects, MlaActivations& a);
+
+// Rows that see more than `count` positions attend their lists alone, the others all that they see.
+struct SelectedPositions {
+  const int32_t* lists = nullptr;  // [R, count] of all rows of the forward, as in MlaDecodeParams; null: none
+  int32_t count = 0;
+};
 
 // What attention takes beside its rows: the layer's cache, the lowest position of its level, the rope table,
 // and memory.
@@ -43,7 +53,17 @@ struct AttentionContext {
   KvLayer cache;
   int32_t first_position = 0;      // 0 target, i for MTP module i (docs/speculation.md section 0)
   const float* cos_sin = nullptr;  // [positions, rope / 2, 2]
+  SelectedPositions selected;
+  PackedWeight q_a_reader;  // what reads the queries' latents beside q_b; or absent
 };
+
+// Rows [first, first + count) of a batch.
+constexpr RowIndex RowsOf(const RowIndex& index, int32_t first, int32_t count) {
+  return {.slots = index.slots + first, .positions = index.positions + first, .rows = count};
+}
+
+// The rows of a span that see more positions than context.selected.count; none without selected positions.
+PrefillSpan SelectingRows(const AttentionContext& context, const PrefillSpan& span);
 
 // The latents of one layer: every position, to the sequence's end.
 CacheHandle RegisterLatents(const ModelConfig& config, DType kv_dtype, CacheRegistry& registry);
@@ -52,5 +72,12 @@ KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle r
 // projected = attention(normed), to be added to the residual stream. normed: [R, D], as w.qkv_a reads it.
 void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,
                      const InputRows& normed, Matrix<float> projected);
+
+// Its two halves, for layers that select positions between them. The first writes queries, keys and values,
+// and returns the normed latents of the queries, as q_b and context.q_a_reader read them.
+InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
+                         const InputRows& normed);
+void AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
+                   Matrix<float> projected);
 
 }  // namespace foredraft

@@ -55,6 +55,10 @@ struct ModelConfig {
   bool runs_indexer = false;
   int index_n_heads = 0;
   int index_head_dim = 0;
+  bool index_interleaved = false;  // RoPE pairs of DeepSeek-V3.2's and GLM-5's indexer
+  // [num_hidden_layers]: layers that attend the selection of the nearest layer below that has an indexer;
+  // empty: none. MTP modules have their own.
+  std::vector<bool> shares_selection;
   double rms_norm_eps = 1e-6;
   // q_a_layernorm and kv_a_layernorm: transformers builds them with its class default, whatever rms_norm_eps
   // is.
@@ -81,6 +85,10 @@ struct ModelConfig {
   bool IsMoe(int index) const {
     if (dense_mtp && index >= num_hidden_layers) return false;
     return n_routed_experts > 0 && index >= first_k_dense_replace && index % moe_layer_freq == 0;
+  }
+  bool HasIndexer(int index) const {
+    if (index_topk == 0 || !runs_indexer) return false;
+    return index >= static_cast<int>(shares_selection.size()) || !shares_selection[index];
   }
   // Positions of the longest sequence that the model defines.
   int longest_sequence() const {

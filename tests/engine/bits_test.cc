@@ -145,7 +145,9 @@ std::vector<Request> AbacusRequests() {
 std::vector<Request> RandomRequests(const std::string& checkpoint, const ModelConfig& config) {
   constexpr int kPromptLens[kRequestsOfOthers] = {1,  5,   16,  17,  33,  60,  65, 270,
                                                   48, 261, 100, 128, 130, 280, 200};
-  const int context = std::min(kMaxSeqLen, config.longest_sequence());
+  // Up to index_topk positions sparse attention has the bits of full attention.
+  const int longest = config.index_topk > 0 && !config.v4 ? config.index_topk : config.longest_sequence();
+  const int context = std::min(kMaxSeqLen, longest);
   const int most_tokens = std::min(kMostTokens, context / 2);
   std::mt19937 random(static_cast<uint32_t>(Fnv1a(checkpoint)));
   const auto random_ids = [&](int count) {

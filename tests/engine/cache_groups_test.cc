@@ -1,5 +1,7 @@
 #include "engine/cache_groups.h"
 
+#include <algorithm>
+
 #include "config/config_defaults.h"
 #include "engine/model_limits.h"
 #include "gtest/gtest.h"
@@ -42,6 +44,29 @@ TEST(CacheGroups, DeepseekV3HasOne) {
   EXPECT_EQ(groups[0].bytes_per_block, int64_t{62} * 576 * 2 * 32);
   EXPECT_EQ(HistoryBytesPerToken(groups), 62 * 576 * 2);
   EXPECT_EQ(WindowBytesPerSequence(groups, 3), 0);
+}
+
+// docs/deepseek-v3.md section 9: keys of 128 BF16 values beside the latents, of layers with an indexer.
+TEST(CacheGroups, KeysOfTheIndexerLieInTheHistory) {
+  ModelConfig v32 = R1Config();
+  v32.architecture = "DeepseekV32ForCausalLM";
+  v32.index_topk = 2048;
+  v32.index_head_dim = 128;
+  v32.runs_indexer = true;
+  const auto bytes = [](const ModelConfig& config, int modules, DType dtype) {
+    const std::vector<CacheGroup> groups = CacheGroupsOf(config, modules, kTokensPerBlock, dtype);
+    EXPECT_EQ(groups.size(), 1u);
+    return HistoryBytesPerToken(groups);
+  };
+  EXPECT_EQ(bytes(v32, 1, DType::kBF16), 71424 + 15872);
+  EXPECT_EQ(bytes(v32, 0, DType::kBF16), 71424 + 15872 - 1152 - 256);
+  EXPECT_EQ(bytes(v32, 1, DType::kF8E4M3), 62 * 656 + 15872);
+  ModelConfig glm = v32;  // 5.2: 21 of 78 layers and the module
+  glm.num_hidden_layers = 78;
+  for (int layer = 0; layer < 78; ++layer) glm.shares_selection.push_back(std::max(layer - 2, 0) % 4 != 0);
+  EXPECT_EQ(bytes(glm, 1, DType::kBF16), 91008 + 5632);
+  v32.runs_indexer = false;
+  EXPECT_EQ(bytes(v32, 1, DType::kBF16), 71424);
 }
 
 // 21 CSA layers with (512 + 128) values per 4 tokens, 20 HCA layers with 512 per 128, BF16.

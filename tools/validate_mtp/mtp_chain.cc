@@ -303,11 +303,16 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig
   for (const CacheGroup& group : CacheGroupsOf(config, 1, /*tokens_per_block=*/32)) {
     longest = std::max(longest, group.reach + 9);
   }
-  const int room = config.longest_sequence() - generated;
+  // The reference of DeepSeek-V3's families attends all positions.
+  const bool selects = config.index_topk > 0 && !config.v4;
+  const int longest_sequence =
+      selects ? std::min(config.index_topk, config.longest_sequence()) : config.longest_sequence();
+  const int room = longest_sequence - generated;
   if (room < 6) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("max_position_embeddings: %d, allowed at least %d for %d steps with %d drafts",
-                        config.longest_sequence(), generated + 6, options.steps, options.draft_len));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d, allowed at least %d for %d steps with %d drafts",
+        longest_sequence < config.max_position_embeddings ? "index_topk" : "max_position_embeddings",
+        longest_sequence, generated + 6, options.steps, options.draft_len));
   }
   std::mt19937_64 random(options.seed);
   std::vector<std::vector<int32_t>> prompts;

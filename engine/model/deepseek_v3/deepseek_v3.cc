@@ -4,15 +4,17 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "engine/model/deepseek_v3/v3_layer.h"
 #include "engine/model/rope.h"
 
 namespace foredraft {
 
-std::vector<CacheHandle> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
                                         CacheRegistry& registry) {
-  std::vector<CacheHandle> layers(config.num_hidden_layers + module_count);
-  for (CacheHandle& rows : layers) rows = RegisterLatents(config, kv_dtype, registry);
+  std::vector<V3LayerRows> layers(config.num_hidden_layers + module_count);
+  for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
+    layers[i].latents = RegisterLatents(config, kv_dtype, registry);
+    if (config.HasIndexer(i)) layers[i].index_keys = RegisterIndexKeys(config, registry);
+  }
   return layers;
 }
 
@@ -43,7 +45,9 @@ absl::Status DeepseekV3::Allocate(Device& device, const ForwardCapacity& capacit
                        .scratch_width = state_width},
                       activations_);
   allocate(activations_.mtp_input.as_bf16, capacity.rows, 2 * config_.hidden_size);
-  AllocateMla(allocate, config_, capacity, mla_activations_);
+  selects_ = SelectsPositions(config_, capacity);
+  AllocateMla(allocate, config_, capacity, selects_, mla_activations_);
+  if (selects_) AllocateIndexer(allocate, config_, capacity, indexer_activations_);
   if (state_width > 0) {
     mla_activations_.softmax_state = Dense(activations_.gate_up.data, capacity.rows, state_width);
   }
@@ -59,11 +63,19 @@ Forward DeepseekV3::ForwardOf(Stream& stream, const Batch& batch) const {
           .batch = batch};
 }
 
-AttentionContext DeepseekV3::Context(const KvCache& cache, int layer, int level) const {
-  return {.activations = mla_activations_,
-          .cache = LatentsOf(config_, cache, cache_rows_[layer]),
-          .first_position = level,
-          .cos_sin = cos_sin_};
+V3LayerContext DeepseekV3::Context(const KvCache& cache, int layer, int level) const {
+  const V3LayerRows& rows = cache_rows_[layer];
+  V3LayerContext context = {.attention = {.activations = mla_activations_,
+                                          .cache = LatentsOf(config_, cache, rows.latents),
+                                          .first_position = level,
+                                          .cos_sin = cos_sin_,
+                                          .selected = {},
+                                          .q_a_reader = {}},
+                            .indexer = {}};
+  if (!selects_) return context;
+  context.attention.selected = {indexer_activations_.selected, config_.index_topk};
+  context.indexer = {.activations = &indexer_activations_, .keys = IndexKeysOf(cache, rows.index_keys)};
+  return context;
 }
 
 void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,

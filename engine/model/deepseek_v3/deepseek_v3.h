@@ -10,6 +10,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/kv_cache.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model/deepseek_v3/v3_layer.h"
 #include "engine/model/forward.h"
 #include "engine/model/mla.h"
 #include "engine/model/model.h"
@@ -18,8 +19,14 @@
 
 namespace foredraft {
 
+// The cache rows of a layer.
+struct V3LayerRows {
+  CacheHandle latents;
+  CacheHandle index_keys;  // of layers that have an indexer
+};
+
 // [num_hidden_layers], then the MTP modules.
-std::vector<CacheHandle> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
                                         CacheRegistry& registry);
 
 class DeepseekV3 : public Model {
@@ -43,15 +50,17 @@ class DeepseekV3 : public Model {
 
   absl::Status Allocate(Device& device, const ForwardCapacity& capacity);
   Forward ForwardOf(Stream& stream, const Batch& batch) const;
-  AttentionContext Context(const KvCache& cache, int layer, int level) const;
+  V3LayerContext Context(const KvCache& cache, int layer, int level) const;
 
   const Ops& ops_;
   Communicator& comm_;
   const V3Weights weights_;
-  std::vector<CacheHandle> cache_rows_;  // of each layer and module
+  std::vector<V3LayerRows> cache_rows_;  // of each layer and module
   Activations activations_;
   MlaActivations mla_activations_;
-  const float* cos_sin_ = nullptr;  // [position_capacity, rope / 2, 2]
+  bool selects_ = false;                    // rows may see more positions than the indexer keeps
+  IndexerActivations indexer_activations_;  // where selects_
+  const float* cos_sin_ = nullptr;          // [position_capacity, rope / 2, 2]
 };
 
 }  // namespace foredraft

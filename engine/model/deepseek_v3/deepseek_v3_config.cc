@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "config/json_text.h"
 #include "engine/model/deepseek_v3/deepseek_v3_families.h"
+#include "engine/model/deepseek_v3/sparse_config.h"
 
 namespace foredraft {
 namespace {
@@ -62,11 +63,7 @@ void ReadAttention(JsonFields& fields, const V3Family& family, ModelConfig& conf
   config.attention_bias = fields.OptionalBool("attention_bias", false);
   config.rope_interleave = fields.OptionalBool("rope_interleave", true);
   if (!config.rope_interleave) fields.Refuse("rope_interleave", "false", "true");
-  if (!family.sparse_attention) return;
-  config.index_topk = fields.RequiredInt("index_topk", 1, 1 << 30);
-  config.index_n_heads = fields.RequiredInt("index_n_heads", 1, 4096);
-  config.index_head_dim = fields.RequiredInt("index_head_dim", 1, kMaxWidth / 4096);
-  if (config.q_lora_rank == 0) fields.Refuse("q_lora_rank", "null", "1 or more: the indexer takes its rows");
+  if (family.sparse_attention) ReadSparseAttention(fields, family.index_interleaved, config);
 }
 
 // Newer configurations of transformers list each layer's kind instead of counting the dense ones.

@@ -41,10 +41,16 @@ class Describer {
     Weight(name, VectorMember{out}, {Tensor(TensorKind::kNorm, name + ".weight", {size})});
   }
 
-  void Layer(bool is_moe, V3LayerWeights& layer) {
+  // indexer: the layer has one of its own.
+  void Layer(bool is_moe, bool indexer, V3LayerWeights& layer) {
     layer.is_moe = is_moe;
     Norm("input_layernorm", config_.hidden_size, &layer.input_layernorm);
     Attention(layer.self_attn);
+    if (indexer) {
+      Indexer(layer.indexer);
+    } else if (config_.index_topk > 0) {
+      UnreadIndexer();
+    }
     Norm("post_attention_layernorm", config_.hidden_size, &layer.post_attention_layernorm);
     if (is_moe) {
       Experts(layer.moe);
@@ -62,7 +68,7 @@ class Describer {
     Norm("shared_head.norm", config_.hidden_size, &module.shared_head_norm);
     Tensor(TensorKind::kUnread, "embed_tokens.weight", {config_.vocab_size, hidden});
     Tensor(TensorKind::kUnread, "shared_head.head.weight", {config_.vocab_size, hidden});
-    Layer(is_moe, module.layer);
+    Layer(is_moe, config_.HasIndexer(config_.num_hidden_layers), module.layer);
   }
 
  private:
@@ -98,15 +104,32 @@ class Describer {
            {linear("self_attn.kv_b_proj", heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank)});
     Weight("o_proj", MatrixMember{&mla.o_proj},
            {Linear(TensorKind::kResidual, "self_attn.o_proj", {c.hidden_size, heads * c.v_head_dim})});
-    if (c.index_topk > 0) Indexer();
     if (!c.attention_bias) return;
     // q_proj has no bias even if attention_bias is true: the fused bias has zeros before kv_a's.
     Weight("qkv_a_bias", VectorMember{&mla.qkv_a_bias, lora ? 0 : q_width}, std::move(qkv_a_bias));
     Weight("o_proj_bias", VectorMember{&mla.o_proj_bias}, {bias("self_attn.o_proj.bias", c.hidden_size)});
   }
 
-  // Sparse attention's indexer has no effect on sequences that foredraft accepts. Some layers have none.
-  void Indexer() {
+  // wk and weights_proj read the same rows. Where wk alone is in FP8, both become BF16 as they are fused.
+  // Vendors' 4-bit formats leave the indexer in BF16.
+  void Indexer(IndexerWeights& indexer) {
+    const ModelConfig& c = config_;
+    const std::string name = "self_attn.indexer.";
+    const TensorKind kind = Is4Bit(c.projections) ? TensorKind::kMatrix : TensorKind::kLinear;
+    Weight("indexer.wq_b", MatrixMember{&indexer.wq_b},
+           {Linear(kind, name + "wq_b", {c.index_n_heads * c.index_head_dim, c.q_lora_rank})});
+    const TensorSpec* const wk = Linear(kind, name + "wk", {c.index_head_dim, c.hidden_size});
+    const TensorSpec* const weights =
+        Tensor(TensorKind::kMatrix, name + "weights_proj.weight", {c.index_n_heads, c.hidden_size});
+    Weight("indexer.wk_weights", MatrixMember{&indexer.wk_weights}, {wk, weights});
+    Weight("indexer.k_norm", VectorMember{&indexer.k_norm},
+           {Tensor(TensorKind::kNorm, name + "k_norm.weight", {c.index_head_dim})});
+    Weight("indexer.k_norm_bias", VectorMember{&indexer.k_norm_bias},
+           {Tensor(TensorKind::kBias, name + "k_norm.bias", {c.index_head_dim})});
+  }
+
+  // Layers that share a selection need no indexer; some packagers' files have one.
+  void UnreadIndexer() {
     const ModelConfig& c = config_;
     const std::string name = "self_attn.indexer.";
     Linear(TensorKind::kUnread, name + "wq_b", {c.index_n_heads * c.index_head_dim, c.q_lora_rank});
@@ -179,7 +202,9 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
   Describer top(config, "", description);
   const TensorSpec* embedding = top.Tensor(TensorKind::kEmbedding, "model.embed_tokens.weight", table);
   top.Weight("embed_tokens", TableMember{&model.embed_tokens}, {embedding});
-  for (int i = 0; i < config.num_hidden_layers; ++i) under_layer(i).Layer(config.IsMoe(i), model.layers[i]);
+  for (int i = 0; i < config.num_hidden_layers; ++i) {
+    under_layer(i).Layer(config.IsMoe(i), config.HasIndexer(i), model.layers[i]);
+  }
   top.Norm("model.norm", config.hidden_size, &model.norm);
   const bool tied = config.tie_word_embeddings;
   const TensorSpec* head = description.Tensor({.kind = tied ? TensorKind::kUnread : TensorKind::kHead,
@@ -196,7 +221,7 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
 
 void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, bool is_moe,
                           V3LayerWeights& layer, ModelDescription& description) {
-  Describer(config, prefix, description).Layer(is_moe, layer);
+  Describer(config, prefix, description).Layer(is_moe, config.HasIndexer(0), layer);
 }
 
 }  // namespace foredraft

@@ -1,7 +1,8 @@
 #pragma once
 
-// DeepSeek-V3 under Hugging Face's tensor names, and the families that keep them: where config.index_topk is
-// set, each layer also has the tensors of an indexer (docs/deepseek-v3.md sections 6 and 8).
+// DeepSeek-V3 under Hugging Face's tensor names, and the families that keep them: where
+// ModelConfig::HasIndexer says so, a layer also has the tensors of an indexer (docs/deepseek-v3.md sections
+// 6, 8 and 9).
 
 #include <string>
 

@@ -27,9 +27,10 @@ struct AbsentFields {
 struct V3Family {
   ModelName name;
   AbsentFields absent;
-  // DeepSeek sparse attention: an indexer keeps the index_topk best positions. Up to index_topk positions it
-  // keeps all of them, so that the indexer has no effect: longer sequences are refused.
+  // DeepSeek sparse attention: an indexer keeps the index_topk best positions.
   bool sparse_attention = false;
+  // The indexer's RoPE has pairs (2i, 2i + 1); else the halves of the rotated part are paired.
+  bool index_interleaved = false;
   // MTP modules have a dense MLP where DeepSeek-V3's have experts.
   bool dense_mtp = false;
   // A file beside the shards that has the MTP modules and may be absent from the index; empty: none.
@@ -61,7 +62,7 @@ inline constexpr V3Family kV3Families[] = {
     {.name = {"DeepseekV3ForCausalLM", "joyai_llm_flash"},
      .dense_mtp = true,
      .mtp_file = "mtp-1-of-1.safetensors"},
-    // DeepSeek-V3.2 and V3.2-Exp: DeepSeek-V3 with sparse attention. Defaults: transformers,
+    // DeepSeek-V3.2, V3.2-Exp and V3.2-Speciale: DeepSeek-V3 with sparse attention. Defaults: transformers,
     // models/deepseek_v32.
     {.name = {"DeepseekV32ForCausalLM", "deepseek_v32"},
      .absent = {.q_lora_rank = 1536,
@@ -88,8 +89,8 @@ inline constexpr V3Family kV3Families[] = {
                 .norm_topk_prob = true,
                 .routed_scaling_factor = 1.8,
                 .rms_norm_eps = 1e-5}},
-    // GLM-5: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers, models/glm_moe_dsa.
-    // From 5.2 on, some layers have no indexer of their own and share the selection of a layer below.
+    // GLM-5, 5.1 and 5.2: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers,
+    // models/glm_moe_dsa. In 5.2 some layers have no indexer and share the selection of a layer below.
     {.name = {"GlmMoeDsaForCausalLM", "glm_moe_dsa"},
      .absent = {.q_lora_rank = 2048,
                 .n_routed_experts = 256,
@@ -100,7 +101,8 @@ inline constexpr V3Family kV3Families[] = {
                 .norm_topk_prob = true,
                 .routed_scaling_factor = 2.5,
                 .rms_norm_eps = 1e-5},
-     .sparse_attention = true},
+     .sparse_attention = true,
+     .index_interleaved = true},
 };
 
 }  // namespace foredraft

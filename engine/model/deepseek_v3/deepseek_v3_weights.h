@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "engine/model/deepseek_v3/sparse_indexer.h"
 #include "engine/model/weights.h"
 
 namespace foredraft {
@@ -13,6 +14,7 @@ struct V3LayerWeights {
   const float* input_layernorm = nullptr;           // [D]
   const float* post_attention_layernorm = nullptr;  // [D]
   MlaWeights self_attn;
+  IndexerWeights indexer;
   bool is_moe = false;
   DenseMlpWeights mlp;  // where !is_moe
   MoeWeights moe;       // where is_moe

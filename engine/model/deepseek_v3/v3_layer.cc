@@ -20,16 +20,29 @@ void RouteBySigmoid(const Forward& f, const MoeWeights& w, const ScoredRows& row
                        .routed_scaling_factor = static_cast<float>(f.config.routed_scaling_factor)});
 }
 
+// A layer without an indexer attends what the nearest one below that has an indexer selected.
+void Attention(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context,
+               const InputRows& buffer, Matrix<float> projected) {
+  const bool selects = context.indexer.activations != nullptr && w.indexer;
+  AttentionContext attention = context.attention;
+  if (selects) attention.q_a_reader = w.indexer.wq_b;
+  const InputRows normed =
+      buffer.ReadBy({w.self_attn.qkv_a, selects ? w.indexer.wk_weights : PackedWeight{}});
+  RmsNorm(f, normed,
+          {.x = f.activations.hidden.first_rows(f.rows()), .weight = w.input_layernorm, .eps = f.norm_eps()});
+  const InputRows queries = ProjectLatents(f, w.self_attn, attention, normed);
+  if (selects) SelectPositions(f, w.indexer, context.indexer, attention, {normed, queries});
+  AttendLatents(f, w.self_attn, attention, projected);
+}
+
 }  // namespace
 
-void V3Layer(const Forward& f, const V3LayerWeights& w, const AttentionContext& context) {
+void V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context) {
   const Matrix<float> hidden = f.activations.hidden.first_rows(f.rows());
   const Matrix<float> projected = f.activations.projected.first_rows(f.rows());
   const InputRows buffer = f.activations.normed.first_rows(f.rows());
 
-  const InputRows attended = buffer.ReadBy({w.self_attn.qkv_a});
-  RmsNorm(f, attended, {.x = hidden, .weight = w.input_layernorm, .eps = f.norm_eps()});
-  LatentAttention(f, w.self_attn, context, attended, projected);
+  Attention(f, w, context, buffer, projected);
 
   const InputRows normed =
       w.is_moe ? buffer.ReadBy({w.moe.router, w.moe.expert_gate_up.first, w.moe.shared.gate_up})
@@ -49,7 +62,7 @@ void V3Layer(const Forward& f, const V3LayerWeights& w, const AttentionContext& 
 }
 
 void V3MtpLayer(const Forward& f, const V3ModuleWeights& w, const bf16* embed_tokens,
-                const AttentionContext& context, Matrix<float> output) {
+                const V3LayerContext& context, Matrix<float> output) {
   const int width = f.config.hidden_size;
   const float eps = f.norm_eps();
   const Matrix<float> hidden = f.activations.hidden.first_rows(f.rows());

@@ -3,17 +3,24 @@
 // The layers of DeepSeek-V3 (docs/deepseek-v3.md sections 2 and 5).
 
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model/deepseek_v3/sparse_indexer.h"
 #include "engine/model/forward.h"
 #include "engine/model/mla.h"
 
 namespace foredraft {
 
+// What a layer takes beside its rows and weights.
+struct V3LayerContext {
+  AttentionContext attention;
+  IndexerContext indexer;
+};
+
 // Norm, attention, residual, norm, MLP or experts, residual. Updates f.activations.hidden, [R, D].
-void V3Layer(const Forward& f, const V3LayerWeights& w, const AttentionContext& context);
+void V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context);
 
 // One Multi-Token Prediction module: output = shared_head.norm(layer(eh_proj(enorm(E[t_s]) |
 // hnorm(f.batch.previous)))), [R, D]. `context` has the module's cache layer and level.
 void V3MtpLayer(const Forward& f, const V3ModuleWeights& w, const bf16* embed_tokens,
-                const AttentionContext& context, Matrix<float> output);
+                const V3LayerContext& context, Matrix<float> output);
 
 }  // namespace foredraft

@@ -311,6 +311,22 @@ ModelConfig SparseConfig() {
   return config;
 }
 
+TEST(CheckTensors, NeedsTheIndexerOfEachLayerThatDoesNotShare) {
+  ModelConfig config = SparseConfig();
+  config.runs_indexer = true;
+  std::vector<RawTensor> tensors = TensorsFor(config);
+  EXPECT_EQ(Check(tensors, config), absl::OkStatus());
+  MakeF8(tensors, "model.layers.0.self_attn.indexer.wk.weight");
+  EXPECT_EQ(Check(tensors, config), absl::OkStatus());
+  Erase(tensors, "model.layers.1.self_attn.indexer.k_norm.bias");
+  EXPECT_THAT(std::string(Check(tensors, config).message()),
+              HasSubstr("model.layers.1.self_attn.indexer.k_norm.bias: missing"));
+  config.shares_selection = {false, true};
+  config.shares_selection.resize(config.num_hidden_layers);
+  EXPECT_EQ(Check(tensors, config), absl::OkStatus()) << "an unused part of an indexer";
+}
+
+// An indexer that does not run.
 TEST(CheckTensors, ReadsPastTheIndexer) {
   std::vector<RawTensor> tensors = TensorsFor(SparseConfig());
   EXPECT_EQ(Named(tensors, "model.layers.2.self_attn.indexer.wq_b.weight").shape,

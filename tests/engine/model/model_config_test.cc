@@ -306,24 +306,6 @@ TEST(ModelConfig, LayerTypesCountTheDenseLayers) {
               HasSubstr("first_k_dense_replace: 1, allowed 2..2"));
 }
 
-TEST(ModelConfig, SparseAttentionBoundsTheSequenceAndHasAChatFormat) {
-  json config = R1();
-  config["architectures"] = {"DeepseekV32ForCausalLM"};
-  config["model_type"] = "deepseek_v32";
-  EXPECT_THAT(std::string(Parse(config).status().message()), HasSubstr("index_topk: missing"));
-  config["index_topk"] = 2048;
-  config["index_n_heads"] = 64;
-  config["index_head_dim"] = 128;
-  const ModelConfig v32 = ParseOrDie(config), r1 = ParseOrDie(R1());
-  EXPECT_EQ(v32.longest_sequence(), 2048);
-  EXPECT_EQ(r1.longest_sequence(), 163840);
-  EXPECT_EQ(KindOf(v32).chat_format(v32), "deepseek_v32");  // it has no template
-  EXPECT_EQ(KindOf(r1).chat_format(r1), "deepseek_r1");
-  config["q_lora_rank"] = nullptr;
-  EXPECT_THAT(std::string(Parse(config).status().message()),
-              HasSubstr("q_lora_rank: null, allowed 1 or more"));
-}
-
 TEST(ModelConfig, JoyAIHasDenseMtpModulesInAFileOfTheirOwn) {
   json config = R1();
   config["model_type"] = "joyai_llm_flash";

@@ -1,0 +1,58 @@
+#pragma once
+
+// The indexer of DeepSeek sparse attention (docs/deepseek-v3.md section 9): which positions the rows of a
+// layer attend, where they see more than index_topk.
+
+#include "engine/cache_groups.h"
+#include "engine/kv_cache.h"
+#include "engine/model/forward.h"
+#include "engine/model/mla.h"
+
+namespace foredraft {
+
+// Hi = index_n_heads, d = index_head_dim. Absent in layers that share the selection of a layer below.
+struct IndexerWeights {
+  PackedWeight wq_b;                   // [Hi d, q_lora_rank]
+  PackedWeight wk_weights;             // [d + Hi, D] bf16: wk stacked on weights_proj
+  const float* k_norm = nullptr;       // [d]
+  const float* k_norm_bias = nullptr;  // [d]
+
+  explicit operator bool() const { return static_cast<bool>(wq_b); }
+};
+
+// Device memory between its ops. R = capacity.rows, P = capacity.positions.
+struct IndexerActivations {
+  Matrix<float> q;              // [R, Hi d]
+  Matrix<bf16> rotated;         // [R, Hi d]
+  Matrix<float> k_weights;      // [R, d + Hi]: a row's key before its norm, then the weights of its heads
+  Matrix<float> scores;         // [ScoredRowsAtOnce(P), P]
+  int32_t* selected = nullptr;  // [R, index_topk]; outlives the layers that share it
+};
+
+// Whether any sequence of these sizes has rows that see more than index_topk positions. If none has, the
+// indexer has no effect and does not run.
+bool SelectsPositions(const ModelConfig& config, const ForwardCapacity& capacity);
+
+void AllocateIndexer(ActivationAllocator& allocate, const ModelConfig& config,
+                     const ForwardCapacity& capacity, IndexerActivations& a);
+
+// The keys of a layer that has an indexer: every position, to the sequence's end.
+CacheHandle RegisterIndexKeys(const ModelConfig& config, CacheRegistry& registry);
+PagedRows<bf16> IndexKeysOf(const KvCache& cache, CacheHandle rows);
+
+// What a layer's attention takes if its model selects positions.
+struct IndexerContext {
+  const IndexerActivations* activations = nullptr;  // null: the indexer does not run
+  PagedRows<bf16> keys;                             // absent in layers that share a selection
+};
+
+struct IndexerInput {
+  const InputRows& normed;   // [R, D], as wk_weights reads it
+  const InputRows& queries;  // [R, q_lora_rank]: the normed latents, as wq_b reads them
+};
+
+// Writes the keys of all rows, then selects the positions of those that see more than index_topk.
+void SelectPositions(const Forward& f, const IndexerWeights& w, const IndexerContext& context,
+                     const AttentionContext& attention, const IndexerInput& input);
+
+}  // namespace foredraft
