@@ -145,8 +145,9 @@ std::vector<Request> AbacusRequests() {
 std::vector<Request> RandomRequests(const std::string& checkpoint, const ModelConfig& config) {
   constexpr int kPromptLens[kRequestsOfOthers] = {1,  5,   16,  17,  33,  60,  65, 270,
                                                   48, 261, 100, 128, 130, 280, 200};
-  // Up to index_topk positions sparse attention has the bits of full attention.
-  const int longest = config.index_topk > 0 && !config.v4 ? config.index_topk : config.longest_sequence();
+  // The bits of these two are those of full attention, which they have up to index_topk positions.
+  const bool full = checkpoint == "deepseek_v32" || checkpoint == "glm_moe_dsa";
+  const int longest = full ? config.index_topk : config.longest_sequence();
   const int context = std::min(kMaxSeqLen, longest);
   const int most_tokens = std::min(kMostTokens, context / 2);
   std::mt19937 random(static_cast<uint32_t>(Fnv1a(checkpoint)));

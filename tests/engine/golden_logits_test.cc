@@ -52,7 +52,13 @@ TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
         distance.largest_error, golden.bfloat16_mean_error, golden.bfloat16_max_error,
         100 * distance.argmax_agreement(), 100 * golden.bfloat16_argmax_agreement);
     EXPECT_LE(distance.mean_error(), golden.bfloat16_mean_error);
-    EXPECT_LE(distance.largest_error, golden.bfloat16_max_error);
+    if (model.config.index_topk > 0 && distance.rows > 300) {
+      // Long prompts have selections that are nearly tied. A rounding changes such a row by any amount, here
+      // and in the reference in BF16; beyond the reference's largest one row in a hundred may be.
+      EXPECT_LE(distance.rows_above(golden.bfloat16_max_error), distance.rows / 100);
+    } else {
+      EXPECT_LE(distance.largest_error, golden.bfloat16_max_error);
+    }
     // Near ties fall either way, so the agreement may be three standard deviations below BF16's rate.
     const double rate = golden.bfloat16_argmax_agreement;
     EXPECT_GE(distance.argmax_agreement(), rate - 3 * std::sqrt(rate * (1 - rate) / distance.rows));
@@ -79,7 +85,8 @@ TEST_P(GoldenLogits, WithAnFp8CacheAreWithin16TimesTransformersInBf16) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogits,
                          ::testing::Values("abacus", "grouped", "fp8", "int4", "fp4", "glm4_moe_lite",
-                                           "kimi_k2", "deepseek_v32", "glm_moe_dsa", "joyai_llm_flash"),
+                                           "kimi_k2", "deepseek_v32", "glm_moe_dsa", "joyai_llm_flash",
+                                           "deepseek_v32_long", "glm_moe_dsa_long"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -58,6 +58,7 @@ V3_ROUTING = {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "s
 R1_YARN = {"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
            "mscale_all_dim": 1.0}
 INDEXER = {"index_topk": 32, "index_n_heads": 2, "index_head_dim": 16}
+LONG_INDEXER = {"index_topk": 16, "index_n_heads": 16, "index_head_dim": 32, "max_position_embeddings": 1024}
 
 # Per family: its config.json, as its vendor writes the fields.
 FAMILIES = {
@@ -80,6 +81,11 @@ FAMILIES = {
     "joyai_llm_flash": TINY | V3_ROUTING | {
         "architectures": ["DeepseekV3ForCausalLM"], "model_type": "joyai_llm_flash", "routed_scaling_factor": 2.5, "rope_theta": 32000000.0,
         "bos_token_id": 0, "eos_token_id": 1}}
+# Prompts many times as long as the selection. With 16 heads no two scores are equal; two leave ties in most rows.
+FAMILIES["deepseek_v32_long"] = FAMILIES["deepseek_v32"] | LONG_INDEXER
+FAMILIES["glm_moe_dsa_long"] = FAMILIES["glm_moe_dsa"] | LONG_INDEXER | {
+    "num_hidden_layers": 6, "index_topk_freq": 4, "index_skip_topk_offset": 3,
+    "indexer_types": ["full", "full", "full", "shared", "shared", "shared"]}
 MTP_FILE = {"joyai_llm_flash": "mtp-1-of-1.safetensors"}
 LATENT_GAIN = {"glm4_moe_lite": 0.003}
 
@@ -157,9 +163,10 @@ class Writer:
 
     def indexer(self, name):
         c = self.config
-        self.linear(f"{name}.wq_b", c["index_n_heads"] * c["index_head_dim"], c["q_lora_rank"])
-        self.linear(f"{name}.wk", c["index_head_dim"], c["hidden_size"])
-        self.linear(f"{name}.weights_proj", c["index_n_heads"], c["hidden_size"])
+        gain = 0.5 * c["hidden_size"] ** 0.5 if c["index_n_heads"] == LONG_INDEXER["index_n_heads"] else 1.0
+        self.linear(f"{name}.wq_b", c["index_n_heads"] * c["index_head_dim"], c["q_lora_rank"], gain)
+        self.linear(f"{name}.wk", c["index_head_dim"], c["hidden_size"], gain)
+        self.linear(f"{name}.weights_proj", c["index_n_heads"], c["hidden_size"], gain)
         self.norm(f"{name}.k_norm", c["index_head_dim"])
         self.plain(f"{name}.k_norm.bias", 0.1 * self.normal(c["index_head_dim"]))
 

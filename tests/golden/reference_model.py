@@ -19,6 +19,7 @@ class ReferenceModel:
         self.weights = {name: values.to(dtype) for name, values in tensors.items()}
         self.dense_mtp = config["model_type"] == "joyai_llm_flash"
         self.lead = None  # [positions], while a run collects it
+        self.selected = None  # [positions, positions] of the last layer with an indexer
 
     def weight(self, name):
         return self.weights[name + ".weight"]
@@ -55,6 +56,37 @@ class ReferenceModel:
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)
 
+    def rotate_leading(self, x, positions):
+        """x [positions, heads, width], the first rope values of which are rotated: halves (DeepSeek-V3.2) or pairs (GLM-5)."""
+        rope = self.config["qk_rope_head_dim"]
+        frequencies, factor, _ = self.rope()
+        angles = positions.to(torch.float64)[:, None] * frequencies
+        cos, sin = (factor * angles.cos()).to(self.exact)[:, None], (factor * angles.sin()).to(self.exact)[:, None]
+        rotated, kept = x.split([rope, x.shape[-1] - rope], -1)
+        if self.config["model_type"] == "glm_moe_dsa":
+            low, high = rotated[..., 0::2], rotated[..., 1::2]
+            rotated = torch.stack([low * cos - high * sin, high * cos + low * sin], -1).flatten(-2)
+        else:
+            low, high = rotated.chunk(2, -1)
+            rotated = torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+        return torch.cat([rotated, kept], -1)
+
+    def select(self, x, latent, name, positions):
+        """Which positions each row attends, where it sees more than index_topk: those with the highest scores, of equal ones the lowest."""
+        c, rows = self.config, len(x)
+        heads, width, top = c["index_n_heads"], c["index_head_dim"], c["index_topk"]
+        q = self.linear(latent, f"{name}.wq_b").view(rows, heads, width).to(self.exact)
+        k = self.linear(x, f"{name}.wk").to(self.exact)
+        k = torch.nn.functional.layer_norm(k, (width,), self.weight(f"{name}.k_norm").to(self.exact),
+                                           self.weights[f"{name}.k_norm.bias"].to(self.exact), LATENT_EPS)
+        q = self.rotate_leading(q, positions).to(self.dtype).to(self.exact)
+        k = self.rotate_leading(k[:, None], positions)[:, 0].to(self.dtype).to(self.exact)
+        weights = x.to(self.exact) @ self.weight(f"{name}.weights_proj").to(self.exact).T * (heads * width) ** -0.5
+        scores = (torch.einsum("phd,td->pht", q, k).relu() * weights[..., None]).sum(1)
+        scores = scores.masked_fill(torch.ones(rows, rows, dtype=torch.bool).triu(1), -torch.inf)
+        best = scores.sort(dim=-1, descending=True, stable=True)
+        return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best.indices[:, :top], True)
+
     def attention(self, x, name, positions):
         c = self.config
         heads, nope, rope, value = (c[key] for key in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
@@ -62,7 +94,8 @@ class ReferenceModel:
         if c["q_lora_rank"] is None:
             q = self.linear(x, f"{name}.q_proj")
         else:
-            q = self.linear(self.norm(self.linear(x, f"{name}.q_a_proj"), f"{name}.q_a_layernorm", LATENT_EPS), f"{name}.q_b_proj")
+            q_latent = self.norm(self.linear(x, f"{name}.q_a_proj"), f"{name}.q_a_layernorm", LATENT_EPS)
+            q = self.linear(q_latent, f"{name}.q_b_proj")
         q_nope, q_pe = q.view(rows, heads, nope + rope).split([nope, rope], -1)
         latent, k_pe = self.linear(x, f"{name}.kv_a_proj_with_mqa").split([c["kv_lora_rank"], rope], -1)
         kv = self.linear(self.norm(latent, f"{name}.kv_a_layernorm", LATENT_EPS), f"{name}.kv_b_proj").view(rows, heads, nope + value)
@@ -71,6 +104,10 @@ class ReferenceModel:
         k = torch.cat([k_nope, self.rotate(k_pe[:, None], positions).expand(-1, heads, -1)], -1).transpose(0, 1)
         scores = (q @ k.transpose(1, 2)) * ((nope + rope) ** -0.5 * self.rope()[2])
         scores = scores.masked_fill(torch.ones(rows, rows, dtype=torch.bool).triu(1), -torch.inf)
+        if f"{name}.indexer.wq_b.weight" in self.weights:
+            self.selected = self.select(x, q_latent, f"{name}.indexer", positions)
+        if "index_topk" in c:
+            scores = scores.masked_fill(~self.selected, -torch.inf)
         shares = scores.to(self.exact).softmax(-1).to(self.dtype)
         return self.linear((shares @ v.transpose(0, 1)).transpose(0, 1).reshape(rows, heads * value), f"{name}.o_proj")
 
