@@ -137,9 +137,10 @@ TEST_P(DsaSameTokens, LogprobsHaveTheSameBitsWhateverTheChunks) {
 // selection begins; from there on it is another.
 TEST_P(DsaSameTokens, TheSelectionChangesTheTokensPastItsCountAlone) {
   const LoadedModel& full = LoadModelOnce(CopyWithTopK(model_.dir, 2 * kMaxSeqLen));
-  std::vector<Request> requests(2);
+  constexpr int kPromptLens[] = {12, 100, 32, 33};
+  std::vector<Request> requests(std::size(kPromptLens));
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].prompt_ids = RandomIds(i == 0 ? 12 : 100, 300 + i);
+    requests[i].prompt_ids = RandomIds(kPromptLens[i], 300 + i);
     requests[i].max_tokens = 90;
     requests[i].sampling.seed = i + 1;
     requests[i].logprob_count = 0;
@@ -151,6 +152,9 @@ TEST_P(DsaSameTokens, TheSelectionChangesTheTokensPastItsCountAlone) {
   for (int i = 0; i < 32 - 12 + 1; ++i) EXPECT_EQ(logprobs[i].logprob, all.requests[0].logprobs[i].logprob);
   EXPECT_NE(sparse.requests[0].token_ids, all.requests[0].token_ids);
   EXPECT_NE(sparse.requests[1].logprobs[0].logprob, all.requests[1].logprobs[0].logprob);
+  // The last prompt row sees 32 positions, and 33.
+  EXPECT_EQ(sparse.requests[2].logprobs[0].logprob, all.requests[2].logprobs[0].logprob);
+  EXPECT_NE(sparse.requests[3].logprobs[0].logprob, all.requests[3].logprobs[0].logprob);
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, DsaSameTokens, ::testing::ValuesIn(kCheckpoints),
