@@ -81,13 +81,21 @@ inline bf16 RandomGroupScale(const RandomWeight& weight) {
   return ToBf16(std::exp2(std::floor(std::log2(weight.amplitude / 2.92617f))));
 }
 
+// The tensor scale, beside group scales of 1.
+constexpr float RandomTensorScale(const RandomWeight& weight) {
+  return weight.format.tensor_scale ? weight.amplitude / 2.92617f : 1.0f;
+}
+
 // The bytes of the scale of all blocks or groups, DTypeBytes(weight.format.scale) of them.
 struct RandomScale {
   char bytes[sizeof(float)] = {};
 };
 inline RandomScale RandomScaleOf(const RandomWeight& weight) {
+  constexpr char kOne = 0x38;  // E4M3
   RandomScale scale;
-  if (Is4Bit(weight.format)) {
+  if (weight.format.tensor_scale) {
+    scale.bytes[0] = kOne;
+  } else if (Is4Bit(weight.format)) {
     const bf16 group_scale = RandomGroupScale(weight);
     std::memcpy(scale.bytes, &group_scale, sizeof(group_scale));
   } else {

@@ -46,14 +46,19 @@ inline constexpr WeightFormat kInt4Format = Int4Format(32);  // what K2-Thinking
 inline constexpr int32_t kInt4Groups[] = {32, 64, 128};      // that checkpoints have and kernels scale
 inline constexpr WeightFormat kMxfp4Format = {
     .code = DType::kF4E2M1, .rows = 1, .columns = 32, .scale = DType::kE8M0};
+// A code times its E4M3 scale is exactly a BF16 value: at most 6 significant bits, 2^-10 to 2688.
+inline constexpr WeightFormat kNvfp4Format = {
+    .code = DType::kF4E2M1, .rows = 1, .columns = 16, .scale = DType::kF8E4M3, .tensor_scale = true};
 
 // The formats that users name: `foredraft synth --dtype`, `quantize --dtype`, `info` and the numerics class.
 struct NamedFormat {
   const char* name;
   WeightFormat format;
 };
-inline constexpr NamedFormat kNamedFormats[] = {
-    {"bf16", kBf16Format}, {"fp8", kFp8Format}, {"int4", kInt4Format}, {"fp4", kMxfp4Format}};
+inline constexpr NamedFormat kNamedFormats[] = {{"bf16", kBf16Format},
+                                                {"fp8", kFp8Format},
+                                                {"int4", kInt4Format},
+                                                {"fp4", kMxfp4Format}};
 
 // Null where no row has the name.
 constexpr const NamedFormat* FindFormat(std::string_view name) {
@@ -73,14 +78,15 @@ constexpr const char* NameOf(const WeightFormat& format) {
 
 // The type of scales that kernels multiply codes by.
 constexpr DType KernelScale(const WeightFormat& format) {
+  if (format.tensor_scale) return DType::kF8E4M3;
   return Is4Bit(format.code) ? DType::kBF16 : DType::kF32;
 }
-// Whether the backends have products of the format: 4-bit codes with scales for groups of a row, FP8 with any
-// blocks, and no tensor scale.
+// Whether a backend has products of the format: 4-bit codes with scales for groups of a row, FP8 with any
+// blocks. NVFP4 alone has a tensor scale.
 constexpr bool HasKernels(const WeightFormat& format) {
   if (!format.has_scales()) return !Is4Bit(format.code);
-  return format.scale == KernelScale(format) && !format.tensor_scale &&
-         (!Is4Bit(format.code) || format.rows == 1);
+  if (format.tensor_scale) return format == kNvfp4Format;
+  return format.scale == KernelScale(format) && (!Is4Bit(format.code) || format.rows == 1);
 }
 
 // The format as HostWeight and PackedWeight hold it: E8M0 scales become FP32 for FP8 codes and BF16 for 4-bit

@@ -12,8 +12,10 @@ inline WeightFormat FileFormatOf(DType code) {
   return {.code = code};
 }
 
-// The format of these codes as devices hold it; 4-bit kinds with `group` inputs to a scale.
+// The format of these codes as devices hold it; 4-bit kinds with `group` inputs to a scale. E2M1 in groups of
+// 16 is NVFP4.
 inline WeightFormat FormatOf(DType code, int32_t group = 32) {
+  if (code == DType::kF4E2M1 && group == kNvfp4Format.columns) return kNvfp4Format;
   WeightFormat format = WithWideScales(FileFormatOf(code));
   if (Is4Bit(code)) format.columns = group;
   return format;

@@ -60,7 +60,9 @@ double MetExperts(double pairs, int32_t experts, const CostContext& shape) {
 }
 
 double WeightBytes(const PackedWeight& weight) {
-  if (Is4Bit(weight.format)) return double(weight.n) * weight.k * (0.5 + 2.0 / weight.format.columns);
+  if (Is4Bit(weight.format))
+    return double(weight.n) * weight.k *
+           (0.5 + double(DTypeBytes(weight.format.scale)) / weight.format.columns);
   const double elements = double(weight.n) * weight.k * DTypeBytes(weight.format.code);
   if (!IsF8(weight.format)) return elements;
   return elements + 4 * std::ceil(weight.n / kF8Block) * std::ceil(weight.k / kF8Block);

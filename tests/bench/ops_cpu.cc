@@ -210,7 +210,9 @@ void Attention(Bench& bench, const ModelConfig& c, int context) {
 int RunCpuOps(OpsOptions options) {
   if (options.rows.empty()) options.rows = {1, 2, 4, 8, 16, 32, 64};
   for (const std::string& name : options.dtypes) {
-    if (FindFormat(name)) continue;
+    // Weights are chosen by their codes, which NVFP4 shares with FP4.
+    const NamedFormat* const row = FindFormat(name);
+    if (row != nullptr && !row->format.tensor_scale) continue;
     std::cerr << "ops_bench: --dtype: " << name << ", allowed bf16, fp8, int4, fp4\n";
     return 2;
   }

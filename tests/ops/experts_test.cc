@@ -86,12 +86,13 @@ struct GemmShape {
   const char* name;
   int experts, top_k, n, k;
   DType dtype;
+  int group = 128;
 };
 
 const GemmShape kGemmShapes[] = {
     {"abacus", 8, 2, 96, 128, DType::kBF16},          {"ragged", 7, 3, 21, 45, DType::kBF16},
     {"f8, R1 slice", 16, 4, 64, 512, DType::kF8E4M3}, {"int4, R1 slice", 16, 4, 64, 512, DType::kInt4},
-    {"fp4, ragged", 7, 3, 21, 256, DType::kF4E2M1},
+    {"fp4, ragged", 7, 3, 21, 256, DType::kF4E2M1},   {"nvfp4, ragged", 7, 3, 21, 304, DType::kF4E2M1, 16},
 };
 
 OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& experts,
@@ -129,18 +130,20 @@ OpCase GroupedGemmCase(const GemmShape& s, const std::vector<TestWeight>& expert
 
 TEST(GroupedGemm, Holds) {
   for (const GemmShape& s : kGemmShapes) {
+    if (!BackendHas(s.dtype, s.group)) continue;
     Noise noise(31);
     std::vector<TestWeight> experts;
     for (int e = 0; e < s.experts; ++e) {
-      experts.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, 128));
+      experts.push_back(MakeTestWeight(noise, {s.n}, s.k, s.dtype, 128, s.group));
     }
     ExpectOpHolds(GroupedGemmCase(s, experts, noise.Bf16s(6 * s.k)));
   }
 }
 
-void ExpectTheBitsOfGemm(DType dtype, int k) {
+void ExpectTheBitsOfGemm(DType dtype, int k, int group = 128) {
+  if (!BackendHas(dtype, group)) return;
   Noise noise(32);
-  const TestWeight weight = MakeTestWeight(noise, {50}, k, dtype, 128, 128);
+  const TestWeight weight = MakeTestWeight(noise, {50}, k, dtype, 128, group);
   const std::vector<bf16> x = noise.Bf16s(10 * k);
   for (const std::string& isa : SupportedIsas()) {
     OpRig rig({.isa = isa}, RunMode::kEager);
@@ -163,6 +166,7 @@ void ExpectTheBitsOfGemm(DType dtype, int k) {
 TEST(GroupedGemm, HasTheBitsOfGemm) {
   ExpectTheBitsOfGemm(DType::kF8E4M3, 300);
   ExpectTheBitsOfGemm(DType::kInt4, 256);
+  ExpectTheBitsOfGemm(DType::kF4E2M1, 304, 16);
 }
 
 // ---- combine_experts ----

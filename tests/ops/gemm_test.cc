@@ -40,6 +40,8 @@ const Shape kShapes[] = {
     {"int4 group 8, one output", {1}, 8, DType::kInt4, 0, 8, false},
     {"int4 pieces of 512, then less", {33}, 1080, DType::kInt4, 0, 40, false},
     {"fp4 group 32", {50, 70}, 1184, DType::kF4E2M1, 0, 32, true},
+    {"nvfp4, one group", {16}, 16, DType::kF4E2M1, 0, 16, false},
+    {"nvfp4, parts of other tensor scales in a stripe", {50, 70, 9}, 1072, DType::kF4E2M1, 0, 16, true},
     // Few outputs of many inputs: CUDA splits k.
     {"bf16 16x4096, bias", {16}, 4096, DType::kBF16, 0, 0, true},
     {"f8 24x4096", {24}, 4096, DType::kF8E4M3, 128, 128, false},
@@ -192,6 +194,7 @@ TEST(Gemm, HasTheBitsOfOneRowInManyRows) {
     ExpectBitsOfOneRowInManyRows({DType::kF8E4M3, 1056, 128, lowest, exponents});
     ExpectBitsOfOneRowInManyRows({DType::kInt4, 1056, 32, lowest, exponents});
     ExpectBitsOfOneRowInManyRows({DType::kF4E2M1, 1056, 32, lowest, exponents});
+    ExpectBitsOfOneRowInManyRows({DType::kF4E2M1, 1072, 16, lowest, exponents});
     ExpectBitsOfOneRowInManyRows({DType::kInt4, 512, 128, lowest, exponents});
     ExpectBitsOfOneRowInManyRows({DType::kInt4, 120, 40, lowest, exponents});
   }
@@ -229,6 +232,71 @@ void ExpectEvery4BitCodeAtEveryPlace(DType dtype, int group) {
 TEST(Gemm, LooksUpEvery4BitCodeAtEveryPlaceOfItsGroup) {
   for (const DType dtype : {DType::kInt4, DType::kF4E2M1}) {
     for (const int group : {32, 128}) ExpectEvery4BitCodeAtEveryPlace(dtype, group);
+  }
+}
+
+// Output c has code c % 16 at every input and the scale c / 16; input i is one-hot in row i.
+TEST(Gemm, MultipliesEveryNvfp4CodeByEveryScaleExactly) {
+  if (!BackendHas(DType::kF4E2M1, kNvfp4Format.columns)) return;
+  constexpr int kK = kNvfp4Format.columns, kScales = 0x7f, kN = 16 * kScales;
+  std::vector<uint8_t> codes, scales;
+  for (int c = 0; c < kN; ++c) {
+    codes.insert(codes.end(), kK / 2, static_cast<uint8_t>(c % 16 * 0x11));
+    scales.push_back(static_cast<uint8_t>(c / 16));
+  }
+  std::vector<bf16> x(kK * kK, ToBf16(0.0f));
+  for (int i = 0; i < kK; ++i) x[i * kK + i] = ToBf16(1.0f);
+  const HostWeight part{.format = kNvfp4Format,
+                        .n = kN,
+                        .k = kK,
+                        .data = codes.data(),
+                        .scales = scales.data(),
+                        .tensor_scale = 0.25f};
+  for (const std::string& isa : SupportedIsas()) {
+    OpRig rig({.isa = isa}, RunMode::kEager);
+    float* out = rig.Poisoned<float>(kK * kN);
+    rig.ops().gemm(
+        rig.stream(),
+        {.out = Dense(out, kK, kN), .x = Dense<const bf16>(rig.Put(x), kK, kK), .weight = rig.Pack({part})});
+    const std::vector<float> values = rig.Get(out, kK * kN);
+    for (int i = 0; i < kK * kN; ++i) {
+      const int c = i % kN;
+      const float product =
+          Code4ToFloat(DType::kF4E2M1, c % 16) * F8E4M3ToFloat(static_cast<uint8_t>(c / 16));
+      ASSERT_EQ(ToFloat(ToBf16(product)), product);
+      ASSERT_EQ(values[i], product / 4) << isa << " code " << c % 16 << " scale " << c / 16;
+    }
+  }
+}
+
+// A weight of one piece of inputs has the bits of its values in BF16.
+TEST(Gemm, WideningNvfp4ToBf16GivesTheSameBits) {
+  if (!BackendHas(DType::kF4E2M1, kNvfp4Format.columns)) return;
+  constexpr int kN = 70, kK = 256, kRows = 33;
+  Noise noise(12);
+  TestWeight weight = MakeTestWeight(noise, {kN}, kK, DType::kF4E2M1, 0, kNvfp4Format.columns);
+  weight.parts[0].tensor_scale = 0.5f;
+  std::vector<bf16> wide;
+  for (int i = 0; i < kN * kK; ++i) {
+    const int code = static_cast<const uint8_t*>(weight.parts[0].data)[i / 2] >> (i % 2 * 4) & 15;
+    wide.push_back(ToBf16(Code4ToFloat(DType::kF4E2M1, code) * weight.parts[0].group_scale(i / 16)));
+  }
+  const HostWeight bf16_part{.format = kBf16Format, .n = kN, .k = kK, .data = wide.data()};
+  const std::vector<bf16> x = noise.Bf16s(kRows * kK);
+  for (const std::string& isa : SupportedIsas()) {
+    for (const int rows : {1, 2, kRows}) {
+      OpRig rig({.isa = isa}, RunMode::kEager);
+      const auto product = [&](const HostWeight& part) {
+        float* const out = rig.Poisoned<float>(rows * kN);
+        rig.ops().gemm(rig.stream(), {.out = Dense(out, rows, kN),
+                                      .x = Dense<const bf16>(rig.Put(x), rows, kK),
+                                      .weight = rig.Pack({part})});
+        return rig.Get(out, rows * kN);
+      };
+      std::vector<float> expected = product(bf16_part);
+      for (float& value : expected) value /= 2;
+      EXPECT_EQ(product(weight.parts[0]), expected) << isa << ", " << rows << " rows";
+    }
   }
 }
 
@@ -317,7 +385,7 @@ TEST(PackWeight, RefusesPartsThatDoNotFit) {
                              {{ragged}, "groups of 12, allowed multiples of 8 up to 128"},
                              {{group8, other_group}, "scale blocks of 8 and 16"},
                              {{e8m0_scales}, "INT4 with 1 x 8 scales in F8_E8M0, allowed BF16"},
-                             {{tensor_scale}, "scales in BF16 and a tensor scale"}});
+                             {{tensor_scale}, "scales in BF16 and a tensor scale, allowed F8_E4M3"}});
   // CUDA converts weights with other grids than 128 x 128 to BF16.
   if (TestBackend() == "cpu") cases.push_back({{f8, other_block}, "scale blocks of 128 and 4"});
   OpRig rig({}, RunMode::kEager);

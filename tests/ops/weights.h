@@ -40,6 +40,27 @@ inline bool BackendHas(DType dtype, int group) {
   return TestBackend() == "cpu" || !Is4Bit(dtype) || group == 32 || group == 64 || group == 128;
 }
 
+// Scales are of any magnitude, some of them 0; each part has a tensor scale of its own.
+inline void AppendNvfp4Part(Noise& noise, int n, int k, TestWeight* weight) {
+  constexpr int kGroup = kNvfp4Format.columns;
+  std::vector<uint8_t>& bytes = weight->f8_data.emplace_back(static_cast<size_t>(n) * k / 2);
+  std::vector<uint8_t>& scales = weight->f8_data.emplace_back();
+  for (int i = 0; i < n * k / kGroup; ++i) scales.push_back(static_cast<uint8_t>(noise.Int(0, 0x7e)));
+  const float tensor_scale = std::exp(noise.Normal()) * 1e-4f;
+  for (int i = 0; i < n * k; ++i) {
+    const int code = noise.Int(0, 15);
+    bytes[i / 2] = static_cast<uint8_t>(bytes[i / 2] | code << (i % 2 * 4));
+    weight->values.push_back(double{Code4ToFloat(DType::kF4E2M1, code)} * F8E4M3ToFloat(scales[i / kGroup]) *
+                             tensor_scale);
+  }
+  weight->parts.push_back({.format = kNvfp4Format,
+                           .n = n,
+                           .k = k,
+                           .data = bytes.data(),
+                           .scales = scales.data(),
+                           .tensor_scale = tensor_scale});
+}
+
 // Scales are of any magnitude and, for INT4, of any mantissa; MXFP4's are powers of two.
 inline void Append4BitPart(Noise& noise, int n, int k, DType dtype, int group, TestWeight* weight) {
   std::vector<uint8_t>& bytes = weight->f8_data.emplace_back(static_cast<size_t>(n) * k / 2);
@@ -77,7 +98,7 @@ inline void AppendF8Part(Noise& noise, int n, int k, int block_n, int block_k, T
   weight->parts.push_back({format, n, k, codes.data(), scales.data()});
 }
 
-// block_k of a 4-bit kind is its group.
+// block_k of a 4-bit kind is its group; E2M1 in groups of 16 is NVFP4.
 inline TestWeight MakeTestWeight(Noise& noise, const std::vector<int>& part_n, int k, DType dtype,
                                  int block_n, int block_k) {
   TestWeight weight;
@@ -86,6 +107,10 @@ inline TestWeight MakeTestWeight(Noise& noise, const std::vector<int>& part_n, i
                             std::all_of(part_n.begin(), part_n.end() - 1, [](int n) { return n % 128 == 0; });
   for (const int n : part_n) {
     weight.n += n;
+    if (FormatOf(dtype, block_k) == kNvfp4Format) {
+      AppendNvfp4Part(noise, n, k, &weight);
+      continue;
+    }
     if (Is4Bit(dtype)) {
       Append4BitPart(noise, n, k, dtype, block_k, &weight);
       continue;

@@ -2,11 +2,11 @@
 
 // The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
 //
-// The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, attention_<path>.cc, kv_row_<path>.cc)
-// are compiled with the path's own flags. They include only this header, intrinsics, and headers whose names
-// are internal to each file that includes them (amx_sums.h, amx_tiles.h, codes_avx512.h), and call no other
-// inline function of the project: the linker keeps one copy of an inline function, and an older machine could
-// not run a copy compiled with these flags.
+// The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, decode_nvfp4_<path>.cc,
+// attention_<path>.cc, kv_row_<path>.cc) are compiled with the path's own flags. They include only this
+// header, intrinsics, and headers whose names are internal to each file that includes them (amx_sums.h,
+// amx_tiles.h, codes_avx512.h), and call no other inline function of the project: the linker keeps one copy
+// of an inline function, and an older machine could not run a copy compiled with these flags.
 
 #include <cstdint>
 
@@ -37,6 +37,14 @@ struct GemmTileArgs {
   int32_t block_k;  // bf16: k; 4 bits: the group
 };
 using GemmTileFn = void (*)(const GemmTileArgs& args);
+
+// NVFP4 codes times their scales, in BF16, which holds the products exactly.
+struct DecodeNvfp4Args {
+  uint32_t* pairs;              // [count * 8][32]: pairs of k of a stripe, as of BF16 weights
+  const unsigned char* groups;  // [count]: of a stripe, kernels/cpu/gemm/packed_weight.h
+  int32_t count;
+};
+using DecodeNvfp4Fn = void (*)(const DecodeNvfp4Args& args);
 // Follows a thread's last tile of an op, before the thread runs other kernels: the tiles leave registers
 // configured for the next one.
 using EndGemmFn = void (*)();
@@ -157,6 +165,7 @@ struct IsaKernels {
   GemmTileFn gemm_bf16;
   GemmTileFn gemm_f8;
   GemmTileFn gemm_4bit;
+  DecodeNvfp4Fn decode_nvfp4;
   EndGemmFn end_gemm;  // null if there is nothing to do
   PackKeysFn pack_keys;
   PackValuesFn pack_values;
@@ -170,6 +179,7 @@ struct IsaKernels {
 void GemmBf16Portable(const GemmTileArgs& args);
 void GemmF8Portable(const GemmTileArgs& args);
 void Gemm4BitPortable(const GemmTileArgs& args);
+void DecodeNvfp4Portable(const DecodeNvfp4Args& args);
 void PackKeysPortable(const PackKeysArgs& args);
 void PackValuesPortable(const PackValuesArgs& args);
 void TileScoresPortable(const TileScoresArgs& args);
@@ -181,6 +191,7 @@ void DecodeLatentPortable(const DecodeLatentArgs& args);  // compiled for AVX2, 
 void GemmBf16Avx2(const GemmTileArgs& args);
 void GemmF8Avx2(const GemmTileArgs& args);
 void Gemm4BitAvx2(const GemmTileArgs& args);
+void DecodeNvfp4Avx2(const DecodeNvfp4Args& args);
 void PackKeysAvx2(const PackKeysArgs& args);
 void PackValuesAvx2(const PackValuesArgs& args);
 void TileScoresAvx2(const TileScoresArgs& args);
@@ -189,6 +200,7 @@ void TileSumAvx2(const TileSumArgs& args);
 void GemmBf16Avx512(const GemmTileArgs& args);
 void GemmF8Avx512(const GemmTileArgs& args);
 void Gemm4BitAvx512(const GemmTileArgs& args);
+void DecodeNvfp4Avx512(const DecodeNvfp4Args& args);
 void PackKeysAvx512(const PackKeysArgs& args);
 void PackValuesAvx512(const PackValuesArgs& args);
 void TileScoresAvx512(const TileScoresArgs& args);

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/device/kernels.h"
+#include "kernels/cpu/gemm/gemm_nvfp4.h"
 #include "kernels/cpu/gemm/packed_weight.h"
 
 namespace foredraft::cpu {
@@ -61,6 +62,8 @@ void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t str
   if (IsF8(weight.format)) {
     args.scales = weight.scales + stripe * header.k_blocks * kStripeWidth;
     gemm_tile = isa.gemm_f8;
+  } else if (weight.format.tensor_scale) {
+    gemm_tile = nullptr;
   } else if (Is4Bit(weight.format)) {
     args.table = (weight.format.code == DType::kInt4 ? kInt4Table : kF4E2M1Table).bits;
     gemm_tile = isa.gemm_4bit;
@@ -69,7 +72,11 @@ void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t str
   for (int64_t row = row_begin; row < row_end; row += kMaxTileRows) {
     args.rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
     for (int32_t i = 0; i < args.rows; ++i) x[i] = &x_row(row + i)->bits;
-    gemm_tile(args);
+    if (gemm_tile != nullptr) {
+      gemm_tile(args);
+    } else {
+      ComputeNvfp4Tile(isa, args);
+    }
     for (int32_t i = 0; i < args.rows; ++i) store(row + i, first_output, outputs, tile + i * kStripeWidth);
   }
 }

@@ -20,7 +20,10 @@ int32_t BlockK(const HostWeight& part) {
 // A stripe has one grid of scales along k.
 absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
-    if (part.format.columns == parts[0].format.columns) continue;
+    if (part.format.columns == parts[0].format.columns &&
+        part.format.tensor_scale == parts[0].format.tensor_scale) {
+      continue;
+    }
     return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts have scale blocks of %d and %d",
                                                       parts[0].format.columns, part.format.columns));
   }
@@ -72,17 +75,29 @@ void FillStripe(std::span<const HostWeight> parts, const PackedHeader& header, i
 static_assert(std::endian::native == std::endian::little, "eight codes are read as one integer");
 
 // Bytes of a group of a stripe: codes and scales.
-int64_t GroupBytes(int32_t group) { return int64_t{group} / 2 * kStripeWidth + kStripeWidth * sizeof(bf16); }
+int64_t GroupBytes(const WeightFormat& format) {
+  return kStripeWidth * (int64_t{format.columns} / 2 + static_cast<int64_t>(DTypeBytes(format.scale)));
+}
+
+// Bytes before the groups of a stripe: the tensor scales of its outputs.
+int64_t TensorScaleBytes(const WeightFormat& format) {
+  return format.tensor_scale ? kStripeWidth * static_cast<int64_t>(sizeof(float)) : 0;
+}
 
 // Writes one stripe of a 4-bit kind, whose memory is zeroed.
 void FillStripe4Bit(std::span<const HostWeight> parts, const PackedHeader& header, int64_t stripe,
                     unsigned char* out) {
+  const WeightFormat& format = parts[0].format;
   const int64_t row_bytes = parts[0].k / 2;
-  const int64_t group_bytes = GroupBytes(header.block_k);
+  const int64_t group_bytes = GroupBytes(format);
+  const auto scale_bytes = static_cast<int64_t>(DTypeBytes(format.scale));
   const int32_t octets = header.block_k / 8;
+  auto* const tensor_scales = reinterpret_cast<float*>(out);
+  out += TensorScaleBytes(format);
   for (int lane = 0; lane < kStripeWidth; ++lane) {
     const SourceRow source = FindRow(parts, stripe * kStripeWidth + lane);
     if (source.part == nullptr) return;
+    if (format.tensor_scale) tensor_scales[lane] = source.part->tensor_scale;
     const unsigned char* codes =
         static_cast<const unsigned char*>(source.part->data) + source.row * row_bytes;
     for (int32_t block = 0; block < header.k_blocks; ++block) {
@@ -93,8 +108,10 @@ void FillStripe4Bit(std::span<const HostWeight> parts, const PackedHeader& heade
         std::memcpy(&eight, codes, sizeof(eight));
         words[octet * kStripeWidth + lane] = OctetWord(eight);
       }
-      auto* const scales = reinterpret_cast<bf16*>(words + octets * kStripeWidth);
-      scales[lane] = source.part->bf16_scales()[source.row * header.k_blocks + block];
+      auto* const scales = reinterpret_cast<unsigned char*>(words + octets * kStripeWidth);
+      const auto* const stored = static_cast<const unsigned char*>(source.part->scales);
+      std::memcpy(scales + lane * scale_bytes, stored + (source.row * header.k_blocks + block) * scale_bytes,
+                  static_cast<size_t>(scale_bytes));
     }
   }
 }
@@ -117,7 +134,8 @@ PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
   header.block_k = BlockK(parts[0]);
   header.k_blocks = (k + header.block_k - 1) / header.block_k;
   if (Is4Bit(parts[0].format)) {
-    header.stripe_bytes = header.k_blocks * GroupBytes(header.block_k);
+    const WeightFormat& format = parts[0].format;
+    header.stripe_bytes = TensorScaleBytes(format) + header.k_blocks * GroupBytes(format);
     return header;
   }
   const int64_t last_len = k - static_cast<int64_t>(header.k_blocks - 1) * header.block_k;

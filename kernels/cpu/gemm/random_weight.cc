@@ -51,7 +51,8 @@ HostWeight RandomHostWeight::Make(int item, ThreadPool& pool) {
           .n = weight_.n,
           .k = weight_.k,
           .data = data_.data(),
-          .scales = scales_.empty() ? nullptr : scales_.data()};
+          .scales = scales_.empty() ? nullptr : scales_.data(),
+          .tensor_scale = RandomTensorScale(weight_)};
 }
 
 }  // namespace foredraft
