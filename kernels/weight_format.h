@@ -58,7 +58,8 @@ struct NamedFormat {
 inline constexpr NamedFormat kNamedFormats[] = {{"bf16", kBf16Format},
                                                 {"fp8", kFp8Format},
                                                 {"int4", kInt4Format},
-                                                {"fp4", kMxfp4Format}};
+                                                {"fp4", kMxfp4Format},
+                                                {"nvfp4", kNvfp4Format}};
 
 // Null where no row has the name.
 constexpr const NamedFormat* FindFormat(std::string_view name) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,15 @@ absl::StatusOr<bool> AreEqual(const TensorLocation& a, const TensorLocation& b) 
     if (std::memcmp(piece_a.data(), piece_b.data(), bytes) != 0) return false;
   }
   return true;
+}
+
+// Scales with which other servers store keys and values in FP8. Rows of the cache here have scales of their
+// own (kernels/kv_row.h).
+bool IsCacheScale(const std::string& name) {
+  constexpr const char* kEndings[] = {".k_scale", ".v_scale", ".q_scale", ".kv_scale"};
+  return name.find(".self_attn.") != std::string::npos &&
+         std::any_of(std::begin(kEndings), std::end(kEndings),
+                     [&](const char* ending) { return name.ends_with(ending); });
 }
 
 }  // namespace
@@ -124,10 +134,12 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
     for (const StoredTensor& tensor : stored->tensors(config, spec)) {
       known.insert(checkpoint.Find(tensor.name).entry);
     }
+    if (stored->ignored == nullptr) continue;
+    for (const std::string& name : stored->ignored(spec)) known.insert(checkpoint.Find(name).entry);
   }
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.entry->name;
-    if (known.contains(tensor.entry)) continue;
+    if (known.contains(tensor.entry) || IsCacheScale(name)) continue;
     if (!description.unread_ending.empty() && name.ends_with(description.unread_ending)) continue;
     if (!description.unread_beginning.empty() && name.starts_with(description.unread_beginning)) continue;
     return Refuse(

@@ -40,7 +40,8 @@ absl::Status Quantize(const QuantizeOptions& options) {
 
 void AddQuantize(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
-      "quantize", "Write a BF16 checkpoint again with its projections in 4 or 8 bits, MTP modules included");
+      "quantize",
+      "Write a BF16 checkpoint again with its projections in 4 or 8 bits; int4 and fp8 include MTP modules");
   auto options = std::make_shared<QuantizeOptions>();
   options->threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   command->add_option("in", options->in_dir, "Hugging Face checkpoint directory in BF16")
@@ -51,10 +52,12 @@ void AddQuantize(CLI::App& app, int* exit_code) {
       ->type_name("OUT");
   auto dtype = std::make_shared<std::string>();
   command
-      ->add_option("--dtype", *dtype,
-                   "int4: compressed-tensors pack-quantized; fp8: E4M3 in blocks of 128 x 128")
+      ->add_option(
+          "--dtype", *dtype,
+          "int4: compressed-tensors pack-quantized; fp8: E4M3 in blocks of 128 x 128; nvfp4: modelopt's, MLP "
+          "projections of the target alone")
       ->required()
-      ->check(CLI::IsMember({"int4", "fp8"}));
+      ->check(CLI::IsMember({"int4", "fp8", "nvfp4"}));
   auto group = std::make_shared<int>(kInt4Format.columns);
   command->add_option("--group", *group, "inputs that share a scale, of int4")
       ->check(CLI::IsMember(std::vector<int>(std::begin(kInt4Groups), std::end(kInt4Groups))))
@@ -64,7 +67,7 @@ void AddQuantize(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   command->callback([options, dtype, group, exit_code] {
     options->format = FindFormat(*dtype)->format;
-    if (Is4Bit(options->format)) options->format.columns = *group;
+    if (options->format.code == DType::kInt4) options->format.columns = *group;
     const absl::Status status = Quantize(*options);
     *exit_code = status.ok() ? 0 : Fail(status);
   });

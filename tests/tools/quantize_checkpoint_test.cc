@@ -13,7 +13,6 @@
 #include "kernels/random_weight.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/checkpoint/checkpoint_files.h"
-#include "tests/weight_formats.h"
 #include "tools/synth/synth.h"
 
 namespace foredraft {
@@ -170,9 +169,17 @@ class QuantizeCheckpointTest : public ::testing::Test {
 
 TEST_F(QuantizeCheckpointTest, WritesACheckpointWhoseTensorsAreNearTheOriginals) {
   const ModelConfig original = *ReadModelConfig(options_.in_dir + "/config.json");
-  for (const DType dtype : {DType::kInt4, DType::kF8E4M3}) {
-    SCOPED_TRACE(DTypeName(dtype));
-    options_.format = FileFormatOf(dtype);
+  // Int4: a step of largest / 7 at four root mean squares, uniformly distributed: 4 / 7 / sqrt(12). E4M3:
+  // 2^-4 at most, uniformly distributed, between half and all of it. E2M1: 1/4 at most, uniformly
+  // distributed.
+  const struct {
+    WeightFormat format;
+    double error;
+    size_t tensors;
+  } cases[] = {{kInt4Format, 0.165, 30}, {kFp8Format, 0.036, 30}, {kNvfp4Format, 0.144, 28}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(NameOf(c.format));
+    options_.format = c.format;
     options_.out_dir += "x";
     int64_t last_done = 0, last_total = 0;
     const auto report = QuantizeCheckpoint(options_, [&](int64_t done, int64_t total) {
@@ -188,7 +195,7 @@ TEST_F(QuantizeCheckpointTest, WritesACheckpointWhoseTensorsAreNearTheOriginals)
     const auto checkpoint = Checkpoint::Open(options_.out_dir);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     ASSERT_EQ(CheckTensors(*checkpoint, *config, DescribeModel(*config, 2)), absl::OkStatus());
-    ASSERT_GT(report->tensors.size(), 30u);
+    ASSERT_GT(report->tensors.size(), c.tensors);
     for (const QuantizedTensor& tensor : report->tensors) {
       const std::vector<float> before = Values(options_.in_dir, original, tensor.name);
       const std::vector<float> after = Values(options_.out_dir, *config, tensor.name);
@@ -198,14 +205,45 @@ TEST_F(QuantizeCheckpointTest, WritesACheckpointWhoseTensorsAreNearTheOriginals)
         squares += before[i] * before[i];
         error += (before[i] - after[i]) * (before[i] - after[i]);
       }
-      // A step of largest / 7 at four root mean squares, uniformly distributed: 4 / 7 / sqrt(12). E4M3: 2^-4
-      // at most, uniformly distributed, between half and all of it.
       const double relative = std::sqrt(error / squares);
-      EXPECT_LT(relative, dtype == DType::kInt4 ? 0.165 : 0.036) << tensor.name;
+      EXPECT_LT(relative, c.error) << tensor.name;
       EXPECT_NEAR(relative, tensor.error.relative(), 0.004)
           << tensor.name;  // values read were rounded to BF16
     }
   }
+}
+
+// As NVIDIA's: MLP projections of the target; gate and up of an expert share their tensor scale, which is the
+// largest magnitude of both over 6 * 448.
+TEST_F(QuantizeCheckpointTest, WritesNvfp4AsModeloptDoes) {
+  options_.format = kNvfp4Format;
+  ASSERT_TRUE(QuantizeCheckpoint(options_, nullptr).ok());
+  const ModelConfig original = *ReadModelConfig(options_.in_dir + "/config.json");
+  const auto written = Checkpoint::Open(options_.out_dir);
+  ASSERT_TRUE(written.ok()) << written.status();
+  const auto scale_of = [&](const std::string& name) {
+    const TensorLocation tensor = written->Find(name + "_scale_2");
+    float scale = 0;
+    EXPECT_TRUE(tensor.file->Read(*tensor.entry, 0, sizeof(scale), &scale).ok());
+    return scale;
+  };
+  const auto largest_of = [&](const std::string& name) {
+    float largest = 0;
+    for (const float x : Values(options_.in_dir, original, name)) largest = std::max(largest, std::fabs(x));
+    return largest;
+  };
+  const std::string expert = "model.layers.1.mlp.experts.3.";
+  const std::string gate = expert + "gate_proj.weight", up = expert + "up_proj.weight";
+  EXPECT_EQ(scale_of(gate), std::max(largest_of(gate), largest_of(up)) / (6 * 448));
+  EXPECT_EQ(scale_of(up), scale_of(gate));
+  EXPECT_EQ(scale_of(expert + "down_proj.weight"), largest_of(expert + "down_proj.weight") / (6 * 448));
+  for (const char* name :
+       {"model.layers.1.self_attn.o_proj.weight", "model.layers.2.mlp.experts.3.up_proj.weight",
+        "model.layers.0.mlp.down_proj.weight"}) {
+    EXPECT_EQ(written->Find(name).entry->dtype, "BF16") << name;
+  }
+  const auto config = nlohmann::json::parse(Text(options_.out_dir + "/config.json"));
+  EXPECT_EQ(config["quantization_config"]["quant_algo"], "W4A16_NVFP4");
 }
 
 TEST_F(QuantizeCheckpointTest, LeavesTheRestAsItIs) {

@@ -14,7 +14,6 @@
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/fake_device.h"
-#include "tests/weight_formats.h"
 
 namespace foredraft {
 namespace {
@@ -43,12 +42,12 @@ std::string ReadText(const std::string& path) {
   return text.str();
 }
 
-class SynthTest : public ::testing::TestWithParam<DType> {};
+class SynthTest : public ::testing::TestWithParam<NamedFormat> {};
 
 TEST_P(SynthTest, WritesACheckpointThatLoads) {
   RandomCheckpointOptions options = Options("load");
-  options.projections = FileFormatOf(GetParam());
-  if (Is4Bit(GetParam())) {  // down has 320 columns, groups of 32
+  options.projections = GetParam().format;
+  if (Is4Bit(GetParam().format)) {  // down has 320 columns, groups of 32
     std::string text = kConfig;
     text.replace(text.find("\"intermediate_size\": 300"), 24, "\"intermediate_size\": 320");
     WriteFile(options.config_json, text);
@@ -57,7 +56,7 @@ TEST_P(SynthTest, WritesACheckpointThatLoads) {
   ASSERT_TRUE(report.ok()) << report.status();
   const auto config = ReadModelConfig(options.out_dir + "/config.json");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->projections, FileFormatOf(GetParam()));
+  EXPECT_EQ(config->projections, GetParam().format);
   FakeDevice device;
   FakeStream stream;
   const auto weights = As<V3Weights>(LoadWeights(options.out_dir, *config, 2, device, stream, nullptr));
@@ -68,12 +67,11 @@ TEST_P(SynthTest, WritesACheckpointThatLoads) {
   for (int row = 0; row < down.n; ++row)
     for (int column = 0; column < down.k; ++column) squares += std::pow(FakeDevice::At(down, row, column), 2);
   EXPECT_NEAR(squares / down.n, 1.0 / 4, 0.02) << "rows of down, over 2 layers";
-  EXPECT_EQ(down.format.code, GetParam());
+  EXPECT_EQ(down.format, WithWideScales(GetParam().format));
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, SynthTest,
-                         ::testing::Values(DType::kBF16, DType::kF8E4M3, DType::kInt4, DType::kF4E2M1),
-                         [](const auto& info) { return DTypeName(info.param); });
+INSTANTIATE_TEST_SUITE_P(Formats, SynthTest, ::testing::ValuesIn(kNamedFormats),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(Synth, SaysHowMuchIsWritten) {
   std::vector<int64_t> done;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,11 @@ class Quantizer {
  private:
   void ListJobs() {
     absl::flat_hash_map<const TensorEntry*, const TensorSpec*> specs;
+    for (const WeightSpec& weight : description_.weights) {
+      for (int index = 0; !weight.tensors.empty() && index < weight.expert_count; ++index) {
+        for (const TensorSpec* part : weight.parts(index)) fused_[part] = weight.parts(index);
+      }
+    }
     for (const TensorSpec& spec : description_.tensors) specs[checkpoint_.Find(spec.name).entry] = &spec;
     for (const TensorLocation& tensor : checkpoint_.tensors()) {
       total_bytes_ += tensor.entry->bytes;
@@ -90,6 +96,9 @@ class Quantizer {
         return WriteCodes(job, out);
       case StoredTensor::Part::kScales:
         out.write(scales_.data(), static_cast<std::streamsize>(scales_.size()));
+        break;
+      case StoredTensor::Part::kTensorScale:
+        out.write(reinterpret_cast<const char*>(&tensor_scale_), sizeof(tensor_scale_));
         break;
       case StoredTensor::Part::kConstant:
         out << output.constant;
@@ -120,8 +129,27 @@ class Quantizer {
     void* const memory = f32 ? static_cast<void*>(values.data()) : halves.data();
     RETURN_IF_ERROR(tensor.file->Read(*tensor.entry, first * k * element, rows * k * element, memory));
     if (!f32) std::transform(halves.begin(), halves.end(), values.begin(), [](bf16 x) { return ToFloat(x); });
-    Advance(rows * k * element);
     return absl::OkStatus();
+  }
+
+  // The largest magnitude of a tensor and of those that are fused with it: their tensor scales are one, which
+  // other programs require of gate and up. Reads each tensor once.
+  absl::StatusOr<float> LargestOf(const TensorSpec& spec) {
+    if (const auto found = largest_.find(&spec); found != largest_.end()) return found->second;
+    const std::span<const TensorSpec* const> fused = fused_.at(&spec);
+    float largest = 0;
+    std::vector<float> values;
+    for (const TensorSpec* part : fused) {
+      const TensorLocation source = checkpoint_.Find(part->name);
+      const int64_t n = part->shape[0], k = part->shape[1];
+      const int64_t band = std::max<int64_t>(1, kBandElements / k);
+      for (int64_t first = 0; first < n; first += band) {
+        RETURN_IF_ERROR(ReadRows(source, first, std::min(band, n - first), k, values));
+        for (const float value : values) largest = std::max(largest, std::fabs(value));
+      }
+    }
+    for (const TensorSpec* part : fused) largest_[part] = largest;
+    return largest;
   }
 
   // Reads and quantises a tensor, and keeps its scales.
@@ -130,6 +158,10 @@ class Quantizer {
     const int64_t band = std::max<int64_t>(1, kBandElements / k / kBandRows) * kBandRows;
     const WeightFormat& format = job.spec->format;
     const StoredFormat& stored = choice_.Of(*job.spec);
+    if (stored.tensor_scale != nullptr) {
+      ASSIGN_OR_RETURN(const float largest, LargestOf(*job.spec));
+      tensor_scale_ = stored.tensor_scale(largest);
+    }
     QuantizedTensor tensor{.name = job.spec->name};
     scales_.clear();
     std::vector<float> values;
@@ -137,8 +169,10 @@ class Quantizer {
     for (int64_t first = 0; first < n; first += band) {
       const int64_t rows = std::min(band, n - first);
       RETURN_IF_ERROR(ReadRows(job.source, first, rows, k, values));
+      Advance(rows * k * (job.source.entry->dtype == "F32" ? 4 : 2));
       codes.resize(format.code_bytes(rows * k));
-      tensor.error += stored.round(format, {values.data(), rows, k}, pool_, codes.data(), scales_);
+      tensor.error +=
+          stored.round(format, {values.data(), rows, k, tensor_scale_}, pool_, codes.data(), scales_);
       out.write(reinterpret_cast<const char*>(codes.data()), static_cast<std::streamsize>(codes.size()));
     }
     report_.tensors.push_back(std::move(tensor));
@@ -158,8 +192,11 @@ class Quantizer {
   const LoadProgress& progress_;
   ThreadPool pool_;
   std::vector<StoredTensor> outputs_;
-  std::vector<Job> jobs_;  // of outputs_
-  std::string scales_;     // of the tensor whose codes were written last
+  std::vector<Job> jobs_;   // of outputs_
+  std::string scales_;      // of the tensor whose codes were written last
+  float tensor_scale_ = 1;  // of the same
+  absl::flat_hash_map<const TensorSpec*, float> largest_;
+  absl::flat_hash_map<const TensorSpec*, std::span<const TensorSpec* const>> fused_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
   QuantizeReport report_;

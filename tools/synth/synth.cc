@@ -173,7 +173,10 @@ void AppendQuantised(const TensorSpec& spec, const ModelConfig& config, const St
   const RandomCodes random = stored.random(format, RandomAmplitude(spec, config));
   for (StoredTensor& out : stored.tensors(config, spec)) {
     RandomTensor tensor = {.out = std::move(out), .dtype = format.code, .spread = random.spread};
-    if (tensor.out.part == StoredTensor::Part::kConstant) {
+    if (tensor.out.part == StoredTensor::Part::kTensorScale) {
+      tensor.out.constant.assign(reinterpret_cast<const char*>(&tensor.out.value), sizeof(float));
+      tensor.content = Content::kConstant;
+    } else if (tensor.out.part == StoredTensor::Part::kConstant) {
       tensor.content = Content::kConstant;
     } else if (tensor.out.part == StoredTensor::Part::kCodes) {
       if (Is4Bit(format)) tensor.content = Content::kCodes;

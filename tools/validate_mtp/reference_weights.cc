@@ -67,8 +67,8 @@ std::string Weights::Bytes(const std::string& name) const {
 Table Weights::Read(const std::string& name) const {
   const TensorEntry* const entry = checkpoint_.Find(name).entry;
   CHECK(entry != nullptr) << name;
-  const bool matrix = entry->shape.size() > 1;
-  Table table{.rows = matrix ? entry->shape[0] : 1, .cols = entry->shape.back(), .values = {}};
+  const bool matrix = entry->shape.size() > 1, scalar = entry->shape.empty();
+  Table table{.rows = matrix ? entry->shape[0] : 1, .cols = scalar ? 1 : entry->shape.back(), .values = {}};
   const std::string bytes = Bytes(name);
   const int width = ElementBytes(entry->dtype);
   for (int64_t i = 0; i < table.rows * table.cols; ++i) {
@@ -107,6 +107,14 @@ Table Weights::ReadPacked(const std::string& module) const {
   return Codes4(Bytes(module + ".weight_packed"), Exact(module + ".weight_scale"), int4);
 }
 
+// modelopt's NVFP4.
+Table Weights::ReadNvfp4(const std::string& module) const {
+  Table table = Codes4(Bytes(module + ".weight"), Exact(module + ".weight_scale"), /*int4=*/false);
+  const double scale = Exact(module + ".weight_scale_2").values.front();
+  for (double& value : table.values) value *= scale;
+  return table;
+}
+
 const Table& Weights::Matrix(const std::string& module) const {
   const auto [found, added] = matrices_.try_emplace(module);
   Table& table = found->second;
@@ -114,6 +122,8 @@ const Table& Weights::Matrix(const std::string& module) const {
   const std::string name = module + ".weight";
   if (!Has(name)) {
     table = ReadPacked(module);
+  } else if (checkpoint_.Find(name).entry->dtype == "U8") {
+    table = ReadNvfp4(module);
   } else if (const std::string& dtype = checkpoint_.Find(name).entry->dtype; dtype == "I8") {
     table = Codes4(Bytes(name), Exact(module + ".scale"), /*int4=*/false);
   } else {

@@ -44,6 +44,7 @@ class Weights {
   Table Read(const std::string& name) const;
   Table ReadFp8(const std::string& name, const std::string& module) const;
   Table ReadPacked(const std::string& module) const;
+  Table ReadNvfp4(const std::string& module) const;
   // Codes [rows, cols] of 4 bits, low nibble first, with a scale per `group` columns.
   Table Codes4(const std::string& codes, const Table& scales, bool int4) const;
 

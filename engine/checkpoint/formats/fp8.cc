@@ -14,8 +14,13 @@ namespace {
 
 constexpr float kLargest = 448;
 
+// Files with NVFP4 may have other projections in FP8.
 bool IsMeant(const ModelConfig& config, const TensorSpec& spec) {
-  return IsF8(config.projections) && !spec.scale.empty();
+  return (IsF8(config.projections) || config.projections == kNvfp4Format) && !spec.scale.empty();
+}
+
+const WeightFormat& FormatOf(const ModelConfig& config) {
+  return IsF8(config.projections) ? config.projections : kFp8Format;
 }
 
 bool IsThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
@@ -24,7 +29,7 @@ bool IsThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
 }
 
 std::vector<StoredTensor> Tensors(const ModelConfig& config, const TensorSpec& spec) {
-  const WeightFormat& format = config.projections;
+  const WeightFormat& format = FormatOf(config);
   return {{spec.name, "F8_E4M3", spec.shape},
           {spec.scale, DTypeName(format.scale), ScaleShape(format, spec.shape), StoredTensor::Part::kScales}};
 }
@@ -44,8 +49,7 @@ absl::Status Check(const Checkpoint& checkpoint, const ModelConfig& config, cons
 
 absl::StatusOr<HostTensor> Read(const Checkpoint& checkpoint, const ModelConfig& config,
                                 const TensorSpec& spec) {
-  return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), config.projections,
-                            spec);
+  return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), FormatOf(config), spec);
 }
 
 // With F32 scales, codes fill E4M3's range. With powers of two, codes make up for the scales' steps.

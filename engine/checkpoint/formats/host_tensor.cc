@@ -32,10 +32,12 @@ void ConvertF8Row(const HostWeight& weight, int64_t row, bf16* out) {
 void Convert4BitRow(const HostWeight& weight, int64_t row, bf16* out) {
   const WeightFormat& format = weight.format;
   const auto* codes = static_cast<const uint8_t*>(weight.data) + row * weight.k / 2;
-  const bf16* scales = weight.bf16_scales() + row * format.scale_columns(weight.k);
+  const int64_t first_group = row * format.scale_columns(weight.k);
+  float scale = 0;
   for (int32_t column = 0; column < weight.k; ++column) {
+    if (column % format.columns == 0) scale = weight.group_scale(first_group + column / format.columns);
     const int code = codes[column / 2] >> (column % 2 * 4) & 15;
-    out[column] = ToBf16(Code4ToFloat(format.code, code) * ToFloat(scales[column / format.columns]));
+    out[column] = ToBf16(Code4ToFloat(format.code, code) * scale * weight.tensor_scale);
   }
 }
 
@@ -46,7 +48,8 @@ HostWeight HostTensor::View() const {
           .n = n,
           .k = k,
           .data = data.get(),
-          .scales = scales.empty() ? nullptr : scales.data()};
+          .scales = scales.empty() ? nullptr : scales.data(),
+          .tensor_scale = tensor_scale};
 }
 
 void HostTensor::WidenScales() {
@@ -86,6 +89,7 @@ HostTensor ToBf16(HostTensor tensor) {
   tensor.data = std::move(converted);
   tensor.format = kBf16Format;
   tensor.scales.clear();
+  tensor.tensor_scale = 1;
   return tensor;
 }
 

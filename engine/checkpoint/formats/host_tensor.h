@@ -20,6 +20,7 @@ struct HostTensor {
   int32_t k = 0;        // columns
   std::unique_ptr<char[]> data;
   std::vector<char> scales;  // the bytes of HostWeight::scales
+  float tensor_scale = 1;
 
   int64_t element_count() const { return int64_t{n} * k; }
   // Replaces scales that are E8M0 bytes by those of the format's type.

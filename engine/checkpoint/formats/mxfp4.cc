@@ -25,7 +25,7 @@ RandomCodes Random(const WeightFormat& format, float amplitude) {
 // ---- mxfp4-pack-quantized ----
 
 bool IsPackedMeant(const ModelConfig& config, const TensorSpec& spec) {
-  return config.projections.code == DType::kF4E2M1 && !spec.scale.empty();
+  return config.projections == kMxfp4Format && !spec.scale.empty();
 }
 
 std::vector<StoredTensor> PackedTensors(const ModelConfig& config, const TensorSpec& spec) {
@@ -41,7 +41,7 @@ absl::Status CheckMxfp4Packed(const Checkpoint& checkpoint, const ModelConfig& c
   return CheckPackedScales(checkpoint, config.projections, spec, {"U8", "F8_E8M0"});
 }
 
-// ---- beside FP8 blocks ----
+// ---- beside FP8 blocks: also in files whose other experts are NVFP4 ----
 
 bool IsBesideMeant(const ModelConfig& config, const TensorSpec& spec) {
   return IsF8(config.projections) && spec.format.code == DType::kF4E2M1;
@@ -54,7 +54,7 @@ bool IsBesideThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
 
 std::vector<StoredTensor> BesideTensors(const ModelConfig&, const TensorSpec& spec) {
   return {{spec.name, "I8", CodeShape(spec)},
-          {spec.scale, "F8_E8M0", ScaleShape(spec.format, spec.shape), StoredTensor::Part::kScales}};
+          {spec.scale, "F8_E8M0", ScaleShape(kMxfp4Format, spec.shape), StoredTensor::Part::kScales}};
 }
 
 absl::Status CheckBeside(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
@@ -72,7 +72,7 @@ absl::Status CheckBeside(const Checkpoint& checkpoint, const ModelConfig& config
 
 absl::StatusOr<HostTensor> ReadBeside(const Checkpoint& checkpoint, const ModelConfig&,
                                       const TensorSpec& spec) {
-  return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), spec.format, spec);
+  return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), kMxfp4Format, spec);
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ absl::Status CheckNoMore(const Checkpoint& checkpoint, const TensorSpec& spec) {
     const char* reason;
   } refused[] = {{"_zero_point", "zero points, allowed symmetric codes"},
                  {"_g_idx", "permuted columns, allowed groups of adjacent columns"},
-                 {"_global_scale", "a scale of scales (NVFP4), allowed one scale per group"}};
+                 {"_global_scale", "a scale of scales (NVFP4), allowed one scale per group"},
+                 {"_scale_2", "a scale of scales (NVFP4), allowed one scale per group"}};
   for (const auto& [ending, reason] : refused) {
     const TensorLocation tensor = checkpoint.Find(spec.name + ending);
     if (tensor.entry != nullptr) return RefuseTensor(tensor, reason);

@@ -25,8 +25,10 @@ absl::Status Check(const Checkpoint& checkpoint, const ModelConfig& config, cons
   const std::string& dtype = found.entry->dtype;
   if (dtype != "BF16" && dtype != "F32") {
     const bool f8_allowed = kFp8Stored.is_meant(config, spec);
+    const bool nvfp4_allowed = kNvfp4Stored.is_meant(config, spec);
     return RefuseTensor(
-        found, absl::StrFormat("dtype: %s, allowed BF16, F32%s", dtype, f8_allowed ? ", F8_E4M3" : ""));
+        found, absl::StrFormat("dtype: %s, allowed BF16, F32%s%s", dtype, f8_allowed ? ", F8_E4M3" : "",
+                               nvfp4_allowed ? ", U8 (NVFP4)" : ""));
   }
   RETURN_IF_ERROR(CheckStoredShape(found, spec.shape));
   if (spec.scale.empty()) return absl::OkStatus();

@@ -36,6 +36,15 @@ Json QuantizationConfig(const ModelConfig& config, const ModelDescription& descr
             {"modules_to_not_convert", UnquantisedModules(config, description)}};
   }
   if (!Is4Bit(format)) return nullptr;
+  if (format == kNvfp4Format) {
+    const Json weights = {
+        {"num_bits", 4}, {"type", "float"}, {"group_size", format.columns}, {"dynamic", false}};
+    const Json group = {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", nullptr}};
+    return {{"quant_method", "modelopt"},
+            {"quant_algo", "W4A16_NVFP4"},
+            {"config_groups", {{"group_0", group}}},
+            {"ignore", UnquantisedModules(config, description)}};
+  }
   const bool int4 = format.code == DType::kInt4;
   const char* const name = int4 ? "pack-quantized" : "mxfp4-pack-quantized";
   Json weights = {{"num_bits", 4},       {"type", int4 ? "int" : "float"},

@@ -1,7 +1,8 @@
 #pragma once
 
 // quantization_config of a config.json: FP8 blocks (quant_method fp8), or compressed-tensors' pack-quantized
-// (INT4, symmetric) and mxfp4-pack-quantized (E2M1, an E8M0 scale per group of 32). Which modules are
+// (INT4, symmetric), mxfp4-pack-quantized (E2M1, an E8M0 scale per group of 32) and nvfp4-pack-quantized, or
+// modelopt's NVFP4, which older files describe in hf_quant_config.json beside config.json. Which modules are
 // quantised is read from the checkpoint's tensors, not from `targets` and `ignore`: MTP modules often stay
 // unpacked in checkpoints whose lists do not mention them.
 
@@ -10,8 +11,8 @@
 
 namespace foredraft {
 
-// The format of the projections; kBf16Format where `model` has no quantization_config. `model` keeps the
-// first fault; the result is then unspecified.
+// The format of the projections; kBf16Format where neither `model` nor hf_quant_config.json has one. `model`
+// keeps the first fault; the result is then unspecified.
 WeightFormat ReadQuantization(JsonFields& model);
 
 }  // namespace foredraft

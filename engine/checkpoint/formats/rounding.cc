@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/weight_format.h"
+
 namespace foredraft {
 namespace {
 
@@ -125,6 +127,35 @@ QuantizationError QuantizeInt4Group(const float* weights, int count, uint8_t* co
     const auto code = static_cast<uint8_t>(static_cast<int>(value) + 8);
     codes[i / 2] = static_cast<uint8_t>(i % 2 == 0 ? code : codes[i / 2] | code << 4);
     Add(weights[i], value * best, error);
+  }
+  return error;
+}
+
+// The code of the nearest E2M1 value; halfway cases to the even code.
+uint8_t Fp4Code(float x) {
+  constexpr float kHalfway[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
+  const float magnitude = std::fabs(x);
+  uint8_t code = 0;
+  for (const float halfway : kHalfway) {
+    if (magnitude > halfway || (magnitude == halfway && code % 2 == 1)) ++code;
+  }
+  return static_cast<uint8_t>(code | (std::signbit(x) ? 8 : 0));
+}
+
+QuantizationError QuantizeNvfp4Group(const float* weights, float tensor_scale, uint8_t* codes,
+                                     uint8_t* scale) {
+  constexpr int kCount = kNvfp4Format.columns;
+  float largest = 0;
+  for (int i = 0; i < kCount; ++i) largest = std::max(largest, std::fabs(weights[i]));
+  const float wanted = largest > 0 ? largest / (6 * tensor_scale) : 1.0f;
+  const float rounded = F8Value(std::clamp(wanted, 0x1p-9f, 448.0f));
+  *scale = F8Code(rounded);
+  const float factor = rounded * tensor_scale;
+  QuantizationError error;
+  for (int i = 0; i < kCount; ++i) {
+    const uint8_t code = Fp4Code(weights[i] / factor);
+    codes[i / 2] = static_cast<uint8_t>(i % 2 == 0 ? code : codes[i / 2] | code << 4);
+    Add(weights[i], Code4ToFloat(DType::kF4E2M1, code) * factor, error);
   }
   return error;
 }

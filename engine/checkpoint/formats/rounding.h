@@ -27,6 +27,11 @@ struct QuantizationError {
 // scale. Finite weights.
 QuantizationError QuantizeInt4Group(const float* weights, int count, uint8_t* codes, bf16* scale);
 
+// A group of 16 adjacent weights of a row as modelopt's quantiser rounds them: E2M1 codes, and the E4M3 scale
+// of largest / (6 tensor_scale), at least 2^-9; 1 for zeros. Finite weights, tensor_scale > 0.
+QuantizationError QuantizeNvfp4Group(const float* weights, float tensor_scale, uint8_t* codes,
+                                     uint8_t* scale);
+
 // A block of rows x columns, at most 128 x 128; `weight_stride` and `code_stride` in elements. `scale` is the
 // multiplier (weight_scale_inv), a power of two where the format has E8M0 scales. Finite weights.
 QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,

@@ -13,8 +13,14 @@ namespace foredraft {
 namespace {
 
 // The first that fits is taken; every tensor may be plain.
-constexpr const StoredFormat* kStoredFormats[] = {&kInt4Stored, &kMxfp4PackedStored, &kMxfp4BesideStored,
-                                                  &kFp8Stored, &kPlainStored};
+constexpr const StoredFormat* kStoredFormats[] = {&kInt4Stored,        &kMxfp4PackedStored, &kNvfp4Stored,
+                                                  &kNvfp4PackedStored, &kMxfp4BesideStored, &kFp8Stored,
+                                                  &kPlainStored};
+
+// An MLP projection of the target: what NVIDIA's NVFP4 checkpoints of this family quantise.
+bool IsTargetMlp(const TensorSpec& spec) {
+  return spec.mtp_module < 0 && spec.name.find(".mlp.") != std::string::npos;
+}
 
 }  // namespace
 
@@ -55,6 +61,7 @@ FormatChoice::FormatChoice(const ModelConfig& config, const ModelDescription& de
 bool FormatChoice::Quantises(const WeightSpec& weight) const {
   if (!IsQuantised(config_.projections) || weight.tensors.empty() || !weight.is_quantised()) return false;
   if (IsF8(config_.projections)) return true;
+  if (config_.projections == kNvfp4Format && !IsTargetMlp(*weight.tensors.front())) return false;
   return !std::holds_alternative<KvBMember>(weight.member) &&
          !std::holds_alternative<RowGroupsMember>(weight.member) &&
          weight.columns() % config_.projections.columns == 0;

@@ -2,8 +2,8 @@
 
 // How a tensor lies in the files of a checkpoint. One row per format and spelling of its names; the loader,
 // the check, random weights, `synth` and `quantize` ask the row. Files of this folder: a format each (plain,
-// fp8, int4, mxfp4), what compressed-tensors' formats share (packed), and quantization_config, read and
-// written.
+// fp8, int4, mxfp4, nvfp4), what compressed-tensors' formats share (packed), and quantization_config, read
+// and written.
 
 #include <cstdint>
 #include <span>
@@ -25,13 +25,14 @@ namespace foredraft {
 
 // One tensor of a file. A quantised one of the model becomes several.
 struct StoredTensor {
-  enum class Part { kCodes, kScales, kConstant };
+  enum class Part { kCodes, kScales, kTensorScale, kConstant };
 
   std::string name;
   std::string dtype;           // safetensors' spelling
   std::vector<int64_t> shape;  // row-major
   Part part = Part::kCodes;
   std::string constant;  // kConstant: its bytes, the same whatever the weights are
+  float value = 0;       // kTensorScale: that of random weights
 
   int64_t bytes() const;
 };
@@ -41,6 +42,7 @@ struct FloatBand {
   const float* values = nullptr;
   int64_t rows = 0;
   int64_t k = 0;
+  float tensor_scale = 1;  // where the format has one
 };
 
 // What random weights are made of. A code is the one nearest to `spread` times a number of variance 1, which
@@ -70,6 +72,10 @@ struct StoredFormat {
   // Rounds a band to codes and appends its scales as they are stored. Null: `quantize` does not write it.
   QuantizationError (*round)(const WeightFormat& format, const FloatBand& band, ThreadPool& pool,
                              uint8_t* codes, std::string& scales) = nullptr;
+  // The tensor scale of weights whose largest magnitude is `largest`. Null: the format has none.
+  float (*tensor_scale)(float largest) = nullptr;
+  // Names of tensors that may lie beside the weight's and do not change its values. Null: none.
+  std::vector<std::string> (*ignored)(const TensorSpec& spec) = nullptr;
 };
 
 extern const StoredFormat kPlainStored;        // BF16 or F32
@@ -77,6 +83,8 @@ extern const StoredFormat kFp8Stored;          // FP8 blocks
 extern const StoredFormat kInt4Stored;         // compressed-tensors' pack-quantized
 extern const StoredFormat kMxfp4PackedStored;  // compressed-tensors' mxfp4-pack-quantized
 extern const StoredFormat kMxfp4BesideStored;  // DeepSeek-V4's experts, beside FP8 blocks
+extern const StoredFormat kNvfp4Stored;        // modelopt's NVFP4
+extern const StoredFormat kNvfp4PackedStored;  // compressed-tensors' nvfp4-pack-quantized
 
 // The format in which the checkpoint has the tensor; null where it has no such tensor.
 const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -91,6 +99,9 @@ int64_t StoredBytes(std::span<const StoredTensor> tensors);
 //   4 bits  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
 //           without weights whose columns are no multiple of the group. Parts that are fused into one weight
 //           are packed together.
+//   NVFP4   of those, the target's MLP projections, as NVIDIA's checkpoints of DeepSeek-V3 have: attention
+//   and
+//           MTP modules stay BF16.
 class FormatChoice {
  public:
   // Both outlive this.

@@ -188,7 +188,10 @@ void ReadExperts(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape
   }
   if (!IsF8(config.projections)) return;
   config.projections = kFp8E8m0Format;
-  if (dtype == nullptr || *dtype == "fp4") config.experts = kMxfp4Format;
+  if (dtype != nullptr && *dtype != "fp4") return;
+  const bool nvfp4 =
+      quantization->contains("moe_quant_algo") && !quantization->at("moe_quant_algo").is_null();
+  config.experts = nvfp4 ? kNvfp4Format : kMxfp4Format;
 }
 
 // YaRN without factors on cos, sin and the scores.
@@ -264,7 +267,7 @@ void ChooseDeepseekV4Formats(ModelConfig& config) {
   const WeightFormat format = config.projections;
   if (!IsF8(format) && format.code != DType::kF4E2M1) return;
   config.projections = kFp8E8m0Format;
-  if (Is4Bit(format)) config.experts = kMxfp4Format;
+  if (Is4Bit(format)) config.experts = format == kNvfp4Format ? kNvfp4Format : kMxfp4Format;
 }
 
 void WriteDeepseekV4Formats(const ModelConfig& config, nlohmann::ordered_json& config_json) {
@@ -272,6 +275,7 @@ void WriteDeepseekV4Formats(const ModelConfig& config, nlohmann::ordered_json& c
   if (!IsF8(config.projections)) return;
   config_json["expert_dtype"] = config.experts ? "fp4" : "fp8";
   config_json["quantization_config"]["scale_fmt"] = "ue8m0";
+  if (config.experts == kNvfp4Format) config_json["quantization_config"]["moe_quant_algo"] = "NVFP4";
 }
 
 }  // namespace foredraft

@@ -195,7 +195,7 @@ TEST(ModelConfig, RefusesOtherFormatsOfCompressedTensorsByName) {
     const char* error;
   } cases[] = {
       {json::json_pointer("/format"), "int-quantized",
-       R"(quantization_config.format: "int-quantized", allowed pack-quantized, mxfp4-pack-quantized)"},
+       R"(quantization_config.format: "int-quantized", allowed pack-quantized, mxfp4-pack-quantized, nvfp4-pack-quantized)"},
       {json::json_pointer("/config_groups/group_0/weights/num_bits"), 8,
        "quantization_config.config_groups.group_0.weights.num_bits: 8, allowed 4..4"},
       {json::json_pointer("/config_groups/group_0/weights/group_size"), 16,

@@ -1,0 +1,262 @@
+// NVFP4 checkpoints: both spellings give the values of the format's formula, every tensor says its own
+// format, and broken checkpoints are refused with one line that names file and tensor.
+
+#include <functional>
+#include <limits>
+
+#include "engine/checkpoint/formats/stored_format.h"
+#include "engine/checkpoint/weight_loader.h"
+#include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/checkpoint/checkpoint_files.h"
+#include "tests/engine/checkpoint/fake_device.h"
+
+namespace foredraft {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Bytes(float value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); }
+
+enum class Spelling { kModelopt, kPacked };
+
+// A tiny model whose hidden size is 64, with NVFP4 modules where a test packs them.
+class Nvfp4Checkpoint : public ::testing::Test {
+ protected:
+  Nvfp4Checkpoint() {
+    config_.hidden_size = 64;
+    config_.projections = kNvfp4Format;
+    tensors_ = TensorsFor(config_);
+  }
+
+  // Replaces the tensor by codes (column + 3 * row) % 16, scales of the byte 0x30 + (row + group) % 20, and
+  // the tensor scale.
+  void Pack(const std::string& name, float tensor_scale, Spelling spelling = Spelling::kModelopt) {
+    const std::vector<int64_t> shape = Named(tensors_, name).shape;
+    std::erase_if(tensors_, [&](const RawTensor& tensor) { return tensor.name == name; });
+    const int64_t n = shape[0], k = shape[1];
+    std::string codes(n * k / 2, '\0'), scales;
+    for (int64_t i = 0; i < n * k; ++i) codes[i / 2] |= static_cast<char>(Code(i / k, i % k) << (i % 2 * 4));
+    for (int64_t i = 0; i < n * k / 16; ++i) scales += static_cast<char>(Scale(i / (k / 16), i % (k / 16)));
+    const bool packed = spelling == Spelling::kPacked;
+    tensors_.push_back({name + (packed ? "_packed" : ""), "U8", {n, k / 2}, codes});
+    tensors_.push_back({name + "_scale", "F8_E4M3", {n, k / 16}, scales});
+    if (packed) {
+      tensors_.push_back({name + "_global_scale", "F32", {1}, Bytes(1 / tensor_scale)});
+    } else {
+      tensors_.push_back({name + "_scale_2", "F32", {}, Bytes(tensor_scale)});
+    }
+  }
+  static int Code(int64_t row, int64_t column) { return static_cast<int>((column + 3 * row) % 16); }
+  static uint8_t Scale(int64_t row, int64_t group) { return static_cast<uint8_t>(0x30 + (row + group) % 20); }
+  static float Value(int64_t row, int64_t column, float tensor_scale) {
+    return Code4ToFloat(DType::kF4E2M1, Code(row, column)) * F8E4M3ToFloat(Scale(row, column / 16)) *
+           tensor_scale;
+  }
+
+  absl::StatusOr<V3Weights> Load() {
+    const std::string dir = MakeTestDir("model");
+    WriteSafetensors(dir + "/model.safetensors", tensors_);
+    return As<V3Weights>(LoadWeights(dir, config_, 2, device_, stream_, nullptr));
+  }
+
+  ModelConfig config_ = TinyConfig();
+  std::vector<RawTensor> tensors_;
+  FakeDevice device_;
+  FakeStream stream_;
+};
+
+// gate and up with tensor scales of their own.
+TEST_F(Nvfp4Checkpoint, BothSpellingsHaveTheValuesOfTheFormula) {
+  for (const Spelling spelling : {Spelling::kModelopt, Spelling::kPacked}) {
+    tensors_ = TensorsFor(config_);
+    Pack("model.layers.0.mlp.gate_proj.weight", 0.25f, spelling);
+    Pack("model.layers.0.mlp.up_proj.weight", 0.125f, spelling);
+    const auto weights = Load();
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const PackedWeight& gate_up = weights->layers[0].mlp.gate_up;
+    EXPECT_EQ(gate_up.format, kNvfp4Format);
+    for (int row = 0; row < 20; ++row) {
+      for (int column = 0; column < 64; ++column) {
+        ASSERT_EQ(FakeDevice::At(gate_up, row, column), Value(row % 10, column, row < 10 ? 0.25f : 0.125f));
+      }
+    }
+    // Where one of two parts is NVFP4, both become BF16.
+    Pack("model.layers.1.mlp.experts.2.up_proj.weight", 0.5f, spelling);
+    const auto mixed = Load();
+    ASSERT_TRUE(mixed.ok()) << mixed.status();
+    const PackedWeight& expert = mixed->layers[1].moe.expert_gate_up.items[2];
+    EXPECT_EQ(expert.format, kBf16Format);
+    EXPECT_EQ(FakeDevice::At(expert, 7, 5), ToFloat(ToBf16(Value(1, 5, 0.5f))));
+  }
+}
+
+TEST_F(Nvfp4Checkpoint, MtpModulesAreBf16OrPacked) {
+  Pack("model.layers.0.mlp.gate_proj.weight", 1);
+  Pack("model.layers.0.mlp.up_proj.weight", 1);
+  ASSERT_TRUE(Load().ok()) << Load().status();
+  EXPECT_EQ(Load()->mtp_modules[1].eh_proj.format, kBf16Format);
+  Pack("model.layers.3.mlp.experts.0.gate_proj.weight", 2);
+  Pack("model.layers.3.mlp.experts.0.up_proj.weight", 2);
+  EXPECT_THAT(std::string(Load().status().message()), HasSubstr("as the layer's other experts have"));
+}
+
+// Other servers' scales of activations and of the cache are passed over.
+TEST_F(Nvfp4Checkpoint, PassesOverScalesOfInputsAndOfTheCache) {
+  Pack("model.layers.0.mlp.gate_proj.weight", 1);
+  Pack("model.layers.0.mlp.up_proj.weight", 1);
+  tensors_.push_back({"model.layers.0.mlp.gate_proj.input_scale", "F32", {}, Bytes(0.5f)});
+  for (const char* name : {"k_proj.k_scale", "v_proj.v_scale", "q_scale", "kv_scale"}) {
+    tensors_.push_back({std::string("model.layers.0.self_attn.") + name, "F32", {}, Bytes(1)});
+  }
+  EXPECT_TRUE(Load().ok()) << Load().status();
+  tensors_.push_back({"model.layers.0.mlp.k_scale", "F32", {}, Bytes(1)});
+  EXPECT_THAT(std::string(Load().status().message()), HasSubstr("mlp.k_scale: not part of"));
+}
+
+struct Broken {
+  const char* name;
+  std::function<void(std::vector<RawTensor>&)> breaks;
+  const char* error;
+};
+
+constexpr char kGate[] = "model.layers.0.mlp.gate_proj.weight";
+
+RawTensor& Part(std::vector<RawTensor>& tensors, const char* ending) {
+  return Named(tensors, std::string(kGate) + ending);
+}
+
+void Erase(std::vector<RawTensor>& tensors, const char* ending) {
+  std::erase_if(tensors, [&](const RawTensor& x) { return x.name == std::string(kGate) + ending; });
+}
+
+const Broken kBroken[] = {
+    {"wrong group",
+     [](auto& t) {
+       Part(t, "_scale") = {Part(t, "_scale").name, "F8_E4M3", {10, 2}, std::string(20, '0')};
+     },
+     "gate_proj.weight_scale: shape: [10, 2], a group of 16 makes it [10, 4]"},
+    {"no tensor scale", [](auto& t) { Erase(t, "_scale_2"); },
+     "gate_proj.weight_scale_2: missing: model.layers.0.mlp.gate_proj.weight is there in U8"},
+    {"no scales", [](auto& t) { Erase(t, "_scale"); }, "gate_proj.weight_scale: missing"},
+    {"swizzled scales",
+     [](auto& t) {
+       Part(t, "_scale") = {Part(t, "_scale").name, "U8", {512}, std::string(512, '0')};
+     },
+     "gate_proj.weight_scale: swizzled scales of a TensorRT-LLM file, allowed F8_E4M3 [10, 4], row by row"},
+    {"scales in BF16",
+     [](auto& t) {
+       Part(t, "_scale") = {Part(t, "_scale").name, "BF16", {10, 4}, std::string(80, '0')};
+     },
+     "gate_proj.weight_scale: dtype: BF16, allowed F8_E4M3"},
+    {"another width",
+     [](auto& t) {
+       Part(t, "") = {Part(t, "").name, "U8", {10, 16}, std::string(160, '0')};
+     },
+     "gate_proj.weight: shape: [10, 16], config.json makes it [10, 32]"},
+    {"codes in I8", [](auto& t) { Part(t, "").dtype = "I8"; },
+     "gate_proj.weight: dtype: I8, allowed BF16, F32, F8_E4M3, U8 (NVFP4)"},
+    {"both spellings",
+     [](auto& t) {
+       t.push_back({std::string(kGate) + "_packed", "U8", {10, 32}, std::string(320, '0')});
+     },
+     "gate_proj.weight_packed: given twice"},
+    {"both tensor scales",
+     [](auto& t) {
+       t.push_back({std::string(kGate) + "_global_scale", "F32", {1}, Bytes(1)});
+     },
+     "gate_proj.weight_global_scale: given twice"},
+    {"scaled inputs",
+     [](auto& t) {
+       t.push_back({"model.layers.0.mlp.gate_proj.pre_quant_scale", "F32", {64}, std::string(256, '\0')});
+     },
+     "gate_proj.pre_quant_scale: scales of input columns"},
+    {"scales of a BF16 weight",
+     [](auto& t) {
+       t.push_back({"model.layers.1.mlp.shared_experts.up_proj.weight_scale_2", "F32", {}, Bytes(1)});
+     },
+     "up_proj.weight_scale_2: a scale of scales (NVFP4)"},
+    {"NaN scale", [](auto& t) { Part(t, "_scale").bytes[5] = 0x7f; },
+     "gate_proj.weight_scale: element [1, 1]: NaN or infinite"},
+    {"negative scale", [](auto& t) { Part(t, "_scale").bytes[6] = char(0xb8); },
+     "gate_proj.weight_scale: element [1, 2]: -1, allowed scales without a sign"},
+    {"tensor scale 0", [](auto& t) { Part(t, "_scale_2").bytes = Bytes(0); },
+     "gate_proj.weight_scale_2: 0, allowed positive numbers"},
+    {"negative tensor scale", [](auto& t) { Part(t, "_scale_2").bytes = Bytes(-2); },
+     "gate_proj.weight_scale_2: -2, allowed positive numbers"},
+    {"infinite tensor scale",
+     [](auto& t) { Part(t, "_scale_2").bytes = Bytes(std::numeric_limits<float>::infinity()); },
+     "gate_proj.weight_scale_2: element"},
+    {"tensor scale in BF16",
+     [](auto& t) {
+       Part(t, "_scale_2").dtype = "BF16";
+       Part(t, "_scale_2").bytes.resize(2);
+     },
+     "gate_proj.weight_scale_2: dtype: BF16, allowed F32"},
+    {"a tensor scale per row",
+     [](auto& t) {
+       Part(t, "_scale_2").shape = {10};
+       Part(t, "_scale_2").bytes.resize(40);
+     },
+     "gate_proj.weight_scale_2: shape: [10], a scale of the tensor makes it [1]"},
+    {"negative input scale",
+     [](auto& t) {
+       t.push_back({"model.layers.0.mlp.gate_proj.input_scale", "F32", {}, Bytes(-1)});
+     },
+     "gate_proj.input_scale: -1, allowed positive numbers"},
+};
+
+TEST_F(Nvfp4Checkpoint, RefusesBrokenOnesNamingTensorAndReason) {
+  Pack(kGate, 0.5f);
+  Pack("model.layers.0.mlp.up_proj.weight", 0.5f);
+  ASSERT_TRUE(Load().ok()) << Load().status();
+  const std::vector<RawTensor> whole = tensors_;
+  for (const Broken& broken : kBroken) {
+    tensors_ = whole;
+    broken.breaks(tensors_);
+    const absl::Status status = Load().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << broken.name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("/model.safetensors: tensor ")))
+        << broken.name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(broken.error)) << broken.name;
+    EXPECT_EQ(status.message().find('\n'), std::string::npos) << broken.name;
+  }
+}
+
+TEST_F(Nvfp4Checkpoint, RefusesColumnsThatGroupsDoNotDivide) {
+  config_.hidden_size = 66;
+  tensors_ = TensorsFor(config_);
+  Named(tensors_, kGate) = {kGate, "U8", {10, 33}, std::string(330, '\0')};
+  EXPECT_THAT(std::string(Load().status().message()),
+              HasSubstr("gate_proj.weight: columns: 66, allowed multiples of the group, 16"));
+}
+
+TEST_F(Nvfp4Checkpoint, IsRefusedWhereConfigJsonDoesNotSayIt) {
+  Pack(kGate, 1);
+  config_.projections = kBf16Format;
+  EXPECT_THAT(std::string(Load().status().message()),
+              HasSubstr("gate_proj.weight: dtype: U8, allowed BF16, F32"));
+}
+
+// modelopt's quantiser: scales against the tensor's, codes to the nearest value, halfway to the even code.
+TEST(Nvfp4Rounding, FollowsTheFormula) {
+  // The tensor scale is 1; 6 makes the scale 1.
+  const float weights[16] = {6,  0.25f, 0.75f, 1.25f, 1.75f,  2.5f, 3.5f, 5,
+                             -6, 0.26f, 0.74f, 1.3f,  -1.75f, 2.6f, 3.4f, 5.1f};
+  const int expected[16] = {7, 0, 2, 2, 4, 4, 6, 6, 15, 1, 1, 3, 12, 5, 5, 7};
+  uint8_t codes[8], scale = 0;
+  QuantizeNvfp4Group(weights, 1, codes, &scale);
+  EXPECT_EQ(scale, 0x38);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(codes[i / 2] >> (i % 2 * 4) & 15, expected[i]) << weights[i];
+  const float zeros[16] = {};
+  QuantizeNvfp4Group(zeros, 1, codes, &scale);
+  EXPECT_EQ(scale, 0x38);
+  float tiny[16] = {};
+  tiny[3] = 1e-6f;
+  QuantizeNvfp4Group(tiny, 1, codes, &scale);
+  EXPECT_EQ(scale, 1) << "2^-9";
+}
+
+}  // namespace
+}  // namespace foredraft
