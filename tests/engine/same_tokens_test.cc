@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -68,22 +70,42 @@ TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   ExpectTheSame(CasesOf(CoveringArray(kLevels, /*strength=*/IsFullTier() ? 3 : 2)));
 }
 
-// abacus as `foredraft quantize` writes it.
-const LoadedModel& AbacusInInt4() {
-  static const LoadedModel* const model = [] {
-    const std::string dir = absl::StrCat(testing::TempDir(), "/same_tokens_int4");
+// abacus as `foredraft quantize` writes it; once for a format.
+const LoadedModel& AbacusIn(const WeightFormat& format) {
+  const std::string dir = absl::StrCat(testing::TempDir(), "/same_tokens_", NameOf(format));
+  static std::set<std::string>* const written = new std::set<std::string>;
+  if (written->insert(dir).second) {
     std::filesystem::remove_all(dir);
-    const auto report = QuantizeCheckpoint({.in_dir = kAbacusDir, .out_dir = dir}, nullptr);
+    const auto report = QuantizeCheckpoint({.in_dir = kAbacusDir, .out_dir = dir, .format = format}, nullptr);
     CHECK(report.ok()) << report.status().ToString();
-    return &LoadModelOnce(dir);
-  }();
-  return *model;
+  }
+  return LoadModelOnce(dir);
 }
 
 class SameTokensInt4 : public SameTokens {
  protected:
-  SameTokensInt4() : SameTokens(AbacusInInt4()) {}
+  SameTokensInt4() : SameTokens(AbacusIn(kInt4Format)) {}
 };
+
+// Experts in NVFP4; attention and MTP modules in BF16.
+class SameTokensNvfp4 : public SameTokens {
+ protected:
+  SameTokensNvfp4() : SameTokens(AbacusIn(kNvfp4Format)) {}
+};
+
+// In the fast tier one row of three: those that INT4 leaves out.
+TEST_F(SameTokensNvfp4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
+  if (TestBackend() != "cpu") return;  // CUDA has no product of NVFP4
+  const V3Weights& weights = *model_.weights.Find<V3Weights>();
+  ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.format, kNvfp4Format);
+  ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.format, kBf16Format);
+  const auto rows = CoveringArray(kLevels, 2);
+  std::vector<std::vector<int>> chosen;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (IsFullTier() || i % 3 == 2) chosen.push_back(rows[i]);
+  }
+  ExpectTheSame(CasesOf(chosen));
+}
 
 // In the fast tier two rows of three.
 TEST_F(SameTokensInt4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
