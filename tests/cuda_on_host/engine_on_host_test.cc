@@ -331,7 +331,8 @@ TEST(EngineOnHost, LogprobsAreNearTheCpus) {
                {"fp8 in whole blocks", BlocksConfig(), 0.3},
                {"int4 in groups of 32", FourBitConfig(kInt4Format), 0.05},
                {"int4 in groups of 128", FourBitConfig(Int4Format(128)), 0.05},
-               {"fp4", FourBitConfig(kMxfp4Format), 0.05}};
+               {"fp4", FourBitConfig(kMxfp4Format), 0.05},
+               {"nvfp4", FourBitConfig(kNvfp4Format), 0.05}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
     options.kv_dtype = c.kv_dtype;

@@ -28,6 +28,7 @@ const Shape kShapes[] = {
     {"int4, groups of 128", 72, 384, DType::kInt4, 128, {0, 3, 16, 17, 33, 0}},
     {"int4, groups of 64", 40, 192, DType::kInt4, 64, {65}},
     {"fp4, a quarter of a block at the end", 136, 1056, DType::kF4E2M1, 32, {70, 0, 1}},
+    {"nvfp4, an eighth of a block at the end", 136, 1040, DType::kF4E2M1, 16, {70, 0, 1}},
 };
 
 class Problem {

@@ -95,7 +95,6 @@ class SameTokensNvfp4 : public SameTokens {
 
 // In the fast tier one row of three: those that INT4 leaves out.
 TEST_F(SameTokensNvfp4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
-  if (TestBackend() != "cpu") return;  // CUDA has no product of NVFP4
   const V3Weights& weights = *model_.weights.Find<V3Weights>();
   ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.format, kNvfp4Format);
   ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.format, kBf16Format);

@@ -37,7 +37,8 @@ struct TestWeight {
 
 // False for groups of a 4-bit kind that the backend under test refuses. CUDA has those of the formats.
 inline bool BackendHas(DType dtype, int group) {
-  return TestBackend() == "cpu" || !Is4Bit(dtype) || group == 32 || group == 64 || group == 128;
+  return TestBackend() == "cpu" || !Is4Bit(dtype) || FormatOf(dtype, group) == kNvfp4Format || group == 32 ||
+         group == 64 || group == 128;
 }
 
 // Scales are of any magnitude, some of them 0; each part has a tensor scale of its own.

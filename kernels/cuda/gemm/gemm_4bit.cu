@@ -18,6 +18,8 @@ constexpr int kThreads = 128;
 constexpr int kRowBytes = kBlock4Inputs * static_cast<int>(sizeof(bf16));  // of a row of x per step
 constexpr int kRowPitch = kRowBytes + 16;  // in shared memory: avoids bank conflicts of ldmatrix
 
+enum class Codes4 { kInt4, kMxfp4, kNvfp4 };
+
 struct Gemm4BitParams {
   float* out;
   bf16* out_bf16;
@@ -40,6 +42,7 @@ struct Gemm4BitParams {
   int32_t steps;    // blocks of 128 inputs
   int32_t splits;   // of the steps; each is an item of its own
   int32_t block_bytes;
+  int32_t tensor_scale_bytes;
   int32_t group_quarters;  // of a group of inputs: 1, 2 or 4
   GroupRowRanges ranges;
 };
@@ -84,9 +87,9 @@ __device__ __forceinline__ void Clear(Sums<kTileRows>& sums) {
 
 // The values of the codes in nibble q of a word's halves, as two BF16. Both kinds are exact, and take fewer
 // instructions than a table of 16 values: a GPU looks up bytes, and eight at a time.
-template <DType kDType>
+template <Codes4 kCodes>
 __device__ __forceinline__ uint32_t ValuesOf(uint32_t word, int q) {
-  if constexpr (kDType == DType::kInt4) {
+  if constexpr (kCodes == Codes4::kInt4) {
     // 128 + code has the code in its last mantissa bits; 136 is 128 and the codes' offset.
     return SubBf16x2((word >> (4 * q) & 0x000f000fu) | 0x43004300u, 0x43084308u);
   } else {
@@ -96,6 +99,12 @@ __device__ __forceinline__ uint32_t ValuesOf(uint32_t word, int q) {
     const uint32_t sign = word << (12 - 4 * q);
     return MulBf16x2((magnitude & 0x01c001c0u) | (sign & 0x80008000u), 0x7e807e80u);
   }
+}
+
+// An E4M3 scale, without its sign, as two equal BF16: its bits in the places of BF16's exponent and mantissa
+// are the value times 2^-120, subnormal or not.
+__device__ __forceinline__ uint32_t ScalePair(uint32_t bits) {
+  return MulBf16x2(bits << 4 | bits << 20, 0x7b807b80u);
 }
 
 // Where a warp is in its tile.
@@ -127,8 +136,9 @@ __device__ __forceinline__ void Promote(const unsigned char* scales, const WarpP
   }
 }
 
-// A block of 128 inputs. `group` holds the sums of the group in progress, zero between blocks.
-template <DType kDType, int kTileRows>
+// A block of 128 inputs. `group` holds the sums of the group in progress, zero between blocks. NVFP4's codes
+// are multiplied by their scales first, which BF16 holds exactly, and have no sums of groups.
+template <Codes4 kCodes, int kTileRows>
 __device__ __forceinline__ void MultiplyBlock(const unsigned char (&x)[kTileRows][kRowPitch],
                                               const unsigned char (&weight)[kMaxBlock4Bytes],
                                               int32_t group_quarters, const WarpPlace<kTileRows>& place,
@@ -153,13 +163,20 @@ __device__ __forceinline__ void MultiplyBlock(const unsigned char (&x)[kTileRows
 #pragma unroll
       for (int j = 0; j < Tile::kOutputParts; ++j) {
         const uint32_t words[kBlock4Quarters] = {codes[j].x, codes[j].y, codes[j].z, codes[j].w};
-        const uint32_t b[2] = {ValuesOf<kDType>(words[quarter], 2 * half),
-                               ValuesOf<kDType>(words[quarter], 2 * half + 1)};
+        uint32_t b[2] = {ValuesOf<kCodes>(words[quarter], 2 * half),
+                         ValuesOf<kCodes>(words[quarter], 2 * half + 1)};
+        if constexpr (kCodes == Codes4::kNvfp4) {
+          const int output = place.output + j * 8 + place.lane / 4;
+          const uint32_t scale = ScalePair(weight[Scale4At(output, quarter * 2 + half, /*scale_bytes=*/1)]);
+          b[0] = MulBf16x2(b[0], scale);
+          b[1] = MulBf16x2(b[1], scale);
+        }
+        Sums<kTileRows>& into = kCodes == Codes4::kNvfp4 ? sums : group;
 #pragma unroll
-        for (int i = 0; i < Tile::kRowParts; ++i) MmaBf16(group[i][j], a[i], b);
+        for (int i = 0; i < Tile::kRowParts; ++i) MmaBf16(into[i][j], a[i], b);
       }
     }
-    if ((quarter + 1) % group_quarters == 0) {
+    if (kCodes != Codes4::kNvfp4 && (quarter + 1) % group_quarters == 0) {
       Promote<kTileRows>(weight + Scale4At(0, quarter / group_quarters), place, group, sums);
     }
   }
@@ -260,12 +277,32 @@ __device__ __forceinline__ void FindRows(const Gemm4BitParams& p, const GemmItem
   x_row[row] = source;
 }
 
-template <DType kDType, int kTileRows>
+// The sums times the tensor scales of the tile's outputs.
+template <int kTileRows>
+__device__ __forceinline__ void ScaleTile(const float* tensor_scales, const WarpPlace<kTileRows>& place,
+                                          Sums<kTileRows>& sums) {
+  using Tile = Tile4<kTileRows>;
+#pragma unroll
+  for (int j = 0; j < Tile::kOutputParts; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float scale = tensor_scales[place.output + j * 8 + place.lane % 4 * 2 + e];
+#pragma unroll
+      for (int i = 0; i < Tile::kRowParts; ++i) {
+        sums[i][j][e] *= scale;
+        sums[i][j][2 + e] *= scale;
+      }
+    }
+  }
+}
+
+template <Codes4 kCodes, int kTileRows>
 __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Shared4<kTileRows>& shared) {
   constexpr int kStages = Tile4<kTileRows>::kStages;
   const WarpPlace<kTileRows> place;
-  const unsigned char* const weight =
+  const unsigned char* const tile =
       p.weight + item.group * p.weight_group_stride + item.tile_n * p.weight_tile_bytes;
+  const unsigned char* const weight = tile + p.tensor_scale_bytes;
   __syncthreads();  // the previous item's reads are done
   FindRows<kTileRows>(p, item, shared.x_row);
   __syncthreads();
@@ -286,15 +323,18 @@ __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Share
     if (next < count) LoadStep(p, weight, begin + next, next % kStages, shared);
     CpAsyncCommit();
     const int stage = step % kStages;
-    MultiplyBlock<kDType, kTileRows>(shared.x[stage], shared.weight[stage], p.group_quarters, place, group,
+    MultiplyBlock<kCodes, kTileRows>(shared.x[stage], shared.weight[stage], p.group_quarters, place, group,
                                      sums);
   }
   CpAsyncWait<0>();
   if (p.splits > 1 && !AddSplits<kTileRows>(p, item, shared.is_last, sums)) return;
+  if constexpr (kCodes == Codes4::kNvfp4) {
+    ScaleTile<kTileRows>(reinterpret_cast<const float*>(tile), place, sums);
+  }
   StoreTile<kTileRows>(p, item, place, sums);
 }
 
-template <DType kDType, int kTileRows>
+template <Codes4 kCodes, int kTileRows>
 __global__ void __launch_bounds__(kThreads, Resident4Bit(kTileRows))
     Gemm4BitKernel(const __grid_constant__ Gemm4BitParams p) {
   auto& shared = SharedStorage<Shared4<kTileRows>>();
@@ -306,7 +346,7 @@ __global__ void __launch_bounds__(kThreads, Resident4Bit(kTileRows))
   for (int64_t index = blockIdx.x; index < items; index += gridDim.x) {
     GemmItem item = FindItem(p.ranges, shared.tile_starts, kTileRows, n_tiles, index / p.splits);
     item.split = static_cast<int32_t>(index % p.splits);
-    ComputeItem<kDType, kTileRows>(p, item, shared);
+    ComputeItem<kCodes, kTileRows>(p, item, shared);
   }
 }
 
@@ -332,7 +372,8 @@ Gemm4BitParams MakeParams(const GemmProblem& q) {
   p.steps = layout.blocks();
   p.splits = q.splits;
   p.block_bytes = layout.block_bytes();
-  p.group_quarters = kBlock4Quarters / layout.groups_of_block();
+  p.tensor_scale_bytes = layout.tensor_scale_bytes();
+  p.group_quarters = layout.nvfp4() ? 1 : kBlock4Quarters / layout.groups_of_block();
   p.ranges = q.ranges;
   return p;
 }
@@ -354,9 +395,11 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
     params.counters = cuda.ZeroCounters();
   }
   if (q.weight.format.code == DType::kInt4) {
-    Launch(stream, &Gemm4BitKernel<DType::kInt4, kTileRows>, shape, params);
+    Launch(stream, &Gemm4BitKernel<Codes4::kInt4, kTileRows>, shape, params);
+  } else if (q.weight.format.tensor_scale) {
+    Launch(stream, &Gemm4BitKernel<Codes4::kNvfp4, kTileRows>, shape, params);
   } else {
-    Launch(stream, &Gemm4BitKernel<DType::kF4E2M1, kTileRows>, shape, params);
+    Launch(stream, &Gemm4BitKernel<Codes4::kMxfp4, kTileRows>, shape, params);
   }
 }
 

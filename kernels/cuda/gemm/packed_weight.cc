@@ -75,10 +75,12 @@ void UploadScales(CudaStream& stream, const WeightLayout& layout, std::span<cons
 // Writes the codes and scales of one output of a tile. `row`: of the part.
 void FillOutput(const Layout4Bit& layout, const HostWeight& part, int64_t row, int32_t output,
                 unsigned char* tile) {
+  if (layout.nvfp4()) std::memcpy(tile + output * sizeof(float), &part.tensor_scale, sizeof(float));
+  tile += layout.tensor_scale_bytes();
   const auto* const codes = static_cast<const unsigned char*>(part.data) + row * (layout.k / 2);
   for (int32_t first = 0; first < layout.k; first += 32) {
-    unsigned char quarter[16];  // 4 octets of inputs, of which lane t has byte t
-    std::memcpy(quarter, codes + first / 2, sizeof(quarter));
+    unsigned char quarter[16] = {};  // 4 octets of inputs, of which lane t has byte t
+    std::memcpy(quarter, codes + first / 2, static_cast<size_t>(std::min(32, layout.k - first) / 2));
     unsigned char* const block = tile + int64_t{first / kBlock4Inputs} * layout.block_bytes();
     for (int32_t lane = 0; lane < 4; ++lane) {
       const uint32_t bytes =
@@ -88,12 +90,13 @@ void FillOutput(const Layout4Bit& layout, const HostWeight& part, int64_t row, i
       std::memcpy(block + Word4At(output, lane, first % kBlock4Inputs / 32), &word, sizeof(word));
     }
   }
-  const int32_t groups = layout.k / layout.group;
+  const int32_t groups = layout.k / layout.group, bytes = layout.scale_bytes();
+  const auto* const scales = static_cast<const unsigned char*>(part.scales) + row * groups * bytes;
   for (int32_t group = 0; group < groups; ++group) {
     const int32_t first = group * layout.group;
     std::memcpy(tile + int64_t{first / kBlock4Inputs} * layout.block_bytes() +
-                    Scale4At(output, first % kBlock4Inputs / layout.group),
-                &part.bf16_scales()[row * groups + group], sizeof(bf16));
+                    Scale4At(output, first % kBlock4Inputs / layout.group, bytes),
+                scales + group * bytes, static_cast<size_t>(bytes));
   }
 }
 

@@ -45,7 +45,8 @@ struct Fill4BitParams {
   RandomWeight weight;
   Layout4Bit layout;
   int64_t data_stride;
-  bf16 scale;
+  RandomScale scale;
+  float tensor_scale;
 };
 
 // The codes of a word of a block of inputs from `first_input`.
@@ -66,9 +67,14 @@ __global__ __launch_bounds__(kThreads) void Fill4Bit(const __grid_constant__ Fil
   const int32_t blocks = p.layout.blocks();
   const int64_t first_output = int64_t{blockIdx.x / static_cast<uint32_t>(blocks)} * kTile4Outputs;
   const int64_t first_input = int64_t{blockIdx.x % static_cast<uint32_t>(blocks)} * kBlock4Inputs;
-  unsigned char* const block =
-      p.data + blockIdx.y * p.data_stride + int64_t{blockIdx.x} * p.layout.block_bytes();
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
+  unsigned char* const tile =
+      p.data + blockIdx.y * p.data_stride + first_output / kTile4Outputs * p.layout.tile_bytes();
+  if (p.layout.nvfp4() && first_input == 0 && thread < kTile4Outputs) {
+    reinterpret_cast<float*>(tile)[thread] = first_output + thread < p.layout.n ? p.tensor_scale : 0.0f;
+  }
+  unsigned char* const block =
+      tile + p.layout.tensor_scale_bytes() + first_input / kBlock4Inputs * p.layout.block_bytes();
   constexpr int32_t kWords = kBlock4CodeBytes / 4;
   for (int32_t i = thread; i < kWords; i += kThreads) {
     const int32_t output = i / 16, lane = i / 4 % 4, quarter = i % 4;
@@ -80,7 +86,11 @@ __global__ __launch_bounds__(kThreads) void Fill4Bit(const __grid_constant__ Fil
     const int32_t output = i % kTile4Outputs, group = i / kTile4Outputs;
     const bool inside =
         first_output + output < p.layout.n && first_input + int64_t{group} * p.layout.group < p.layout.k;
-    *reinterpret_cast<bf16*>(block + Scale4At(output, group)) = inside ? p.scale : bf16{0};
+    const int32_t bytes = p.layout.scale_bytes();
+    for (int32_t byte = 0; byte < bytes; ++byte) {
+      block[Scale4At(output, group, bytes) + byte] =
+          inside ? static_cast<unsigned char>(p.scale.bytes[byte]) : uint8_t{0};
+    }
   }
 }
 
@@ -105,7 +115,8 @@ void FillRandomWeights(CudaStream& stream, const RandomWeight& weight, const Wei
                           .weight = weight,
                           .layout = blocks,
                           .data_stride = layout.data_stride(),
-                          .scale = RandomGroupScale(weight)});
+                          .scale = RandomScaleOf(weight),
+                          .tensor_scale = RandomTensorScale(weight)});
     return;
   }
   constexpr int64_t kPerBlock = kThreads * kElementsPerThread;
