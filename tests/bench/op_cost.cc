@@ -110,6 +110,14 @@ OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.q)};
 }
 
+OpCost CostOf(const RopeIndexQueryParams& p, const CostContext&) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.q)};
+}
+
+OpCost CostOf(const IndexKeyWriteParams& p, const CostContext&) {
+  return {.bytes = BytesOf(p.k) + double(p.k.rows) * p.keys.width * sizeof(bf16)};
+}
+
 OpCost CostOf(const KvWriteParams& p, const CostContext&) {
   OpCost cost = {.bytes = BytesOf(p.ckv) + double(p.ckv.rows) * p.layer.row_bytes()};
   if (p.q_norm.x) cost += CostOf(p.q_norm);

@@ -266,6 +266,16 @@ KernelLaunches LaunchesOf(const RopeQueryParams& p, const CostContext& shape, co
                           CostOf(p, shape).bytes, 2, gpu)};
 }
 
+KernelLaunches LaunchesOf(const RopeIndexQueryParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("RopeIndexQuery", p.index.rows * Blocks(1, p.head_count, 8), 256,
+                          CostOf(p, shape).bytes, 2, gpu)};
+}
+
+// A row is read, summed, and normed and rotated from shared memory.
+KernelLaunches LaunchesOf(const IndexKeyWriteParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("IndexKeyWrite", Blocks(1, p.index.rows, 8), 256, CostOf(p, shape).bytes, 4, gpu)};
+}
+
 KernelLaunches LaunchesOf(const KvWriteParams& p, const CostContext& shape, const GpuModel& gpu) {
   const double blocks_per_row = p.q_norm.x ? 2 : 1;  // the second one norms the queries
   return {StreamingLaunch("KvWrite", p.index.rows * blocks_per_row, 128, CostOf(p, shape).bytes, 4, gpu)};

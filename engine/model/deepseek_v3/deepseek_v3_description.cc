@@ -112,7 +112,7 @@ class Describer {
 
   // wk and weights_proj read the same rows. Where wk alone is in FP8, both become BF16 as they are fused.
   // Vendors' 4-bit formats leave the indexer in BF16.
-  void Indexer(IndexerWeights& indexer) {
+  void Indexer(SparseIndexerWeights& indexer) {
     const ModelConfig& c = config_;
     const std::string name = "self_attn.indexer.";
     const TensorKind kind = Is4Bit(c.projections) ? TensorKind::kMatrix : TensorKind::kLinear;

@@ -14,7 +14,7 @@ struct V3LayerWeights {
   const float* input_layernorm = nullptr;           // [D]
   const float* post_attention_layernorm = nullptr;  // [D]
   MlaWeights self_attn;
-  IndexerWeights indexer;
+  SparseIndexerWeights indexer;
   bool is_moe = false;
   DenseMlpWeights mlp;  // where !is_moe
   MoeWeights moe;       // where is_moe

@@ -16,7 +16,7 @@ int ScoredRowsAtOnce(int positions) {
   return std::clamp(kScores / positions, kMinRows, kMaxRows);
 }
 
-void WriteKeys(const Forward& f, const IndexerWeights& w, const IndexerContext& context,
+void WriteKeys(const Forward& f, const SparseIndexerWeights& w, const IndexerContext& context,
                const AttentionContext& attention) {
   f.ops.index_key_write(
       f.stream, {.keys = context.keys,
@@ -81,7 +81,7 @@ PagedRows<bf16> IndexKeysOf(const KvCache& cache, CacheHandle handle) {
           .width = rows.row_bytes / static_cast<int>(sizeof(bf16))};
 }
 
-void SelectPositions(const Forward& f, const IndexerWeights& w, const IndexerContext& context,
+void SelectPositions(const Forward& f, const SparseIndexerWeights& w, const IndexerContext& context,
                      const AttentionContext& attention, const IndexerInput& input) {
   const IndexerActivations& a = *context.activations;
   CHECK(static_cast<bool>(context.keys)) << "the layer has an indexer and no keys";

@@ -11,7 +11,7 @@
 namespace foredraft {
 
 // Hi = index_n_heads, d = index_head_dim. Absent in layers that share the selection of a layer below.
-struct IndexerWeights {
+struct SparseIndexerWeights {
   PackedWeight wq_b;                   // [Hi d, q_lora_rank]
   PackedWeight wk_weights;             // [d + Hi, D] bf16: wk stacked on weights_proj
   const float* k_norm = nullptr;       // [d]
@@ -52,7 +52,7 @@ struct IndexerInput {
 };
 
 // Writes the keys of all rows, then selects the positions of those that see more than index_topk.
-void SelectPositions(const Forward& f, const IndexerWeights& w, const IndexerContext& context,
+void SelectPositions(const Forward& f, const SparseIndexerWeights& w, const IndexerContext& context,
                      const AttentionContext& attention, const IndexerInput& input);
 
 }  // namespace foredraft
