@@ -279,6 +279,10 @@ TEST_F(ConstraintCheckTest, ToolsGiveAConstraintWhereTheyMust) {
   EXPECT_NE(Check(some)->request.constraint.grammar, nullptr);
   some.sampling.min_tokens = 1;
   EXPECT_EQ(Refusal(some), "sampling.min_tokens: 1, allowed 0 with chat.allowed_tools");
+  EXPECT_EQ(Refusal(Chat({.tools = plain, .allowed = {"f", "g"}})),
+            "chat.allowed_tools[1]: \"g\", allowed a name of chat.tools");
+  EXPECT_EQ(Refusal(Chat({.tools = plain, .choice = "function:f", .allowed = {"f"}})),
+            "chat.allowed_tools: given with chat.tool_choice \"function:f\", allowed with auto and required");
 }
 
 TEST_F(ConstraintCheckTest, NotWithToolsThatMayBeCalled) {
