@@ -217,7 +217,7 @@ TEST(CommandLine, TheManualAndTheCompletionsNameEveryCommandAndOption) {
   EXPECT_GE(commands, 12);
   EXPECT_THAT(manual, AllOf(HasSubstr("\\-\\-max\\-draft\\-tokens"), HasSubstr("\\-\\-token\\-ids")));
   EXPECT_THAT(manual, AllOf(HasSubstr("\\fIHOST:PORT\\fR"), HasSubstr("\\fIN\\fR\nthe number of the rank")));
-  EXPECT_THAT(bash, HasSubstr("'quantize --dtype') words='int4 fp8'"));
+  EXPECT_THAT(bash, HasSubstr("'quantize --dtype') words='int4 fp8 nvfp4'"));
   EXPECT_THAT(Foredraft({"completion", "fish"}).err, HasSubstr("fish not in {bash,zsh}"));
   EXPECT_THAT(Foredraft({"--version"}).out, testing::StartsWith("foredraft 0."));
 }
