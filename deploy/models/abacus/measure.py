@@ -184,7 +184,8 @@ def measure_dtypes(binary, questions):
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, options in {"BF16": None, "FP8": ["fp8"], "INT4, groups of 32": ["int4"],
-                              "INT4, groups of 64": ["int4", "--group", "64"]}.items():
+                              "INT4, groups of 64": ["int4", "--group", "64"],
+                              "NVFP4": ["nvfp4"]}.items():
             model = HERE
             if options:
                 model = pathlib.Path(folder) / name.replace(" ", "-")
