@@ -39,7 +39,7 @@ absl::StatusOr<StructuralTag> AddTag(Ir& ir, const Constraint& constraint, const
                           constraint.free_until_trigger);
 }
 
-// Of every kind but kStructuralTag.
+// Constraints of every kind but kStructuralTag.
 absl::StatusOr<NodeId> AddConstraint(Ir& ir, const Constraint& constraint, const Vocabulary& vocabulary) {
   switch (constraint.kind) {
     case Constraint::kChoice:

@@ -27,7 +27,7 @@ struct Constraint {
   bool compact = false;              // JSON without white space between its tokens
   // The output follows a thought, so that up to two line ends may come first.
   bool after_thinking = false;
-  // Of kStructuralTag: the text before its first tag may be left to the model (Grammar::trigger_ids), which
+  // For kStructuralTag: the text before its first tag may be left to the model (Grammar::trigger_ids), which
   // costs no masks until then. Such text is not checked.
   bool free_until_trigger = false;
 

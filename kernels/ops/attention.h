@@ -60,7 +60,7 @@ struct MlaDecodeParams {
     return selected != nullptr && index.positions[r] - first_position >= selected_count;
   }
   constexpr const int32_t* list(int32_t r) const { return selected + int64_t{r} * selected_count; }
-  // Of a row that is not idle.
+  // Row r must not be idle.
   constexpr int32_t last_place(int32_t r) const {
     if (!listed(r)) return index.positions[r];
     const int32_t* const positions = list(r);

@@ -14,7 +14,7 @@ inline constexpr int64_t kQuarantineBytes = int64_t{480} << 20;
 inline constexpr int64_t kQuarantineBytes = 0;
 #endif
 
-// Of this process.
+// The resident memory of this process.
 inline int64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t size = 0;

@@ -46,7 +46,7 @@ void ReadList(JsonFields& fields, const LayerWords& words, ModelConfig& config) 
   config.shares_selection = *shares;
 }
 
-// The list of layers, or the rule that stands for it: from layer offset - 1 on, every freq-th is full.
+// Reads the list of layers. Without a list, every freq-th layer from layer offset - 1 on is full.
 void ReadSharing(JsonFields& fields, ModelConfig& config) {
   constexpr LayerWords kTypes = {"indexer_types", "full", "shared"};
   constexpr LayerWords kPattern = {"index_topk_pattern", "F", "S"};
