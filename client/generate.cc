@@ -28,6 +28,7 @@ struct GenerateOptions {
   ServerAddress server;
   std::optional<std::string> prompt, chat, system;
   std::string tools;  // path of a file
+  std::string reasoning_effort;
   std::vector<int32_t> token_ids;
   std::optional<int32_t> max_tokens, logprobs, max_draft_tokens;
   SamplingOptions sampling;
@@ -63,6 +64,7 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options) 
     if (options.system) add("system", *options.system);
     add("user", *options.chat);
     if (options.thinking || options.no_thinking) request.set_thinking(options.thinking);
+    request.mutable_chat()->set_reasoning_effort(options.reasoning_effort);
     if (!options.tools.empty()) RETURN_IF_ERROR(ReadToolFile(options.tools, *request.mutable_chat()));
     request.set_raw_text(options.raw_text());
   }
@@ -177,6 +179,26 @@ absl::Status Generate(const GenerateOptions& options) {
   return absl::CancelledError(absl::StrCat("ended early: ", report.finish_reason()));
 }
 
+// What goes with --chat alone.
+void AddChatOptions(CLI::App& command, CLI::Option* chat, GenerateOptions& options) {
+  command.add_option("--system", options.system, "system message before --chat")->needs(chat)->type_name("T");
+  CLI::Option* thinking = command.add_flag("--thinking", options.thinking,
+                                           "the answer to --chat begins with thinking [the model's choice]");
+  thinking->needs(chat);
+  CLI::Option* no_thinking =
+      command.add_flag("--no-thinking", options.no_thinking, "the answer to --chat begins without thinking");
+  no_thinking->needs(chat)->excludes(thinking);
+  command
+      .add_option("--reasoning-effort", options.reasoning_effort,
+                  "how long the answer to --chat thinks, where the model's chat template has efforts")
+      ->needs(chat)
+      ->excludes(no_thinking)
+      ->type_name("none, low, medium, high, max");
+  command.add_option("--tools", options.tools, "a JSON list of tools that the answer to --chat may call")
+      ->needs(chat)
+      ->type_name("FILE");
+}
+
 }  // namespace
 
 void AddGenerate(CLI::App& app, int* exit_code) {
@@ -192,18 +214,7 @@ void AddGenerate(CLI::App& app, int* exit_code) {
       ->delimiter(',')
       ->type_name("1,2,3");
   input->require_option(1);
-  command->add_option("--system", options->system, "system message before --chat")
-      ->needs(chat)
-      ->type_name("T");
-  CLI::Option* thinking = command->add_flag("--thinking", options->thinking,
-                                            "the answer to --chat begins with thinking [the model's choice]");
-  thinking->needs(chat);
-  command->add_flag("--no-thinking", options->no_thinking, "the answer to --chat begins without thinking")
-      ->needs(chat)
-      ->excludes(thinking);
-  command->add_option("--tools", options->tools, "a JSON list of tools that the answer to --chat may call")
-      ->needs(chat)
-      ->type_name("FILE");
+  AddChatOptions(*command, chat, *options);
   command->add_option("--max-tokens", options->max_tokens,
                       "tokens to generate at most [what max_seq_len leaves]");
   options->sampling.Add(*command);

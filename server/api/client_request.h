@@ -45,8 +45,8 @@ struct ClientConstraint {
 struct ClientRequest {
   std::string request_id;  // empty: the server makes one
   PromptInput input;
-  std::optional<bool> thinking;  // chat input: whether the answer begins with a thinking section
-  ChatTools tools;               // chat input
+  ChatChoices choices;  // chat input
+  ChatTools tools;      // chat input
   std::optional<ClientConstraint> constraint;
   bool raw_text = false;       // chat input: the answer's text is not taken apart
   bool parse_special = false;  // text input: special tokens written out in the text become those tokens

@@ -63,9 +63,12 @@ size_t PromptBytes(const PromptInput& input, const ChatTools& tools) {
 }
 
 // Fields of chat that came with another input.
-absl::Status CheckNoChat(const PromptInput& input, std::optional<bool> thinking, const ChatTools& tools) {
+absl::Status CheckNoChat(const PromptInput& input, const ChatChoices& choices, const ChatTools& tools) {
   const char* const allowed = ", allowed with chat";
-  if (thinking.has_value()) return Refuse("thinking: given with ", InputField(input), allowed);
+  if (choices.thinking.has_value()) return Refuse("thinking: given with ", InputField(input), allowed);
+  if (!choices.reasoning_effort.empty()) {
+    return Refuse("chat.reasoning_effort: given with ", InputField(input), allowed);
+  }
   if (!tools.tools.empty()) return Refuse("chat.tools: given with ", InputField(input), allowed);
   return absl::OkStatus();
 }
@@ -202,9 +205,9 @@ std::vector<int32_t> RequestValidator::EndIds(const PromptInput& input) const {
 // Takes the input's ids out of `client`.
 absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(ClientRequest& client) const {
   if (const auto* messages = std::get_if<ChatMessages>(&client.input)) {
-    return ChatIds(*messages, client.thinking, client.tools);
+    return ChatIds(*messages, client.choices, client.tools);
   }
-  RETURN_IF_ERROR(CheckNoChat(client.input, client.thinking, client.tools));
+  RETURN_IF_ERROR(CheckNoChat(client.input, client.choices, client.tools));
   if (auto* ids = std::get_if<std::vector<int32_t>>(&client.input)) {
     RETURN_IF_ERROR(CheckIds("token_ids", *ids));
     return std::move(*ids);
@@ -224,11 +227,11 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::EncodeText(const std::str
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::ChatIds(const ChatMessages& messages,
-                                                               std::optional<bool> thinking,
+                                                               const ChatChoices& choices,
                                                                const ChatTools& tools) const {
   if (chat_format_ == nullptr) return Refuse("chat: ", no_chat_, ", allowed text, token_ids");
   RETURN_IF_ERROR(CheckTools(tools));
-  return chat_format_->Render(messages, thinking, tools);
+  return chat_format_->Render(messages, choices, tools);
 }
 
 absl::Status RequestValidator::CheckIds(const char* field, std::span<const int32_t> ids) const {
@@ -299,14 +302,14 @@ absl::StatusOr<int64_t> RequestValidator::MaxTokens(const char* input_field,
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInput& input,
                                                                 const EncodeOptions& options,
-                                                                std::optional<bool> thinking,
+                                                                const ChatChoices& choices,
                                                                 const ChatTools& tools) const {
   if (const size_t bytes = PromptBytes(input, tools); bytes > kMaxTokenizeBytes) {
     return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, allowed at most ",
                   Grouped(kMaxTokenizeBytes));
   }
-  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages, thinking, tools);
-  RETURN_IF_ERROR(CheckNoChat(input, thinking, tools));
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages, choices, tools);
+  RETURN_IF_ERROR(CheckNoChat(input, choices, tools));
   if (const auto* text = std::get_if<std::string>(&input)) return EncodeText(*text, options);
   return Refuse("input: empty, allowed one of text, chat");
 }

@@ -64,9 +64,9 @@ class RequestValidator {
 
   // Compiles what the request asks of its output, which may take up to a second (IsConstrained).
   absl::StatusOr<CheckedRequest> Check(ClientRequest client) const;
-  // Text or chat into token ids; the options are for text, `thinking` and `tools` for chat.
+  // Text or chat into token ids; the options are for text, `choices` and `tools` for chat.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options,
-                                                std::optional<bool> thinking = std::nullopt,
+                                                const ChatChoices& choices = {},
                                                 const ChatTools& tools = {}) const;
   // Whether chat is taken, and with it tools.
   bool has_chat() const { return chat_format_ != nullptr; }
@@ -82,7 +82,7 @@ class RequestValidator {
   // EOS, and for chat the tokens that begin another turn.
   std::vector<int32_t> EndIds(const PromptInput& input) const;
   absl::StatusOr<std::vector<int32_t>> PromptIds(ClientRequest& client) const;
-  absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages, std::optional<bool> thinking,
+  absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages, const ChatChoices& choices,
                                                const ChatTools& tools) const;
   absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text,
                                                   const EncodeOptions& options) const;

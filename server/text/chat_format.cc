@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "config/json_text.h"
 #include "server/text/conversation_check.h"
 #include "server/text/prompt_writer.h"
 
@@ -29,16 +32,24 @@ const std::vector<TemplateMark>& TemplateMarks() {
       {ChatTemplate::kDeepseekV31,
        {kUser, kAssistant, kEndOfSentence, "not thinking is defined", "'<think>'", "'</think>'"},
        {"enable_thinking"}},
-      {ChatTemplate::kGlm47,
+      // 4.7, 5 and 5.1.
+      {ChatTemplate::kGlm,
        {"[gMASK]<sop>", "<|user|>{{", "<|system|>{{", "<|assistant|>", "enable_thinking", "'</think>'",
         "'<think>'"},
        {"'<think></think>'", "/nothink", "reasoning_effort"}},
+      // 5.2 and 5.3.
+      {ChatTemplate::kGlm,
+       {"[gMASK]<sop>", "<|user|>{{", "<|system|>{{", "<|assistant|>", "<|system|>Reasoning Effort: {{",
+        "'<think></think>'", "'<think>'", "clear_thinking"},
+       {"/nothink"}},
       {ChatTemplate::kKimiK2,
        {"<|im_system|>tool_declare<|im_middle|>", "<|im_user|>", "<|im_assistant|>",
         "<|tool_calls_section_begin|>", "## Return of "},
        {"tools_ts_str", "enable_thinking", "preserve_thinking"}}};
   return *marks;
 }
+
+bool ForgoesThinking(std::string_view effort) { return effort == "none" || effort == "minimal"; }
 
 bool Matches(const TemplateMark& mark, std::string_view source) {
   const auto in_source = [&](std::string_view part) { return source.find(part) != std::string_view::npos; };
@@ -56,8 +67,8 @@ const ChatFamily& FamilyOf(ChatTemplate chat_template) {
       return kDeepseekV32Chat;
     case ChatTemplate::kDeepseekV4:
       return kDeepseekV4Chat;
-    case ChatTemplate::kGlm47:
-      return kGlm47Chat;
+    case ChatTemplate::kGlm:
+      return kGlmChat;
     case ChatTemplate::kKimiK2:
       break;
   }
@@ -77,7 +88,8 @@ absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::
     if (Matches(mark, *tokenizer.chat_template())) return mark.chat_template;
   }
   return absl::FailedPreconditionError(
-      "the checkpoint's chat template is none of those of DeepSeek-R1, DeepSeek-V3.1, GLM-4.7 and Kimi-K2");
+      "the checkpoint's chat template is none of those of DeepSeek-R1, DeepSeek-V3.1, GLM-4.7, GLM-5 and "
+      "Kimi-K2");
 }
 
 absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer, std::string_view own_format) {
@@ -87,12 +99,20 @@ absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer, std::s
   return ChatFormat(tokenizer, family, std::move(setup));
 }
 
-absl::StatusOr<bool> ChatFormat::Thinks(std::optional<bool> thinking, const ChatTools& tools) const {
-  const bool thinks = thinking.value_or(setup_.opens_thinking);
+absl::StatusOr<bool> ChatFormat::Thinks(const ChatChoices& choices, const ChatTools& tools) const {
+  const std::string& effort = choices.reasoning_effort;
+  const bool forgoes = ForgoesThinking(effort);
+  if (!effort.empty() && choices.thinking.has_value() && *choices.thinking == forgoes) {
+    return absl::InvalidArgumentError(absl::StrFormat("chat.reasoning_effort: %s, given with thinking: %s",
+                                                      ShowJson(effort),
+                                                      *choices.thinking ? "true" : "false"));
+  }
+  const bool thinks = effort.empty() ? choices.thinking.value_or(setup_.opens_thinking) : !forgoes;
   if (!setup_.has_choice && thinks != setup_.opens_thinking) {
+    if (!effort.empty()) return RefusedEffort(effort);
     return absl::InvalidArgumentError(
         absl::StrFormat("thinking: %s, allowed %s: this model's chat template has no choice",
-                        thinks ? "true" : "false", setup_.opens_thinking ? "true" : "false"));
+                        thinks ? "true" : "false", thinks ? "false" : "true"));
   }
   if (thinks && !setup_.calls_while_thinking && tools.has_effect()) {
     return absl::InvalidArgumentError(
@@ -101,11 +121,32 @@ absl::StatusOr<bool> ChatFormat::Thinks(std::optional<bool> thinking, const Chat
   return thinks;
 }
 
+absl::StatusOr<std::string> ChatFormat::EffortOf(const ChatChoices& choices, bool thinks) const {
+  const std::string& asked = choices.reasoning_effort;
+  if (!thinks) return std::string();
+  if (asked.empty()) return setup_.default_effort;
+  for (const ChatEffort& effort : setup_.efforts) {
+    if (effort.asked == asked) return effort.written;
+  }
+  return RefusedEffort(asked);
+}
+
+absl::Status ChatFormat::RefusedEffort(const std::string& asked) const {
+  std::vector<std::string> allowed;
+  if (setup_.has_choice) allowed = {"none", "minimal"};
+  for (const ChatEffort& effort : setup_.efforts) allowed.push_back(effort.asked);
+  if (allowed.empty()) allowed = {"unset"};
+  return absl::InvalidArgumentError(absl::StrCat("chat.reasoning_effort: ", ShowJson(asked), ", allowed ",
+                                                 absl::StrJoin(allowed, ", "),
+                                                 " with this model's chat template"));
+}
+
 absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMessage> messages,
-                                                        std::optional<bool> thinking,
+                                                        const ChatChoices& choices,
                                                         const ChatTools& tools) const {
   ASSIGN_OR_RETURN(const std::vector<size_t> order, OrderOfMessages(messages));
-  ASSIGN_OR_RETURN(const bool thinks, Thinks(thinking, tools));
+  ASSIGN_OR_RETURN(const bool thinks, Thinks(choices, tools));
+  ASSIGN_OR_RETURN(const std::string effort, EffortOf(choices, thinks));
   std::vector<ChatMessage> ordered;
   if (!std::is_sorted(order.begin(), order.end())) {
     for (const size_t i : order) ordered.push_back(messages[i]);
@@ -114,6 +155,7 @@ absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMess
       .messages = ordered.empty() ? messages : std::span<const ChatMessage>(ordered),
       .tools = tools.has_effect() ? std::span<const ChatTool>(tools.tools) : std::span<const ChatTool>(),
       .thinks = thinks,
+      .effort = effort,
       .indices = order};
   PromptWriter prompt(*tokenizer_);
   prompt.Marks(setup_.opening);

@@ -5,7 +5,6 @@
 // written in the family's file of server/text/families. prompt_writer.h says why no content can forge markup.
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,7 +18,7 @@
 
 namespace foredraft {
 
-enum class ChatTemplate { kDeepseekR1, kDeepseekV31, kDeepseekV32, kDeepseekV4, kGlm47, kKimiK2 };
+enum class ChatTemplate { kDeepseekR1, kDeepseekV31, kDeepseekV32, kDeepseekV4, kGlm, kKimiK2 };
 
 // FAILED_PRECONDITION for a template that is none of these. Without a template the model's own format is
 // taken: "deepseek_r1", "deepseek_v32" or "deepseek_v4" (ModelKind::chat_format).
@@ -34,11 +33,10 @@ class ChatFormat {
                                            std::string_view own_format = "deepseek_r1");
 
   // Past answers lose their thinking, but for those that the family keeps. The last message must be from the
-  // user or a tool. `thinking` chooses whether the answer begins with a thinking section; absent: as the
-  // template does by itself. INVALID_ARGUMENT names the message as chat.messages[i], or `thinking` where the
-  // template has no choice. The tools are checked already (RequestValidator).
+  // user or a tool. INVALID_ARGUMENT names the message as chat.messages[i], or the choice that the template
+  // does not have. The tools are checked already (RequestValidator).
   absl::StatusOr<std::vector<int32_t>> Render(std::span<const ChatMessage> messages,
-                                              std::optional<bool> thinking = std::nullopt,
+                                              const ChatChoices& choices = {},
                                               const ChatTools& tools = {}) const;
 
   // Whether a thinking section is opened where the request does not choose.
@@ -56,7 +54,10 @@ class ChatFormat {
         family_(&family),
         setup_(std::move(setup)),
         answers_(family.calls(), tokenizer) {}
-  absl::StatusOr<bool> Thinks(std::optional<bool> thinking, const ChatTools& tools) const;
+  absl::StatusOr<bool> Thinks(const ChatChoices& choices, const ChatTools& tools) const;
+  // The template's word for the asked effort. INVALID_ARGUMENT where it has none.
+  absl::StatusOr<std::string> EffortOf(const ChatChoices& choices, bool thinks) const;
+  absl::Status RefusedEffort(const std::string& asked) const;
 
   const Tokenizer* tokenizer_;
   const ChatFamily* family_;

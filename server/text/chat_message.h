@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,13 @@ struct ChatTools {
                         [this](const ChatTool& tool) { return tool.strict && may_call(tool); }) -
            tools.begin();
   }
+};
+
+// What a request says of the answer's thinking. Absent or empty: as the model's chat template does by itself.
+struct ChatChoices {
+  std::optional<bool> thinking;  // whether the answer begins with a thinking section
+  // How long it thinks, in OpenAI's words: low, medium, high, xhigh, max, or none and minimal for not at all.
+  std::string reasoning_effort;
 };
 
 // Bytes of text in them.

@@ -145,7 +145,7 @@ int64_t CountRole(const std::vector<ChatMessage>& messages, std::string_view rol
 
 void CheckPrompt(std::string_view name, const Format& made, const std::vector<ChatMessage>& messages,
                  std::optional<bool> thinking) {
-  const auto ids = made.format->Render(messages, thinking);
+  const auto ids = made.format->Render(messages, {.thinking = thinking});
   if (!ids.ok()) {
     CHECK_EQ(ids.status().code(), absl::StatusCode::kInvalidArgument) << ids.status();
     const std::string message(ids.status().message());
@@ -186,7 +186,7 @@ void TryChat(std::string_view rest) {
   }
   if (!name.starts_with("template")) return;
   const Format made = MakeFormat(name.substr(8));
-  if (made.format.has_value()) (void)made.format->Render(messages, thinking);
+  if (made.format.has_value()) (void)made.format->Render(messages, {.thinking = thinking});
 }
 
 }  // namespace

@@ -62,10 +62,9 @@ void Generate(const v1::GenerateRequest& wire) {
 void Tokenize(const v1::TokenizeRequest& wire) {
   const RequestValidator& validator = ServedAbacus::Get().validator();
   const bool add_bos = !wire.has_add_bos() || wire.add_bos();
-  const auto thinking = wire.has_thinking() ? std::optional<bool>(wire.thinking()) : std::nullopt;
   const auto ids =
       validator.Tokenize(ReadInput(wire), {.parse_special = wire.parse_special(), .add_bos = add_bos},
-                         thinking, ReadTools(wire.chat()));
+                         ReadChoices(wire), ReadTools(wire.chat()));
   if (!ids.ok()) return ServedAbacus::CheckRefusal(ids.status());
   const auto text = validator.Detokenize(*ids);
   CHECK(text.ok()) << text.status();

@@ -148,11 +148,9 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
       RETURN_IF_ERROR(may);
       const EncodeOptions options = {.parse_special = request->parse_special(),
                                      .add_bos = !request->has_add_bos() || request->add_bos()};
-      const std::optional<bool> thinking =
-          request->has_thinking() ? std::optional<bool>(request->thinking()) : std::nullopt;
-      ASSIGN_OR_RETURN(
-          const std::vector<int32_t> ids,
-          parts->validator->Tokenize(ReadInput(*request), options, thinking, ReadTools(request->chat())));
+      ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                       parts->validator->Tokenize(ReadInput(*request), options, ReadChoices(*request),
+                                                  ReadTools(request->chat())));
       response->mutable_token_ids()->Add(ids.begin(), ids.end());
       return absl::OkStatus();
     };

@@ -42,6 +42,14 @@ ChatMessages ReadChat(const v1::Chat& wire) {
   return messages;
 }
 
+// Of either request that has a chat.
+template <typename Request>
+ChatChoices ChoicesIn(const Request& wire) {
+  ChatChoices choices = {.reasoning_effort = wire.chat().reasoning_effort()};
+  if (wire.has_thinking()) choices.thinking = wire.thinking();
+  return choices;
+}
+
 PromptInput ReadInput(const v1::GenerateRequest& wire) {
   switch (wire.input_case()) {
     case v1::GenerateRequest::kText:
@@ -235,7 +243,7 @@ ClientRequest ReadRequest(const v1::GenerateRequest& wire) {
   if (wire.has_chat()) request.tools = ReadTools(wire.chat());
   if (wire.has_constraint()) request.constraint = ReadConstraint(wire.constraint());
   request.raw_text = wire.raw_text();
-  if (wire.has_thinking()) request.thinking = wire.thinking();
+  request.choices = ChoicesIn(wire);
   request.parse_special = wire.parse_special();
   request.sampling = ReadSampling(wire.sampling());
   if (wire.has_max_tokens()) request.max_tokens = wire.max_tokens();
@@ -249,6 +257,8 @@ ClientRequest ReadRequest(const v1::GenerateRequest& wire) {
   if (wire.has_timeout_s()) request.timeout_s = wire.timeout_s();
   return request;
 }
+
+ChatChoices ReadChoices(const v1::TokenizeRequest& wire) { return ChoicesIn(wire); }
 
 PromptInput ReadInput(const v1::TokenizeRequest& wire) {
   if (wire.has_text()) return wire.text();

@@ -19,6 +19,7 @@ namespace foredraft {
 
 ClientRequest ReadRequest(const v1::GenerateRequest& wire);
 PromptInput ReadInput(const v1::TokenizeRequest& wire);
+ChatChoices ReadChoices(const v1::TokenizeRequest& wire);
 ChatTools ReadTools(const v1::Chat& wire);
 
 // Joins the deltas of calls into whole calls. Owner: one response; not thread-safe.

@@ -45,9 +45,6 @@ void RefuseUnsupported(FieldReader& fields) {
   fields.AllowOnly("modalities", json::array({"text"}), "allowed [\"text\"]");
   fields.AllowOnly("audio", nullptr, "allowed unset");
   fields.AllowOnly("web_search_options", nullptr, "allowed unset");
-  fields.AllowOnly(
-      "reasoning_effort", nullptr,
-      "allowed unset: chat_template_kwargs.enable_thinking has the choice that models here have");
 }
 
 // Fields about the caller, the account or the place of computing: other servers of this API ignore them, too.
@@ -128,13 +125,16 @@ void ReadChat(FieldReader& fields, std::string_view body, ClientRequest& request
   if (const json* kwargs = fields.Find("chat_template_kwargs"); kwargs != nullptr && kwargs->is_object()) {
     FieldReader choices(*kwargs, "chat_template_kwargs.");
     for (const char* name : {"enable_thinking", "thinking"}) {  // GLM's name and DeepSeek's
-      if (choices.Find(name) != nullptr) request.thinking = choices.Bool(name, false);
+      if (choices.Find(name) != nullptr) request.choices.thinking = choices.Bool(name, false);
     }
+    request.choices.reasoning_effort = choices.String("reasoning_effort").value_or("");
     choices.RefuseUnknown();
     fields.Keep(choices.status());
   } else if (kwargs != nullptr) {
     fields.Refuse("chat_template_kwargs", absl::StrCat(ShowJson(*kwargs), ", allowed an object"));
   }
+  // OpenAI's place, over the template's.
+  if (const auto effort = fields.String("reasoning_effort")) request.choices.reasoning_effort = *effort;
   const bool logprobs = fields.Bool("logprobs", false);
   const std::optional<int32_t> top = fields.Int("top_logprobs");
   if (logprobs) request.logprobs = top.value_or(0);

@@ -23,6 +23,7 @@ struct Conversation {
   std::span<const ChatMessage> messages;
   std::span<const ChatTool> tools;  // that the model may call
   bool thinks = false;              // the answer begins with a thinking section
+  std::string effort;               // as the template writes it; empty: it writes none
   // The client's index of each message, for the names of fields in errors.
   std::span<const size_t> indices;
 
@@ -34,6 +35,21 @@ struct Conversation {
   std::string Field(size_t i, const char* name) const;
   // The last user's message; size() where there is none.
   size_t LastUser() const;
+};
+
+// A word of a request's reasoning_effort and the template's word for it.
+struct ChatEffort {
+  std::string asked;
+  std::string written;
+};
+
+// What GLM's templates differ in.
+struct GlmDialect {
+  bool bare_functions = false;  // 5.2: tools without {"type": "function"} around each
+  bool empty_thinking = false;  // 5.2: <think></think> where 4.7 writes </think>
+  bool strips_thinking = true;  // 4.7: white space around a past answer's thinking
+  bool keeps_past_thinking =
+      false;  // 5.3: of every past answer; else of those behind the last user's message
 };
 
 // What a tokenizer and its chat template say about a family's format. Constant once read.
@@ -50,6 +66,9 @@ struct ChatSetup {
   bool has_thinking = true;          // V3 and Kimi-K2-Instruct have none
   std::string default_system;        // Kimi-K2: of conversations without a system text at their beginning
   bool compact_json = false;         // Kimi-K2: of the tools
+  std::vector<ChatEffort> efforts;   // GLM-5.2; empty: the format has none
+  std::string default_effort;        // where the request does not choose
+  GlmDialect glm;
 };
 
 struct ChatFamily {
@@ -77,8 +96,8 @@ struct CallArgument {
 // The arguments of `call`. Arguments that are no JSON object are one argument of the name "arguments".
 std::vector<CallArgument> ArgumentsOf(const ToolCall& call);
 
-// DeepSeek-V3-0324 and R1; V3.1; V3.2; V4; GLM-4.7; Kimi-K2.
-extern const ChatFamily kDeepseekR1Chat, kDeepseekV31Chat, kDeepseekV32Chat, kDeepseekV4Chat, kGlm47Chat,
+// DeepSeek-V3-0324 and R1; V3.1; V3.2; V4; GLM from 4.7 on; Kimi-K2.
+extern const ChatFamily kDeepseekR1Chat, kDeepseekV31Chat, kDeepseekV32Chat, kDeepseekV4Chat, kGlmChat,
     kKimiK2Chat;
 
 }  // namespace foredraft

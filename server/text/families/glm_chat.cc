@@ -1,11 +1,14 @@
-// GLM-4.7.
+// GLM from 4.7 on.
 // clang-format off
 //
-//   [gMASK]<sop> [<|system|> tools] (<|system|> text | <|user|> text | <|assistant|> </think> text calls |
-//   <|observation|> (<tool_response> text </tool_response>)...)... <|assistant|> <think> or </think>
+//   4.7, 5, 5.1  [gMASK]<sop> [<|system|> tools] (<|system|> text | <|user|> text | <|assistant|> </think> text calls |
+//                <|observation|> (<tool_response> text </tool_response>)...)... <|assistant|> <think> or </think>
+//   5.2, 5.3     [gMASK]<sop> [<|system|>Reasoning Effort: WORD] [<|system|> tools] (... <|assistant|> <think></think>
+//                text calls ...)... <|assistant|> <think> or <think></think>
 // clang-format on
 //
-// Answers behind the last user's message keep their thinking, in <think> and </think>.
+// Answers behind the last user's message keep their thinking, in <think> and </think>; in 5.3 all answers do.
+// Before an answer without thinking there is no effort. 5.3 always thinks.
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -19,9 +22,26 @@ namespace {
 constexpr char kSystem[] = "<|system|>", kUser[] = "<|user|>", kAssistant[] = "<|assistant|>";
 constexpr char kObservation[] = "<|observation|>";
 constexpr char kThink[] = "<think>", kEndThink[] = "</think>";
+constexpr char kEffort[] = "Reasoning Effort: ";
 constexpr char kCall[] = "<tool_call>", kCallEnd[] = "</tool_call>";
 constexpr char kKey[] = "<arg_key>", kKeyEnd[] = "</arg_key>";
 constexpr char kValue[] = "<arg_value>", kValueEnd[] = "</arg_value>";
+
+// The differences between the templates, each by the piece of its source that makes it. RecognizeTemplate has
+// checked that it is one of these.
+void ReadDialect(std::string_view source, ChatSetup& setup) {
+  const auto has = [&](std::string_view piece) { return source.find(piece) != std::string_view::npos; };
+  setup.glm = {.bare_functions = has("tool['function']") || has("tool.function"),
+               .empty_thinking = has("<think></think>"),
+               .strips_thinking = has("reasoning_content.strip()"),
+               .keeps_past_thinking = has("if clear_thinking is defined else false")};
+  setup.has_choice = has("enable_thinking");
+  if (!has(kEffort)) return;
+  // Z.ai's own API gives the words that the templates do not know these meanings.
+  setup.efforts = {{"medium", "High"}, {"high", "High"}, {"xhigh", "Max"}, {"max", "Max"}};
+  setup.efforts.insert(setup.efforts.begin(), {"low", has("'low'") ? "Low" : "High"});
+  setup.default_effort = "Max";
+}
 
 absl::StatusOr<ChatSetup> Read(const Tokenizer& tokenizer) {
   ChatSetup setup;
@@ -37,16 +57,18 @@ absl::StatusOr<ChatSetup> Read(const Tokenizer& tokenizer) {
     setup.stop_ids.push_back(id);
   }
   setup.opens_thinking = true;
+  ReadDialect(tokenizer.chat_template().value_or(""), setup);
   return setup;
 }
 
-void DeclareTools(const Conversation& chat, PromptWriter& prompt) {
+void DeclareTools(const Conversation& chat, const GlmDialect& dialect, PromptWriter& prompt) {
   prompt.Markup(absl::StrCat(
       kSystem,
       "\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided "
       "with function signatures within <tools></tools> XML tags:\n<tools>\n"));
   for (const ChatTool& tool : chat.tools) {
-    prompt.Content("chat.tools", ToolJson(tool, JsonSpacing::kSpaced));
+    prompt.Content("chat.tools", dialect.bare_functions ? FunctionJson(tool, JsonSpacing::kSpaced)
+                                                        : ToolJson(tool, JsonSpacing::kSpaced));
     prompt.Markup("\n");
   }
   prompt.Markup(absl::StrCat(
@@ -56,14 +78,15 @@ void DeclareTools(const Conversation& chat, PromptWriter& prompt) {
       "{arg-key-2}", kKeyEnd, kValue, "{arg-value-2}", kValueEnd, "...", kCallEnd));
 }
 
-void WriteAnswer(const Conversation& chat, size_t i, bool keeps_thinking, PromptWriter& prompt) {
+void WriteAnswer(const Conversation& chat, size_t i, const GlmDialect& dialect, PromptWriter& prompt) {
   const ChatMessage& message = chat.messages[i];
   prompt.Markup(kAssistant);
-  const std::string_view thinking = StripWhiteSpace(ThinkingOf(message));
-  if (keeps_thinking && !thinking.empty()) {
-    prompt.Markup(kThink);
-    prompt.Content(chat.Field(i, "thinking"), thinking);
-  }
+  const size_t last_user = chat.LastUser();
+  const bool keeps_thinking = dialect.keeps_past_thinking || last_user == chat.size() || i > last_user;
+  std::string_view thinking = keeps_thinking ? ThinkingOf(message) : "";
+  if (dialect.strips_thinking) thinking = StripWhiteSpace(thinking);
+  if (!thinking.empty() || dialect.empty_thinking) prompt.Markup(kThink);
+  prompt.Content(chat.Field(i, "thinking"), thinking);
   prompt.Markup(kEndThink);
   prompt.Content(chat.Field(i, "content"), StripWhiteSpace(AnswerOf(message)));
   const std::string field = chat.Field(i, "tool_calls");
@@ -81,13 +104,13 @@ void WriteAnswer(const Conversation& chat, size_t i, bool keeps_thinking, Prompt
   }
 }
 
-void Render(const Conversation& chat, const ChatSetup&, PromptWriter& prompt) {
-  const size_t last_user = chat.LastUser();
-  if (!chat.tools.empty()) DeclareTools(chat, prompt);
+void Render(const Conversation& chat, const ChatSetup& setup, PromptWriter& prompt) {
+  if (!chat.effort.empty()) prompt.Markup(absl::StrCat(kSystem, kEffort, chat.effort));
+  if (!chat.tools.empty()) DeclareTools(chat, setup.glm, prompt);
   for (size_t i = 0; i < chat.size(); ++i) {
     const ChatMessage& message = chat.messages[i];
     if (message.role == "assistant") {
-      WriteAnswer(chat, i, last_user == chat.size() || i > last_user, prompt);
+      WriteAnswer(chat, i, setup.glm, prompt);
     } else if (message.role == "tool") {
       if (chat.role_before(i) != "tool") prompt.Markup(kObservation);
       prompt.Markup("<tool_response>");
@@ -98,7 +121,8 @@ void Render(const Conversation& chat, const ChatSetup&, PromptWriter& prompt) {
       prompt.Content(chat.Field(i, "content"), message.content);
     }
   }
-  prompt.Markup(absl::StrCat(kAssistant, chat.thinks ? kThink : kEndThink));
+  const char* const opened = chat.thinks || setup.glm.empty_thinking ? kThink : "";
+  prompt.Markup(absl::StrCat(kAssistant, opened, chat.thinks ? "" : kEndThink));
 }
 
 CallSyntax Calls() {
@@ -113,6 +137,6 @@ CallSyntax Calls() {
 
 }  // namespace
 
-const ChatFamily kGlm47Chat = {.read = Read, .render = Render, .calls = Calls};
+const ChatFamily kGlmChat = {.read = Read, .render = Render, .calls = Calls};
 
 }  // namespace foredraft

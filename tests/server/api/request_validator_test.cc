@@ -319,19 +319,21 @@ TEST_F(RequestValidatorTest, TextBecomesASpecialTokenOnlyOnRequest) {
 
 TEST_F(RequestValidatorTest, ThinkingIsForChat) {
   ClientRequest client = Good();
-  client.thinking = false;
+  client.choices.thinking = false;
   EXPECT_THAT(std::string(Check(client).status().message()),
               HasSubstr("thinking: given with token_ids, allowed with chat"));
   client.input = ChatMessages{{.role = "user", .content = "a"}};
   EXPECT_THAT(std::string(Check(client).status().message()), HasSubstr("thinking: false, allowed true"));
-  client.thinking = true;
+  client.choices.thinking = true;
   EXPECT_TRUE(Check(client).ok());
   const RequestValidator validator(Limits(), *tokenizer_, &*chat_format_);
-  EXPECT_TRUE(validator.Tokenize(client.input, {}, true).ok());
-  EXPECT_THAT(std::string(validator.Tokenize(client.input, {}, false).status().message()),
+  EXPECT_TRUE(validator.Tokenize(client.input, {}, {.thinking = true}).ok());
+  EXPECT_THAT(std::string(validator.Tokenize(client.input, {}, {.thinking = false}).status().message()),
               HasSubstr("thinking: false"));
-  EXPECT_THAT(std::string(validator.Tokenize("a", {}, true).status().message()),
+  EXPECT_THAT(std::string(validator.Tokenize("a", {}, {.thinking = true}).status().message()),
               HasSubstr("thinking: given with text"));
+  EXPECT_THAT(std::string(validator.Tokenize("a", {}, {.reasoning_effort = "high"}).status().message()),
+              HasSubstr("chat.reasoning_effort: given with text, allowed with chat"));
 }
 
 TEST_F(RequestValidatorTest, RefusesToolsByName) {

@@ -27,7 +27,7 @@ TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
     "presence_penalty": -1, "frequency_penalty": 2, "seed": 18446744073709551615, "max_tokens": 5,
     "max_completion_tokens": 9, "stop": ["x", "y"], "stop_token_ids": [3], "ignore_eos": true, "logprobs": true,
     "top_logprobs": 4, "n": 3, "stream": true, "stream_options": {"include_usage": true}, "user": "me",
-    "chat_template_kwargs": {"enable_thinking": false}, "max_draft_tokens": 2, "strict_acceptance": true,
+    "chat_template_kwargs": {"enable_thinking": false, "reasoning_effort": "max"}, "reasoning_effort": "none", "max_draft_tokens": 2, "strict_acceptance": true,
     "priority": 1, "timeout_s": 2.5, "return_token_ids": true, "logit_bias": {"7": -1.5, "3": 2}, "tools": [], "tool_choice": "none",
     "response_format": {"type": "text"}, "min_tokens": 2, "guided_json": null})");
   EXPECT_EQ(request.model, "abacus");
@@ -38,7 +38,8 @@ TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
   ASSERT_EQ(messages.size(), 2u);
   EXPECT_EQ(messages[0].role, "system");
   EXPECT_EQ(messages[1].content, "a\nb");
-  EXPECT_EQ(client.thinking, false);
+  EXPECT_EQ(client.choices.thinking, false);
+  EXPECT_EQ(client.choices.reasoning_effort, "none");
   EXPECT_EQ(client.sampling.temperature, 0.5f);
   EXPECT_EQ(client.sampling.top_p, 0.25f);
   EXPECT_EQ(client.sampling.top_k, 7);
@@ -65,7 +66,8 @@ TEST(OpenAiRequest, WhatIsAbsentStaysAbsent) {
       Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}], "seed": null})")
           .prompts.at(0);
   EXPECT_FALSE(client.sampling.temperature.has_value() || client.sampling.seed.has_value());
-  EXPECT_FALSE(client.max_tokens.has_value() || client.logprobs.has_value() || client.thinking.has_value());
+  EXPECT_FALSE(client.max_tokens.has_value() || client.logprobs.has_value() ||
+               client.choices.thinking.has_value());
 }
 
 TEST(OpenAiRequest, PromptsAreTextIdsOrListsOfThem) {

@@ -37,7 +37,8 @@ constexpr char kV4[] = "deepseek_v4";
 
 std::string Error(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                   std::optional<bool> thinking = std::nullopt) {
-  return std::string(ChatFormat::Create(tokenizer)->Render(messages, thinking).status().message());
+  return std::string(
+      ChatFormat::Create(tokenizer)->Render(messages, {.thinking = thinking}).status().message());
 }
 
 Ids Render(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
@@ -45,7 +46,7 @@ Ids Render(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
   const auto format = ChatFormat::Create(tokenizer);
   EXPECT_TRUE(format.ok()) << format.status();
   if (!format.ok()) return {};
-  const auto ids = format->Render(messages, thinking);
+  const auto ids = format->Render(messages, {.thinking = thinking});
   EXPECT_TRUE(ids.ok()) << ids.status();
   return ids.value_or(Ids());
 }
@@ -107,7 +108,7 @@ Ids RenderV4(const std::vector<ChatMessage>& messages, std::optional<bool> think
   const auto tokenizer = Deepseek(nullptr);
   const auto format = ChatFormat::Create(*tokenizer, kV4);
   EXPECT_TRUE(format.ok()) << format.status();
-  const auto ids = format->Render(messages, thinking);
+  const auto ids = format->Render(messages, {.thinking = thinking});
   EXPECT_TRUE(ids.ok()) << ids.status();
   return ids.value_or(Ids());
 }
@@ -188,6 +189,83 @@ TEST(ChatFormat, RendersGlm) {
   EXPECT_THAT(ChatFormat::Create(*tokenizer)->stop_ids(), ElementsAre(303, 305));
 }
 
+// What the templates of GLM-5.2 and 5.3 give, in text.
+std::string RenderedGlm(const char* chat_template, const std::vector<ChatMessage>& messages,
+                        const ChatChoices& choices = {}) {
+  const auto tokenizer = Glm(chat_template);
+  const auto ids = ChatFormat::Create(*tokenizer)->Render(messages, choices);
+  return ids.ok() ? tokenizer->Decode(*ids, /*skip_special=*/false) : std::string(ids.status().message());
+}
+
+TEST(ChatFormat, RendersTheEffortsOfGlm) {
+  const std::vector<ChatMessage> messages = {{"user", "a"}};
+  const std::string max = "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>a<|assistant|><think>";
+  const std::string high = "[gMASK]<sop><|system|>Reasoning Effort: High<|user|>a<|assistant|><think>";
+  const std::string low = "[gMASK]<sop><|system|>Reasoning Effort: Low<|user|>a<|assistant|><think>";
+  EXPECT_EQ(RenderedGlm(kGlm52Template, messages), max);
+  EXPECT_EQ(RenderedGlm(kGlm53Template, messages, {.thinking = true}), max);
+  for (const char* effort : {"xhigh", "max"}) {
+    EXPECT_EQ(RenderedGlm(kGlm52Template, messages, {.reasoning_effort = effort}), max);
+    EXPECT_EQ(RenderedGlm(kGlm53Template, messages, {.reasoning_effort = effort}), max);
+  }
+  for (const char* effort : {"medium", "high"}) {
+    EXPECT_EQ(RenderedGlm(kGlm52Template, messages, {.reasoning_effort = effort}), high);
+    EXPECT_EQ(RenderedGlm(kGlm53Template, messages, {.reasoning_effort = effort}), high);
+  }
+  EXPECT_EQ(RenderedGlm(kGlm52Template, messages, {.thinking = true, .reasoning_effort = "low"}), high);
+  EXPECT_EQ(RenderedGlm(kGlm53Template, messages, {.reasoning_effort = "low"}), low);
+  const std::string off = "[gMASK]<sop><|user|>a<|assistant|><think></think>";
+  EXPECT_EQ(RenderedGlm(kGlm52Template, messages, {.thinking = false}), off);
+  for (const char* effort : {"none", "minimal"}) {
+    EXPECT_EQ(RenderedGlm(kGlm52Template, messages, {.reasoning_effort = effort}), off);
+  }
+}
+
+TEST(ChatFormat, RefusesEffortsThatTheTemplateDoesNotHave) {
+  const std::vector<ChatMessage> messages = {{"user", "a"}};
+  EXPECT_EQ(RenderedGlm(kGlm52Template, messages, {.reasoning_effort = "High"}),
+            "chat.reasoning_effort: \"High\", allowed none, minimal, low, medium, high, xhigh, max with this "
+            "model's chat template");
+  EXPECT_EQ(RenderedGlm(kGlm53Template, messages, {.reasoning_effort = "none"}),
+            "chat.reasoning_effort: \"none\", allowed low, medium, high, xhigh, max with this model's chat "
+            "template");
+  EXPECT_EQ(RenderedGlm(kGlm53Template, messages, {.thinking = false}),
+            "thinking: false, allowed true: this model's chat template has no choice");
+  EXPECT_EQ(RenderedGlm(kGlm47Template, messages, {.reasoning_effort = "high"}),
+            "chat.reasoning_effort: \"high\", allowed none, minimal with this model's chat template");
+  EXPECT_EQ(RenderedGlm(kGlm47Template, messages, {.reasoning_effort = "none"}),
+            "[gMASK]<sop><|user|>a<|assistant|></think>");
+  EXPECT_EQ(RenderedGlm(kGlm52Template, messages, {.thinking = false, .reasoning_effort = "high"}),
+            "chat.reasoning_effort: \"high\", given with thinking: false");
+  EXPECT_EQ(RenderedGlm(kGlm52Template, messages, {.thinking = true, .reasoning_effort = "none"}),
+            "chat.reasoning_effort: \"none\", given with thinking: true");
+  const auto r1 = Deepseek(nullptr);
+  EXPECT_EQ(ChatFormat::Create(*r1)->Render(messages, {.reasoning_effort = "none"}).status().message(),
+            "chat.reasoning_effort: \"none\", allowed unset with this model's chat template");
+}
+
+TEST(ChatFormat, KeepsThinkingOfGlmAsItsTemplateDoes) {
+  const std::vector<ChatMessage> messages = {
+      {.role = "user", .content = "a"},   {.role = "assistant", .content = " b ", .thinking = " x\n"},
+      {.role = "user", .content = "c"},   {.role = "assistant", .content = "d", .thinking = "y\n"},
+      {.role = "system", .content = "s"}, {.role = "assistant", .content = "e"},
+      {.role = "tool", .content = "f"}};
+  std::vector<ChatMessage> calls = messages;
+  calls[5].tool_calls.push_back({.id = "1", .name = "t", .arguments = "{}"});
+  const std::string end =
+      "<|system|>s<|assistant|><think></think>e<tool_call>t</tool_call><|observation|><tool_response>f"
+      "</tool_response><|assistant|><think>";
+  EXPECT_EQ(RenderedGlm(kGlm52Template, calls),
+            "[gMASK]<sop><|system|>Reasoning Effort: "
+            "Max<|user|>a<|assistant|><think></think>b<|user|>c<|assistant|>"
+            "<think>y\n</think>d" +
+                end);
+  EXPECT_EQ(RenderedGlm(kGlm53Template, calls),
+            "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>a<|assistant|><think> x\n</think>b<|user|>c"
+            "<|assistant|><think>y\n</think>d" +
+                end);
+}
+
 // Ids of 300 and above, which only markup has.
 Ids MarkupOf(const Ids& ids) {
   Ids markup;
@@ -235,7 +313,7 @@ TEST(ChatFormat, NeedsTheMarkup) {
 }
 
 TEST(ChatFormat, NeedsAKnownTemplate) {
-  // ChatML; GLM-4.5's line break behind <|user|>; GLM-5.2's other history.
+  // ChatML; GLM-4.5's line break behind <|user|>; the history of GLM-5.2 without its efforts.
   for (const std::string& chat_template :
        {std::string("<|im_start|>user\n"), std::string("[gMASK]<sop> <|user|>\n{{ m }} enable_thinking"),
         std::string(kGlm47Template) + " '<think></think>'"}) {

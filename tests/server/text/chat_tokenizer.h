@@ -40,13 +40,22 @@ inline std::unique_ptr<Tokenizer> MakeTokenizer(const std::vector<std::string>& 
   return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
 }
 
-// What tells V3.1's template from R1's, GLM-4.7's from those of other GLMs, and Kimi-K2's from others.
+// What tells V3.1's template from R1's, those of the GLMs from each other, and Kimi-K2's from others.
 inline constexpr char kV31Template[] =
     "{% if not thinking is defined %}{% set thinking = false %}{% endif %}'<｜User｜>' '<｜Assistant｜>' "
     "'<｜end▁of▁sentence｜>' '<think>' '</think>'";
 inline constexpr char kGlm47Template[] =
-    "[gMASK]<sop> <|user|>{{ m }} <|system|>{{ m }} <|assistant|> '</think>' if not enable_thinking else "
-    "'<think>'";
+    "[gMASK]<sop> <|user|>{{ m }} <|system|>{{ m }} <|assistant|> '<think>' + reasoning_content.strip() "
+    "'</think>' if not enable_thinking else '<think>'";
+inline constexpr char kGlm52Template[] =
+    "[gMASK]<sop> 'high' if reasoning_effort == 'high' else 'max' <|system|>Reasoning Effort: {{ e }} "
+    "tool['function'] <|user|>{{ m }} <|system|>{{ m }} <|assistant|> (clear_thinking is defined and not "
+    "clear_thinking) '<think>' + reasoning_content '<think></think>' if not enable_thinking else '<think>'";
+inline constexpr char kGlm53Template[] =
+    "[gMASK]<sop> reasoning_effort in ['low', 'high'] else 'max' <|system|>Reasoning Effort: {{ e }} "
+    "clear_thinking if clear_thinking is defined else false tool['function'] <|user|>{{ m }} <|system|>{{ m "
+    "}} "
+    "<|assistant|> '<think>' + reasoning_content '<think></think>' <|assistant|>{{ '<think>' }}";
 inline constexpr char kKimiTemplate[] =
     "<|im_system|>tool_declare<|im_middle|>{{ tools | tojson(separators=(',', ':')) }} <|im_user|> "
     "<|im_assistant|> You are Kimi, an AI assistant created by Moonshot AI. <|tool_calls_section_begin|> "
@@ -68,7 +77,8 @@ inline std::unique_ptr<Tokenizer> DeepseekTokenizer(const char* chat_template, b
   return MakeTokenizer(added, config);
 }
 
-inline std::unique_ptr<Tokenizer> GlmTokenizer(bool has_call_tokens = true) {
+inline std::unique_ptr<Tokenizer> GlmTokenizer(bool has_call_tokens = true,
+                                               const char* chat_template = kGlm47Template) {
   std::vector<std::string> added = {"[gMASK]",       "<sop>",           "<|system|>", "<|user|>",
                                     "<|assistant|>", "<|observation|>", "<think>",    "</think>"};
   if (has_call_tokens) {
@@ -77,7 +87,7 @@ inline std::unique_ptr<Tokenizer> GlmTokenizer(bool has_call_tokens = true) {
       added.emplace_back(content);
     }
   }
-  return MakeTokenizer(added, {{"chat_template", kGlm47Template}});
+  return MakeTokenizer(added, {{"chat_template", chat_template}});
 }
 
 inline std::unique_ptr<Tokenizer> KimiTokenizer(const std::string& chat_template = kKimiTemplate) {

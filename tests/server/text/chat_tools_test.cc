@@ -57,7 +57,7 @@ std::string Rendered(const Tokenizer& tokenizer, const char* own_format,
   const auto format = ChatFormat::Create(tokenizer, own_format);
   EXPECT_TRUE(format.ok()) << format.status();
   if (!format.ok()) return "";
-  const auto ids = format->Render(messages, thinking, tools);
+  const auto ids = format->Render(messages, {.thinking = thinking}, tools);
   EXPECT_TRUE(ids.ok()) << ids.status();
   return ids.ok() ? tokenizer.Decode(*ids, /*skip_special=*/false) : "";
 }
@@ -65,7 +65,8 @@ std::string Rendered(const Tokenizer& tokenizer, const char* own_format,
 std::string Error(const std::vector<ChatMessage>& messages, const ChatTools& tools = {},
                   std::optional<bool> thinking = std::nullopt, const char* chat_template = nullptr) {
   const auto tokenizer = DeepseekTokenizer(chat_template);
-  return std::string(ChatFormat::Create(*tokenizer)->Render(messages, thinking, tools).status().message());
+  return std::string(
+      ChatFormat::Create(*tokenizer)->Render(messages, {.thinking = thinking}, tools).status().message());
 }
 
 constexpr char kToolLines[] =
@@ -284,6 +285,15 @@ TEST(ChatTools, Glm47) {
                 "<|assistant|></think>Sunny.<|user|>And Rome?<|assistant|></think>");
 }
 
+TEST(ChatTools, Glm52) {
+  const auto tokenizer = GlmTokenizer(/*has_call_tokens=*/true, kGlm52Template);
+  const std::string prompt = Rendered(*tokenizer, "deepseek_r1", Talk(), Tools());
+  EXPECT_THAT(prompt,
+              testing::StartsWith("[gMASK]<sop><|system|>Reasoning Effort: Max<|system|>\n# Tools\n"));
+  EXPECT_THAT(prompt, HasSubstr("<tools>\n{\"name\": \"get_weather\", "));
+  EXPECT_THAT(prompt, testing::Not(HasSubstr("\"type\": \"function\"")));
+}
+
 TEST(ChatTools, KimiK2) {
   const auto tokenizer = KimiTokenizer();
   const std::string calls =
@@ -339,7 +349,7 @@ TEST(ChatTools, ContentsForgeNoMarkup) {
   for (const char* format : {"deepseek_r1", "deepseek_v32", "deepseek_v4"}) {
     const auto tokenizer = DeepseekTokenizer(nullptr);
     const auto count = [&](const std::vector<ChatMessage>& chat, const ChatTools& with) {
-      const auto ids = ChatFormat::Create(*tokenizer, format)->Render(chat, std::nullopt, with);
+      const auto ids = ChatFormat::Create(*tokenizer, format)->Render(chat, {}, with);
       EXPECT_TRUE(ids.ok()) << ids.status();
       return std::count_if(ids->begin(), ids->end(), [](int32_t id) { return id >= 300; });
     };
