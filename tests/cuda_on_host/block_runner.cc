@@ -64,6 +64,8 @@ void BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
   shuffler_ = Shuffler(work.seed ^ (number * 0x9e3779b97f4a7c15u));
   Prepare();
   FillShared();
+  checks_async_proxy_ = ChecksAsyncProxy();
+  if (checks_async_proxy_) async_proxy_.Begin(shared_, work.shared_bytes);
   while (live_ > 0) {
     if (polling_ > 0) WakePolling();
     if (ready_warps_.empty()) {
@@ -164,6 +166,9 @@ void BlockRunner::WakePolling() {
 void BlockRunner::SwitchTo(DeviceThread* next) {
   DeviceThread* const own = current_;
   if (next == own) return;
+  if (checks_async_proxy_ && own != nullptr && (next == nullptr || next->number / 32 != own->number / 32)) {
+    async_proxy_.Attribute(own->number / 32);
+  }
   current_ = next;
   OpenDeviceMemory(next == nullptr || next->may_touch);
   void** const save = own != nullptr ? &own->fake_stack : &hub_fake_stack_;
@@ -306,6 +311,12 @@ bool BlockRunner::OpenDeviceMemory(bool open) {
   memory_open_ = open;
   work_->guarded_memory->Guard(!open);
   return !open;
+}
+
+AsyncProxy* BlockRunner::async_proxy() {
+  if (!checks_async_proxy_) return nullptr;
+  if (current_ != nullptr) async_proxy_.Attribute(current_->number / 32);
+  return &async_proxy_;
 }
 
 // ---- faults ----

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cuda_on_host/device_thread.h"
+#include "tests/cuda_on_host/async_proxy.h"
 #include "tests/cuda_on_host/device_memory.h"
 
 namespace cuda_on_host {
@@ -120,6 +121,8 @@ class BlockRunner {
   void WaitForPredecessor();
   // Opens a guarded block's device memory for threads that may access it and for TMA; returns the old state.
   bool OpenDeviceMemory(bool open);
+  // Null: not checked. What the current warp has written so far is attributed to it.
+  AsyncProxy* async_proxy();
   // A report of the waiting threads, a line per source location.
   std::string Report() const;
 
@@ -171,6 +174,8 @@ class BlockRunner {
 
   std::unique_ptr<std::byte[]> shared_memory_;
   std::byte* shared_ = nullptr;  // 1024-byte aligned, with a guard on both sides
+  AsyncProxy async_proxy_;
+  bool checks_async_proxy_ = false;
 
   // For the sanitizers.
   const void* hub_bottom_ = nullptr;

@@ -46,6 +46,34 @@ void WaitUntil(bool (*ready)(void*), void* argument, const SourceLocation& locat
 std::byte* SharedMemory() { return running->shared(); }
 size_t SharedBytes() { return running->work().shared_bytes; }
 
+bool ChecksAsyncProxy() {
+  static const bool checks = std::getenv("FOREDRAFT_HOST_ASYNC_PROXY") != nullptr;
+  return checks;
+}
+
+bool SkipsFence(const SourceLocation& location) {
+  static const char* const skipped = std::getenv("FOREDRAFT_HOST_SKIP_FENCE");
+  if (skipped == nullptr) return false;
+  return (std::string(location.file) + ":" + std::to_string(location.line))
+      .ends_with(std::string("/") + skipped);
+}
+
+void FenceAsyncProxy(const SourceLocation& location) {
+  if (SkipsFence(location)) return;
+  if (AsyncProxy* const proxy = running->async_proxy()) proxy->Fence(ThreadInBlock() / 32);
+}
+
+AsyncProxyEngine::AsyncProxyEngine() : proxy_(running->async_proxy()) {}
+void AsyncProxyEngine::Read(const void* first, size_t bytes, const SourceLocation& location) const {
+  if (proxy_ != nullptr) proxy_->Access(first, bytes, location, "the async proxy reads");
+}
+void AsyncProxyEngine::BeginWrite(const void* first, size_t bytes, const SourceLocation& location) const {
+  if (proxy_ != nullptr) proxy_->Access(first, bytes, location, "the async proxy overwrites");
+}
+void AsyncProxyEngine::EndWrite(const void* first, size_t bytes) const {
+  if (proxy_ != nullptr) proxy_->Written(first, bytes);
+}
+
 void WaitForPredecessor() { running->WaitForPredecessor(); }
 
 CopyEngine::CopyEngine() : was_open_(running->OpenDeviceMemory(true)) {}

@@ -18,6 +18,8 @@ inline constexpr int warpSize = 32;
 
 namespace cuda_on_host {
 
+class AsyncProxy;
+
 struct SourceLocation {
   const char* file;
   int line;
@@ -56,6 +58,27 @@ void WaitUntil(bool (*ready)(void* argument), void* argument, const SourceLocati
 // The block's dynamic shared memory.
 std::byte* SharedMemory();
 size_t SharedBytes();
+
+// Whether the async proxy's accesses to shared memory are checked (FOREDRAFT_HOST_ASYNC_PROXY; slow).
+bool ChecksAsyncProxy();
+// Whether the fence at this place is left out: the one that FOREDRAFT_HOST_SKIP_FENCE names: the end of a
+// path, a colon and a line.
+bool SkipsFence(const SourceLocation& location);
+// A fence.proxy.async of the current thread.
+void FenceAsyncProxy(const SourceLocation& location);
+// In scope while the async proxy works for a thread of the block.
+class AsyncProxyEngine {
+ public:
+  AsyncProxyEngine();
+  // These bytes are read. Aborts if a thread wrote one of them without a fence.
+  void Read(const void* first, size_t bytes, const SourceLocation& location) const;
+  // These bytes are written: before, which aborts likewise, and after.
+  void BeginWrite(const void* first, size_t bytes, const SourceLocation& location) const;
+  void EndWrite(const void* first, size_t bytes) const;
+
+ private:
+  AsyncProxy* const proxy_;  // null: not checked
+};
 
 // GridDependencyWait of a kernel with a programmatic launch.
 void WaitForPredecessor();

@@ -6,7 +6,7 @@
 
 namespace foredraft::cuda {
 
-inline void FenceProxyAsync() {}
+inline void FenceProxyAsync(CUDA_ON_HOST_CALLER) { cuda_on_host::FenceAsyncProxy({file, line}); }
 
 inline void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity, CUDA_ON_HOST_CALLER) {
   MbarrierWait(barrier, parity, "unlimited", file, line);
@@ -51,8 +51,15 @@ inline uint64_t MnMajorDescriptor(const void* tile, int bytes_to_next) {
 }
 inline constexpr uint64_t kDescriptor16Rows = 16 * kTileRowBytes >> 4;
 
-inline void WgmmaBf16MnMajorB(float (&d)[128], uint64_t a, uint64_t b, bool add) {
-  on_host::StartWgmma({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 256, .mn_major_b = true});
+inline void WgmmaBf16MnMajorB(float (&d)[128], uint64_t a, uint64_t b, bool add, CUDA_ON_HOST_CALLER) {
+  on_host::StartWgmma({.d = d,
+                       .a = a,
+                       .b = b,
+                       .add = add,
+                       .f8 = false,
+                       .columns = 256,
+                       .location = {file, line},
+                       .mn_major_b = true});
 }
 
 }  // namespace foredraft::cuda

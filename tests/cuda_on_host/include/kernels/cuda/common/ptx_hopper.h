@@ -3,7 +3,7 @@
 // The emulation of kernels/cuda/common/ptx_hopper.h: the same functions in software. Descriptors, tensor maps
 // and the swizzle are interpreted, so a wrong one gives wrong numbers. Asynchronous work is performed as late
 // as possible: a TMA load when a thread waits for its mbarrier (every third one at once), a wgmma at the wait
-// for it. So a missing wait shows.
+// for it (every second group at its commit). So a missing wait shows.
 
 #include <cuda_runtime.h>
 
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ struct BulkCopy;
 // Loads of the block on this host thread that have not been performed yet.
 inline thread_local std::map<Mbarrier*, std::vector<BulkCopy>> pending_copies;
 inline thread_local uint32_t copy_number = 0;
+// Initialised, and not yet visible to the async proxy.
+inline thread_local std::set<const Mbarrier*> unfenced_barriers;
 
 // The swizzled address of byte `address` of a SWIZZLE_128B tile: chunk ^= row % 8, computed on the address.
 inline uintptr_t Swizzle(uintptr_t address) { return address ^ ((address >> 7 & 7u) << 4); }
@@ -54,8 +57,12 @@ inline uintptr_t Swizzle(uintptr_t address) { return address ^ ((address >> 7 & 
 inline void MbarrierInit(Mbarrier& barrier, uint32_t arrivals) {
   barrier = {0, static_cast<int16_t>(arrivals), static_cast<uint8_t>(arrivals), 0};
   on_host::pending_copies.erase(&barrier);
+  on_host::unfenced_barriers.insert(&barrier);
 }
-inline void FenceMbarrierInit() {}
+// Of all barriers: in these kernels one thread initialises and fences them.
+inline void FenceMbarrierInit(CUDA_ON_HOST_CALLER) {
+  if (!cuda_on_host::SkipsFence({file, line})) on_host::unfenced_barriers.clear();
+}
 inline void MbarrierArrive(Mbarrier& barrier, CUDA_ON_HOST_CALLER) {
   --barrier.arrivals_left;
   on_host::EndPhaseIfDone(barrier, {file, line});
@@ -124,6 +131,7 @@ struct BulkCopy {
 
 inline void RunCopy(const BulkCopy& copy, Mbarrier& barrier) {
   const cuda_on_host::CopyEngine engine;
+  const cuda_on_host::AsyncProxyEngine proxy;
   const TensorShape& t = copy.tensor;
   const int64_t element = t.element_bytes;
   std::byte* to = copy.shared;
@@ -137,12 +145,14 @@ inline void RunCopy(const BulkCopy& copy, Mbarrier& barrier) {
         const bool inside = c0 < t.extent[0] && c1 < t.extent[1] && c2 < t.extent[2];
         const uintptr_t address = reinterpret_cast<uintptr_t>(to);
         void* destination = reinterpret_cast<void*>(t.swizzled ? Swizzle(address) : address);
+        proxy.BeginWrite(destination, element, copy.location);
         if (inside) {
           const auto* from = static_cast<const std::byte*>(t.data) + c2 * t.pitch[1] + c1 * t.pitch[0];
           std::memcpy(destination, from + c0 * element, element);
         } else {
           std::memset(destination, 0, element);
         }
+        proxy.EndWrite(destination, element);
       }
     }
   }
@@ -154,6 +164,10 @@ inline void StartCopy(const BulkCopy& copy, Mbarrier& barrier, uint64_t policy) 
   if (!cuda_on_host::CopyEngine::ThreadMayTouch() && policy != CachePolicy<CacheHint::kEvictFirst>()) {
     cuda_on_host::KernelFault(copy.location,
                               "load with another hint than kEvictFirst before GridDependencyWait");
+  }
+  if (unfenced_barriers.contains(&barrier)) {
+    cuda_on_host::KernelFault(copy.location,
+                              "load whose mbarrier was initialised without a fence.mbarrier_init");
   }
   if (++copy_number % 3 == 0) {
     RunCopy(copy, barrier);
@@ -231,6 +245,7 @@ struct PendingWgmma {
   bool add;
   bool f8;
   int columns;
+  cuda_on_host::SourceLocation location;
   bool mn_major_b = false;  // b's rows are k, not outputs
 };
 
@@ -239,13 +254,19 @@ struct ThreadWgmmas {
   std::vector<std::vector<PendingWgmma>> groups = {{}};
 };
 inline thread_local std::vector<ThreadWgmmas> pending_wgmmas(1024);
+inline thread_local uint32_t group_number = 0;
 
 // 32 bytes of row `row` of a K-major operand.
-inline void ReadKMajorOperand(uint64_t descriptor, int row, unsigned char (&bytes)[32]) {
+inline void ReadKMajorOperand(uint64_t descriptor, int row, unsigned char (&bytes)[32],
+                              const cuda_on_host::SourceLocation& location,
+                              const cuda_on_host::AsyncProxyEngine& proxy) {
   CHECK_EQ(descriptor >> 62, 1u) << "no SWIZZLE_128B";
   const uintptr_t start = (descriptor & 0x3fffu) << 4;
   const uintptr_t eight_rows = (descriptor >> 32 & 0x3fffu) << 4;
   const uintptr_t first = start + row / 8 * eight_rows + row % 8 * kTileRowBytes;
+  for (int i = 0; i < 32; i += 16) {
+    proxy.Read(cuda_on_host::SharedMemory() + Swizzle(first + i) - 1024, 16, location);
+  }
   for (int i = 0; i < 32; ++i) {
     // SharedAddress counts from 1024.
     std::memcpy(&bytes[i], cuda_on_host::SharedMemory() + Swizzle(first + i) - 1024, 1);
@@ -253,14 +274,18 @@ inline void ReadKMajorOperand(uint64_t descriptor, int row, unsigned char (&byte
 }
 
 // The 16 BF16 values of output `column` of an MN-major operand; every 64 outputs have their own tile.
-inline void ReadMnMajorOperand(uint64_t descriptor, int column, unsigned char (&bytes)[32]) {
+inline void ReadMnMajorOperand(uint64_t descriptor, int column, unsigned char (&bytes)[32],
+                               const cuda_on_host::SourceLocation& location,
+                               const cuda_on_host::AsyncProxyEngine& proxy) {
   CHECK_EQ(descriptor >> 62, 1u) << "no SWIZZLE_128B";
   const uintptr_t start = (descriptor & 0x3fffu) << 4;
   const uintptr_t next_64 = (descriptor >> 16 & 0x3fffu) << 4;
   const uintptr_t eight_rows = (descriptor >> 32 & 0x3fffu) << 4;
   for (int row = 0; row < 16; ++row) {
     const uintptr_t at = start + column / 64 * next_64 + row / 8 * eight_rows + row % 8 * kTileRowBytes;
-    std::memcpy(&bytes[2 * row], cuda_on_host::SharedMemory() + Swizzle(at + column % 64 * 2) - 1024, 2);
+    const std::byte* const value = cuda_on_host::SharedMemory() + Swizzle(at + column % 64 * 2) - 1024;
+    proxy.Read(value, 2, location);
+    std::memcpy(&bytes[2 * row], value, 2);
   }
 }
 
@@ -317,15 +342,16 @@ inline float SumBf16(float c, const unsigned char (&a)[32], const unsigned char 
 }
 
 // Computes this thread's outputs.
-inline void RunWgmma(const PendingWgmma& product, int thread) {
+inline void RunWgmma(const PendingWgmma& product, int thread, const cuda_on_host::AsyncProxyEngine& proxy) {
   const int row = thread / 32 % 4 * 16 + thread % 32 / 4;
   const int column = thread % 4 * 2;
   unsigned char a[2][32], b[32];
-  ReadKMajorOperand(product.a, row, a[0]);
-  ReadKMajorOperand(product.a, row + 8, a[1]);
+  ReadKMajorOperand(product.a, row, a[0], product.location, proxy);
+  ReadKMajorOperand(product.a, row + 8, a[1], product.location, proxy);
   for (int j = 0; j < product.columns / 8; ++j) {
     for (int next = 0; next < 2; ++next) {
-      (product.mn_major_b ? ReadMnMajorOperand : ReadKMajorOperand)(product.b, 8 * j + column + next, b);
+      (product.mn_major_b ? ReadMnMajorOperand : ReadKMajorOperand)(product.b, 8 * j + column + next, b,
+                                                                    product.location, proxy);
       for (int half = 0; half < 2; ++half) {
         float& d = product.d[4 * j + 2 * half + next];
         const float c = product.add ? d : 0.0f;
@@ -342,8 +368,10 @@ inline void StartWgmma(const PendingWgmma& product) {
 inline void FinishWgmmas(size_t pending) {
   const int thread = cuda_on_host::ThreadInBlock();
   auto& groups = pending_wgmmas[thread].groups;
+  if (groups.size() - 1 <= pending) return;
+  const cuda_on_host::AsyncProxyEngine proxy;
   while (groups.size() - 1 > pending) {
-    for (const PendingWgmma& product : groups.front()) RunWgmma(product, thread);
+    for (const PendingWgmma& product : groups.front()) RunWgmma(product, thread, proxy);
     groups.erase(groups.begin());
   }
 }
@@ -353,6 +381,7 @@ inline void FinishWgmmas(size_t pending) {
 inline void WarpgroupArrive(CUDA_ON_HOST_CALLER) { __syncwarp(0xffffffffu, file, line); }
 inline void WarpgroupCommitBatch() {
   on_host::pending_wgmmas[cuda_on_host::ThreadInBlock()].groups.emplace_back();
+  if (++on_host::group_number % 2 == 0) on_host::FinishWgmmas(0);
 }
 template <int pending>
 void WarpgroupWait() {
@@ -368,12 +397,14 @@ void WarpgroupWaitAllButOne(float (&)[count]) {
 }
 
 template <int count>
-void WgmmaBf16(float (&d)[count], uint64_t a, uint64_t b, bool add) {
-  on_host::StartWgmma({.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 2 * count});
+void WgmmaBf16(float (&d)[count], uint64_t a, uint64_t b, bool add, CUDA_ON_HOST_CALLER) {
+  on_host::StartWgmma(
+      {.d = d, .a = a, .b = b, .add = add, .f8 = false, .columns = 2 * count, .location = {file, line}});
 }
 template <int count>
-void WgmmaF8(float (&d)[count], uint64_t a, uint64_t b, bool add) {
-  on_host::StartWgmma({.d = d, .a = a, .b = b, .add = add, .f8 = true, .columns = 2 * count});
+void WgmmaF8(float (&d)[count], uint64_t a, uint64_t b, bool add, CUDA_ON_HOST_CALLER) {
+  on_host::StartWgmma(
+      {.d = d, .a = a, .b = b, .add = add, .f8 = true, .columns = 2 * count, .location = {file, line}});
 }
 
 // ---- registers ----
