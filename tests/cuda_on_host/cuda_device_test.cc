@@ -353,6 +353,19 @@ TEST_F(CudaDeviceTest, WithoutPdlEveryLaunchWaitsForTheOneBefore) {
   }
 }
 
+TEST_F(CudaDeviceTest, AStreamThatAsksForLessSharedMemoryTakesNoneFromAnother) {
+  static const char kernel_address = 0;  // nothing is launched
+  const void* const kernel = &kernel_address;
+  auto& first = static_cast<CudaStream&>(*stream_);
+  const std::unique_ptr<Stream> other = device_->CreateStream();
+  first.PrepareLaunch(kernel, {.grid = 1, .block = 32, .shared_bytes = 90 * 1024}, nullptr, 0);
+  static_cast<CudaStream&>(*other).PrepareLaunch(kernel, {.grid = 1, .block = 32, .shared_bytes = 60 * 1024},
+                                                 nullptr, 0);
+  cudaFuncAttributes attributes = {};
+  ASSERT_EQ(cudaFuncGetAttributes(&attributes, kernel), cudaSuccess);
+  EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 90 * 1024);
+}
+
 using CudaDeviceDeathTest = CudaDeviceTest;
 
 // The emulation runs a graph in any order that its edges allow, and a stream when the host waits for it.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -31,6 +33,22 @@ class RelaxedCapture {
   const bool capturing_;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
+
+// The limit is the kernel's on its device, whichever stream launches it: a smaller one that a second stream
+// asks for must not replace it.
+void RaiseSharedLimit(const void* kernel, size_t bytes) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& limits = *new std::map<std::pair<int, const void*>, size_t>;
+  int device = 0;
+  CheckCuda(cudaGetDevice(&device), "current device");
+  std::lock_guard<std::mutex> lock(mutex);
+  size_t& limit = limits[{device, kernel}];
+  if (limit >= bytes) return;
+  limit = bytes;
+  CheckCuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "raise the shared memory of a kernel");
+}
 
 bool SameShape(const dim3& a, const dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
@@ -143,15 +161,7 @@ uint32_t* CudaStream::ZeroCounters() {
 
 void CudaStream::PrepareLaunch(const void* kernel, const LaunchShape& shape, const void* params,
                                size_t bytes) {
-  if (shape.shared_bytes > kSharedDefaultBytes) {
-    size_t& limit = shared_limits_[kernel];
-    if (limit < shape.shared_bytes) {
-      limit = shape.shared_bytes;
-      CheckCuda(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(limit)),
-          "raise the shared memory of a kernel");
-    }
-  }
+  if (shape.shared_bytes > kSharedDefaultBytes) RaiseSharedLimit(kernel, shape.shared_bytes);
   if (!capturing_) return;
   const auto* first = static_cast<const std::byte*>(params);
   nodes_.push_back({.kernel = kernel,

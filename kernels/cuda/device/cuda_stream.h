@@ -38,7 +38,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -154,8 +153,7 @@ class CudaStream : public Stream {
   std::array<StagingChunk, kStagingChunks> staging_;
   int staging_index_ = 0;
 
-  std::map<const void*, size_t> shared_limits_;  // of kernels raised above the default
-  bool after_kernel_ = false;                    // the last submission was a Launch
+  bool after_kernel_ = false;  // the last submission was a Launch
   bool capturing_ = false;
   std::vector<CudaNode> nodes_;  // of the current capture
 
