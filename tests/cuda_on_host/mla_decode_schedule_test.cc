@@ -16,16 +16,21 @@ namespace {
 TEST(MlaDecodeSchedule, ARowsSplitsFollowFromItsPosition) {
   const struct {
     int32_t last_position, len, count, last_tiles;
-  } kRows[] = {{0, 512, 1, 1},        {63, 512, 1, 1},        {64, 512, 1, 2},      {511, 512, 1, 8},
-               {512, 512, 2, 1},      {4095, 512, 8, 8},      {16383, 512, 32, 8},  {16384, 1024, 17, 1},
-               {32767, 1024, 32, 16}, {32768, 2048, 17, 1},   {65536, 4096, 17, 1}, {131071, 4096, 32, 64},
-               {131072, 8192, 17, 1}, {163839, 8192, 20, 128}};
+  } kRows[] = {{0, 512, 1, 1},         {63, 512, 1, 1},        {64, 512, 1, 2},
+               {511, 512, 1, 8},       {512, 512, 2, 1},       {4095, 512, 8, 8},
+               {16383, 512, 32, 8},    {16384, 1024, 17, 1},   {32767, 1024, 32, 16},
+               {65535, 1024, 64, 16},  {65536, 2048, 33, 1},   {131071, 2048, 64, 32},
+               {131072, 3072, 43, 33}, {163839, 3072, 54, 16}, {1048575, 16384, 64, 256}};
   for (const auto& row : kRows) {
     const RowSplits splits = SplitsOf(0, row.last_position);
     EXPECT_EQ(splits.len, row.len) << row.last_position;
     EXPECT_EQ(splits.count, row.count) << row.last_position;
     EXPECT_EQ(splits.tiles, row.last_tiles) << row.last_position;
     EXPECT_LE(splits.count, MaxSplits(row.last_position + 1)) << row.last_position;
+  }
+  for (const auto& [positions, most] :
+       {std::pair{1, 1}, {513, 2}, {16384, 32}, {32768, 32}, {32769, 33}, {163840, 64}}) {
+    EXPECT_EQ(MaxSplits(positions), most) << positions;
   }
   EXPECT_EQ(SplitsOf(3, 2).count, 0);
   EXPECT_EQ(SplitsOf(3, 3).count, 1);
@@ -118,6 +123,7 @@ TEST(MlaDecodeSchedule, LoadsOfR1) {
       {8, 4096, 64, 128, 8, 64},        {16, 4096, 128, 132, 16, 120},
       {128, 4096, 1024, 132, 128, 280}, {1, 32768, 32, 64, 16, 32},
       {33, 32768, 1056, 132, 256, 561}, {128, 32768, 4096, 132, 1008, 1054},
+      {1, 163840, 54, 108, 48, 54},
   };
   for (const auto& want : kLoads) {
     const std::vector<int32_t> positions(want.rows, want.context - 1);

@@ -21,17 +21,19 @@
 namespace foredraft::cuda {
 
 inline constexpr int32_t kKeyTile = 64;  // keys per tile
-// With 32 splits, two rows of 128 heads (a sequence and its first draft) fill 128 blocks.
 inline constexpr int32_t kMinSplitLen = 512;
-inline constexpr int32_t kMaxKvSplits = 32;
+// Two rows of 128 heads (two tiles of heads) with 32 splits fill 128 blocks, and so does one row with 64.
+// More splits of many rows would cost more: each may leave a partial result of 128 KiB.
+inline constexpr int32_t kMaxShortSplits = 32;
+inline constexpr int32_t kMaxKvSplits = 64;
 // The cost of a split besides its tiles, in tiles: its query, its merge.
 inline constexpr int32_t kSplitOverhead = 1;
 
-// The length of the splits of a row: 512 up to 16,384 positions, then doubled whenever the context doubles.
+// The length of the splits of a row: 512 up to 16,384 positions, then 1,024, and 1,024 more with every 65,536
+// positions.
 constexpr int32_t SplitLen(int32_t last_position) {
-  int32_t len = kMinSplitLen;
-  while (last_position / len >= kMaxKvSplits) len *= 2;
-  return len;
+  if (last_position < kMaxShortSplits * kMinSplitLen) return kMinSplitLen;
+  return 2 * kMinSplitLen * (last_position / (2 * kMinSplitLen * kMaxKvSplits) + 1);
 }
 
 // The splits of a row that attends positions [first_position, last_position]. Split `first + i` is positions
@@ -59,8 +61,10 @@ constexpr RowSplits SplitsOf(int32_t first_position, int32_t last_position) {
 
 // The most splits of a row that attends at most `positions` positions.
 constexpr int32_t MaxSplits(int64_t positions) {
-  return static_cast<int32_t>(
-      std::clamp<int64_t>((positions + kMinSplitLen - 1) / kMinSplitLen, 1, kMaxKvSplits));
+  const auto whole = [&](int64_t len) { return (positions + len - 1) / len; };
+  const int64_t of_short = std::clamp<int64_t>(whole(kMinSplitLen), 1, kMaxShortSplits);
+  const int64_t of_long = std::min<int64_t>(whole(2 * kMinSplitLen), kMaxKvSplits);
+  return static_cast<int32_t>(std::max(of_short, of_long));
 }
 
 // What all blocks of a launch know.
