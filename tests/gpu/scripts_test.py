@@ -1,9 +1,10 @@
-"""Tests pack and run: on programs that fail in the ways a GPU makes programs fail, and on the real ones over
+"""Tests pack, run and sass_lint: on programs that fail in the ways a GPU makes programs fail, and on the real ones over
 tests/cuda_on_host.
 
 usage: scripts_test.py DIR   (DIR/bin has gpu_tests_on_host, ops_bench_on_host and step_bench_on_host)"""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -33,8 +34,17 @@ exit 1
 """
 
 
-def run(*command):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=280)
+# Prints what cuobjdump prints of the kernel Fold, whose machine code is the file's.
+FAKE_CUOBJDUMP = """#!/bin/bash
+if [[ $1 == -res-usage ]]; then echo " Function Fold:"; echo "  REG:96 STACK:0 SHARED:0"; exit; fi
+printf '\\n\\t\\tFunction : Fold\\n'
+address=0
+while read -r line; do printf '        /*%04x*/  %s ;\\n' $((address += 16)) "$line"; done < "$2"
+"""
+
+
+def run(*command, **options):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=280, **options)
 
 
 class Scripts(unittest.TestCase):
@@ -79,6 +89,32 @@ class Scripts(unittest.TestCase):
         table = (self.folder / "out/ladder.txt").read_text()
         self.assertRegex(table, r"gemm o, 32 rows\s+measured\s+-\s+40.00\s+32.00\s+1.25\s+us")
         self.assertIn("mbarrier", table)
+
+    def lint(self, *lines):
+        """sass_lint on a kernel of these instructions, whose row is in the table."""
+        for name in ("cuobjdump", "nvdisasm"):
+            (self.folder / name).write_text(FAKE_CUOBJDUMP)
+            (self.folder / name).chmod(0o755)
+        (self.folder / "fold.o").write_text("".join(line + "\n" for line in lines))
+        command = [sys.executable, HERE / "sass_lint", "--table", self.folder / "table.txt", self.folder / "fold.o"]
+        environment = dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}")
+        if not (self.folder / "table.txt").exists():
+            self.assertEqual(run(*command, "--record", env=environment).returncode, 0)
+        return run(*command, env=environment)
+
+    def test_lint_finds_what_the_source_does_not_mean(self):
+        products = ["HGMMA.64x32x16.F32.BF16 R24, gdesc[UR8], R24", "HGMMA.64x32x16.F32.BF16 R24, gdesc[UR12], R24, gsb0"]
+        clean = [*products, "WARPGROUP.DEPBAR.LE gsb0, 0x0", *["LDG.E.128 R4, desc[UR4][R2.64]"] * 8, "FADD R1, R2, R3"]
+        self.assertEqual(self.lint(*clean).returncode, 0)
+        for lines, fault in (
+            ([*clean, "LDG.E.128 R4, desc[UR4][R2.64]"], "9 loads in a row into the same registers"),
+            ([*clean, "STL [R1], R4", "LDL R4, [R1]"], "2 loads and stores of local memory"),
+            ([products[0], "CALL.REL.NOINC 0x100", *clean[1:]], "1 calls between matrix instructions"),
+            ([*products, *clean[3:]], "0  Fold: not in table.txt"),
+        ):
+            result = self.lint(*lines)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(fault, result.stderr)
 
     def test_run_refuses_a_machine_without_a_gpu_and_unknown_stages(self):
         result = run(HERE / "run", "--pack", self.fake_pack(), "--out", self.folder / "out")
