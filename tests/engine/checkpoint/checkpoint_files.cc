@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "base/check.h"
 #include "engine/checkpoint/model_description.h"
 #include "gtest/gtest.h"
@@ -87,6 +88,23 @@ std::vector<RawTensor> TensorsFor(const ModelConfig& config) {
     std::memcpy(tensors.back().bytes.data(), values.data(), count * sizeof(float));
   }
   return tensors;
+}
+
+void ExpectRefused(std::span<const BrokenTensors> cases, std::vector<RawTensor>& tensors,
+                   const std::function<absl::Status()>& load) {
+  ASSERT_EQ(load(), absl::OkStatus()) << "before it is broken";
+  const std::vector<RawTensor> whole = tensors;
+  for (const BrokenTensors& broken : cases) {
+    SCOPED_TRACE(broken.name);
+    tensors = whole;
+    broken.breaks(tensors);
+    const absl::Status status = load();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "/model.safetensors: tensor ")) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), broken.error)) << status;
+    EXPECT_FALSE(absl::StrContains(status.message(), '\n')) << status;
+  }
+  tensors = whole;
 }
 
 RawTensor& Named(std::vector<RawTensor>& tensors, const std::string& name) {

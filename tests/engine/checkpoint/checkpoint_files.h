@@ -4,9 +4,12 @@
 // invalid files.
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/model/model_config.h"
 
 namespace foredraft {
@@ -35,6 +38,18 @@ ModelConfig TinyConfig();
 // other.
 std::vector<RawTensor> TensorsFor(const ModelConfig& config);
 float TestValue(size_t tensor_index, int64_t element_index);
+
+// A fault in the tensors of a checkpoint, and what its refusal says after the tensor's module.
+struct BrokenTensors {
+  const char* name;
+  std::function<void(std::vector<RawTensor>&)> breaks;
+  const char* error;
+};
+
+// Breaks `tensors`, which are whole, in one way after the other. `load` has to refuse them with
+// INVALID_ARGUMENT and one line that names file, tensor and reason.
+void ExpectRefused(std::span<const BrokenTensors> cases, std::vector<RawTensor>& tensors,
+                   const std::function<absl::Status()>& load);
 
 // The tensor of this name; fails the test if there is none.
 RawTensor& Named(std::vector<RawTensor>& tensors, const std::string& name);
