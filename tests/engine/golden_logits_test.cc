@@ -25,6 +25,14 @@ constexpr int kDecodeFrom = 5;  // tokens of the prompt when the rest goes in th
 
 class GoldenLogits : public ::testing::TestWithParam<const char*> {};
 
+// `nvfp4` has the weights of `fp4`, cast exactly (tests/golden/cast_nvfp4.py), and so has its logits.
+ModelGolden GoldenOf(const std::string& name) {
+  const bool cast = name == "nvfp4";
+  ModelGolden golden = ReadModelGolden(cast ? "fp4" : name);
+  if (cast) golden.checkpoint = "tests/golden/checkpoints/nvfp4";
+  return golden;
+}
+
 LogitDistance DistanceOf(FromScratch& forward, const ModelGolden& golden, bool decode_form) {
   LogitDistance distance;
   for (const GoldenPrompt& prompt : golden.prompts) {
@@ -40,7 +48,7 @@ LogitDistance DistanceOf(FromScratch& forward, const ModelGolden& golden, bool d
 }
 
 TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
-  const ModelGolden golden = ReadModelGolden(GetParam());
+  const ModelGolden golden = GoldenOf(GetParam());
   const LoadedModel& model = LoadModelOnce(golden.checkpoint);
   FromScratch forward(*model.device, model.config, model.weights, 256);
   for (const bool decode_form : {false, true}) {
@@ -69,7 +77,7 @@ TEST_P(GoldenLogits, AreAsNearAsTransformersInBf16) {
 // in BF16 rounds the latents too, beside much else. Where two experts are nearly tied, a rounding chooses
 // between them and so changes a row by any amount; one row in a hundred may be such a one.
 TEST_P(GoldenLogits, WithAnFp8CacheAreWithin16TimesTransformersInBf16) {
-  const ModelGolden golden = ReadModelGolden(GetParam());
+  const ModelGolden golden = GoldenOf(GetParam());
   const LoadedModel& model = LoadModelOnce(golden.checkpoint);
   FromScratch forward(*model.device, model.config, model.weights, 256, DType::kF8E4M3);
   for (const bool decode_form : {false, true}) {
@@ -84,9 +92,9 @@ TEST_P(GoldenLogits, WithAnFp8CacheAreWithin16TimesTransformersInBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogits,
-                         ::testing::Values("abacus", "grouped", "fp8", "int4", "fp4", "glm4_moe_lite",
-                                           "kimi_k2", "deepseek_v32", "glm_moe_dsa", "joyai_llm_flash",
-                                           "deepseek_v32_long", "glm_moe_dsa_long"),
+                         ::testing::Values("abacus", "grouped", "fp8", "int4", "fp4", "nvfp4",
+                                           "glm4_moe_lite", "kimi_k2", "deepseek_v32", "glm_moe_dsa",
+                                           "joyai_llm_flash", "deepseek_v32_long", "glm_moe_dsa_long"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

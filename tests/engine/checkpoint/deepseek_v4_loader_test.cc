@@ -49,6 +49,34 @@ TEST(DeepseekV4Loader, KeepsTheFormatOfProjections) {
   EXPECT_EQ(layer.attn.compressor.wkv.format.code, DType::kBF16);
 }
 
+// As NVIDIA's checkpoints: NVFP4 in the target, what DeepSeek ships in the module.
+TEST(DeepseekV4Loader, ExpertsInNvfp4BesideThoseOfTheModuleInMxfp4) {
+  const std::string dir = GoldenDir("deepseek_v4_nvfp4");
+  EXPECT_EQ(ConfigOf(dir).experts, kNvfp4Format);
+  const auto cast = Load(dir), original = Load(GoldenDir("deepseek_v4_fp4"));
+  ASSERT_EQ(cast->weights.modules.size(), 1u);
+  EXPECT_EQ(cast->weights.layers[0].attn.wq_a.format.code, DType::kF8E4M3);
+  EXPECT_EQ(cast->weights.layers[0].ffn.shared.gate_up.format.code, DType::kF8E4M3);
+  const MoeWeights& module = cast->weights.modules[0].layer.ffn;
+  EXPECT_EQ(module.expert_gate_up.first.format, WithWideScales(kMxfp4Format));
+  EXPECT_EQ(module.expert_down.first.format, WithWideScales(kMxfp4Format));
+  for (size_t layer = 0; layer < cast->weights.layers.size(); ++layer) {
+    const MoeWeights &a = cast->weights.layers[layer].ffn, &b = original->weights.layers[layer].ffn;
+    ASSERT_EQ(a.expert_gate_up.first.format, kNvfp4Format);
+    ASSERT_EQ(a.expert_down.first.format, kNvfp4Format);
+    for (int expert = 0; expert < a.expert_down.count; ++expert) {
+      for (int row = 0; row < 64; ++row) {
+        for (int column = 0; column < 32; ++column) {
+          ASSERT_EQ(FakeDevice::At(a.expert_gate_up.items[expert], row, column),
+                    FakeDevice::At(b.expert_gate_up.items[expert], row, column));
+          ASSERT_EQ(FakeDevice::At(a.expert_down.items[expert], row, column),
+                    FakeDevice::At(b.expert_down.items[expert], row, column));
+        }
+      }
+    }
+  }
+}
+
 TEST(DeepseekV4Loader, ARankHasItsPartOfTheExpertsAndTheRest) {
   for (const int ranks : {2, 4, 8}) {
     for (int rank = 0; rank < ranks; ++rank) {

@@ -199,8 +199,17 @@ void ExpectNear(const Levels& levels, const ModelGolden& golden, const char* for
   EXPECT_GE(distance.argmax_agreement(), rate - 3 * std::sqrt(rate * (1 - rate) / distance.rows));
 }
 
+// `deepseek_v4_nvfp4` has the weights of `deepseek_v4_fp4`, the target's experts cast exactly
+// (tests/golden/cast_nvfp4.py), and so has its logits.
+ModelGolden GoldenOf(const std::string& name) {
+  const bool cast = name == "deepseek_v4_nvfp4";
+  ModelGolden golden = ReadModelGolden(cast ? "deepseek_v4_fp4" : name);
+  if (cast) golden.checkpoint = "tests/golden/checkpoints/deepseek_v4_nvfp4";
+  return golden;
+}
+
 TEST_P(DeepseekV4Golden, IsAsNearAsTransformersInBf16) {
-  const ModelGolden golden = ReadModelGolden(GetParam());
+  const ModelGolden golden = GoldenOf(GetParam());
   const std::vector<int32_t>& ids = golden.prompts[0].ids;
   V4Runner runner(golden.checkpoint, static_cast<int>(ids.size()));
   const Levels whole = Prefill(runner, ids, {600});
@@ -214,8 +223,8 @@ TEST_P(DeepseekV4Golden, IsAsNearAsTransformersInBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, DeepseekV4Golden,
-                         ::testing::Values("deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32",
-                                           "deepseek_v4_dspark", "deepseek_v4_dspark_fp4"),
+                         ::testing::Values("deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_nvfp4",
+                                           "deepseek_v4_f32", "deepseek_v4_dspark", "deepseek_v4_dspark_fp4"),
                          [](const auto& info) { return std::string(info.param); });
 
 // docs/deepseek-v4.md section 6: at position 1 the embedding counts as zero.
