@@ -67,24 +67,47 @@ struct QuantizedRows {
   float* scales = nullptr;   // [ceil(cols / 128), scale_pitch]
   int32_t rows = 0;
   int32_t cols = 0;
-  int64_t pitch = 0;        // bytes, a multiple of 16
-  int64_t scale_pitch = 0;  // floats, a multiple of 4
+  int64_t pitch = 0;         // bytes, a multiple of 16
+  int64_t scale_pitch = 0;   // floats, a multiple of 4
+  int64_t scale_stride = 1;  // floats from a row's scale to the next row's; another value: RowsInOnePiece
 
   constexpr explicit operator bool() const { return codes != nullptr; }
 
   constexpr QuantizedRows first_rows(int32_t count) const {
-    return {codes, scales, count, cols, pitch, scale_pitch};
+    return {codes, scales, count, cols, pitch, scale_pitch, scale_stride};
   }
   // Rows [first, first + count), first a multiple of 4, because scales are read 16 bytes at a time.
   constexpr QuantizedRows row_range(int32_t first, int32_t count) const {
-    return {codes + first * pitch, scales + first, count, cols, pitch, scale_pitch};
+    return {codes + first * pitch, scales + first * scale_stride, count, cols, pitch, scale_pitch,
+            scale_stride};
   }
   constexpr QuantizedRows first_columns(int32_t count) const {
-    return {codes, scales, rows, count, pitch, scale_pitch};
+    return {codes, scales, rows, count, pitch, scale_pitch, scale_stride};
   }
 };
 
 inline constexpr int32_t kQuantGroup = 128;  // columns that share a scale
+
+// A quantised row in one piece, as it crosses ranks: its codes, then its scales, each filled up to a multiple
+// of 16 bytes. 0.516 of the bytes of BF16 where the columns are a multiple of 512.
+constexpr int64_t QuantizedRowBytes(int32_t cols) {
+  const int64_t scale_bytes = int64_t{(cols + kQuantGroup - 1) / kQuantGroup} * int64_t{sizeof(float)};
+  return (int64_t{cols} + 15) / 16 * 16 + (scale_bytes + 15) / 16 * 16;
+}
+
+// Such rows one after another. grouped_gemm reads them by way of x_rows, copy_quantized reads and writes
+// them; no other op does. `memory`: rows * QuantizedRowBytes(cols), 16-byte aligned.
+inline QuantizedRows RowsInOnePiece(void* memory, int32_t rows, int32_t cols) {
+  auto* const codes = static_cast<uint8_t*>(memory);
+  const int64_t bytes = QuantizedRowBytes(cols);
+  return {.codes = codes,
+          .scales = reinterpret_cast<float*>(codes + (int64_t{cols} + 15) / 16 * 16),
+          .rows = rows,
+          .cols = cols,
+          .pitch = bytes,
+          .scale_pitch = 1,
+          .scale_stride = bytes / int64_t{sizeof(float)}};
+}
 
 // The paged cache of one layer and its block tables. Position s of a slot is row s % tokens_per_block of
 // block block_tables[slot * table_stride + s / tokens_per_block]. Block 0 is scratch: rows of idle slots and

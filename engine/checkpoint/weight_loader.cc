@@ -71,7 +71,7 @@ class CheckpointSource : public WeightSource {
       return parts;
     };
     ASSIGN_OR_RETURN(*member.out, device_.PackWeights(weight.expert_count, read));
-    return absl::OkStatus();
+    return first ? CheckOtherRanks(weight, *first) : absl::OkStatus();
   }
 
   absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
@@ -109,6 +109,32 @@ class CheckpointSource : public WeightSource {
     ASSIGN_OR_RETURN(member.out->w_uv, device_.PackWeights(member.head_count, w_uv));
     Advance(weight.tensors);
     return absl::OkStatus();
+  }
+
+  // The experts that other ranks load. All are FP8 or none is, because the ranks exchange the experts' input
+  // rows in the form that these read (ExpertExchange).
+  absl::Status CheckOtherRanks(const WeightSpec& weight, const WeightFormat& own) const {
+    for (int expert = 0; expert < config_.n_routed_experts; ++expert) {
+      bool all_f8 = true;
+      for (const TensorSpec* const spec : weight.parts(0)) {
+        all_f8 &= FindStored(checkpoint_, config_, OfExpert(*spec, expert)) == &kFp8Stored;
+      }
+      if (all_f8 == IsF8(own)) continue;
+      const WeightFormat other = all_f8 ? kFp8Format : kBf16Format;
+      return RefuseExpert(OfExpert(*weight.parts(0)[0], expert), other, own);
+    }
+    return absl::OkStatus();
+  }
+
+  // The same tensor of another expert.
+  static TensorSpec OfExpert(TensorSpec spec, int expert) {
+    const std::string from = absl::StrFormat(".experts.%d.", spec.expert);
+    const std::string to = absl::StrFormat(".experts.%d.", expert);
+    for (std::string* const name : {&spec.name, &spec.scale}) {
+      if (const size_t at = name->find(from); at != std::string::npos) name->replace(at, from.size(), to);
+    }
+    spec.expert = expert;
+    return spec;
   }
 
   // The experts of a layer are one array.

@@ -8,7 +8,9 @@ namespace {
 void AllocateExchange(ActivationAllocator& allocate, const ModelConfig& config, int gathered_rows, int ranks,
                       ExpertActivations& a) {
   const int choices = gathered_rows * config.num_experts_per_tok;
-  allocate(a.gathered_x, gathered_rows, config.hidden_size);
+  const int64_t row_bytes =
+      std::max<int64_t>(config.hidden_size * int64_t{sizeof(bf16)}, QuantizedRowBytes(config.hidden_size));
+  allocate(a.gathered_x, gathered_rows * row_bytes);
   allocate(a.gathered_ids, choices);
   allocate(a.gathered_weights, choices);
   if (ranks == kExpertSliceCount) {

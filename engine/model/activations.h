@@ -44,7 +44,7 @@ struct ExpertActivations {
   Matrix<float> out;                  // [N * M * X, D]
 
   // The exchange with other ranks; absent where N = 1. Partial sums are BF16 where N = 8, else FP32.
-  Matrix<bf16> gathered_x;            // [N * M, D] rows of all ranks
+  std::byte* gathered_x = nullptr;    // [N * M] rows of all ranks, in BF16 or quantised
   int32_t* gathered_ids = nullptr;    // [N * M, X]
   float* gathered_weights = nullptr;  // [N * M, X]
   Matrix<float> partials_out;         // [N * M, D] this rank's experts' part of every row

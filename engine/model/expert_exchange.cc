@@ -8,18 +8,33 @@ RoutedRows ExpertExchange::Gather(const RoutedRows& own) const {
   if (f_.comm.size() == 1) return own;
   const ExpertActivations& a = f_.activations.experts;
   CHECK_EQ(own.x.rows(), round_rows_[f_.comm.rank()]);
-  CHECK(own.x.as_bf16);                                         // the router reads it
-  CHECK_EQ(own.x.as_bf16.stride, int64_t{own.x.as_bf16.cols});  // rows travel as one piece
   const int64_t choice_bytes = int64_t{f_.config.num_experts_per_tok} * 4;
-  const RoutedRows all = {.x = {.as_bf16 = a.gathered_x.first_rows(round_rows_.total())},
-                          .ids = a.gathered_ids,
-                          .weights = a.gathered_weights};
+  RoutedRows all = {.ids = a.gathered_ids, .weights = a.gathered_weights};
   AllGatherParams params = {.rows = round_rows_};
-  params.parts[0] = {a.gathered_x.data, own.x.as_bf16.data, own.x.as_bf16.cols * int64_t{sizeof(bf16)}};
+  params.parts[0] = own.x.as_f8 ? QuantizedPart(own.x.as_f8, all.x) : Bf16Part(own.x.as_bf16, all.x);
   params.parts[1] = {a.gathered_ids, own.ids, choice_bytes};
   params.parts[2] = {a.gathered_weights, own.weights, choice_bytes};
   f_.comm.AllGather(f_.stream, params);
   return all;
+}
+
+GatherPart ExpertExchange::Bf16Part(Matrix<bf16> own, InputRows& all) const {
+  CHECK(own);
+  CHECK_EQ(own.stride, int64_t{own.cols});  // rows travel as one piece
+  all.as_bf16 =
+      Dense(reinterpret_cast<bf16*>(f_.activations.experts.gathered_x), round_rows_.total(), own.cols);
+  return {all.as_bf16.data, own.data, own.cols * int64_t{sizeof(bf16)}};
+}
+
+// The product would make the same codes and scales of every rank's BF16 rows.
+GatherPart ExpertExchange::QuantizedPart(const QuantizedRows& own, InputRows& all) const {
+  std::byte* const out = f_.activations.experts.gathered_x;
+  const int64_t row_bytes = QuantizedRowBytes(own.cols);
+  std::byte* const in = out + round_rows_.offset(f_.comm.rank()) * row_bytes;
+  f_.ops.copy_quantized(f_.stream, {.out = RowsInOnePiece(in, own.rows, own.cols), .x = own});
+  all.as_bf16 = Dense<bf16>(nullptr, round_rows_.total(), own.cols);
+  all.as_f8 = RowsInOnePiece(out, round_rows_.total(), own.cols);
+  return {out, in, row_bytes};
 }
 
 void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, Matrix<const float> shared,

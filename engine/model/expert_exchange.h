@@ -11,7 +11,7 @@ namespace foredraft {
 
 // Rows, of one rank or of all, and the experts they chose.
 struct RoutedRows {
-  InputRows x;                     // [rows, D]; of all ranks BF16 alone
+  InputRows x;                     // [rows, D] in the form that the experts read
   const int32_t* ids = nullptr;    // [rows, X], -1 = idle
   const float* weights = nullptr;  // [rows, X]
 };
@@ -21,7 +21,8 @@ class ExpertExchange {
   // `round_rows`: of every rank in this round of at most MoeRowsAtOnce rows of a rank. f outlives this.
   ExpertExchange(const Forward& f, const RankRows& round_rows) : f_(f), round_rows_(round_rows) {}
 
-  // The rows of all ranks, one rank after another. `own` may be empty.
+  // The rows of all ranks, one rank after another. `own` may be empty. Rows that are quantised cross the
+  // ranks so: about half the bytes of BF16.
   RoutedRows Gather(const RoutedRows& own) const;
 
   // hidden[r] += shared[r] + what the experts of all ranks gave row r of `own`. The activations out and
@@ -30,6 +31,9 @@ class ExpertExchange {
                Matrix<float> hidden) const;
 
  private:
+  // Gather's rows in either form: this rank's part of the exchange, and in `all` what arrives.
+  GatherPart Bf16Part(Matrix<bf16> own, InputRows& all) const;
+  GatherPart QuantizedPart(const QuantizedRows& own, InputRows& all) const;
   // Combine's second half: this rank's part of every row goes to the row's owner, who adds the parts.
   void ExchangePartials(const RoutedRows& own, const RoutedRows& gathered, Matrix<const float> shared,
                         Matrix<float> hidden) const;

@@ -33,7 +33,7 @@ void ForEachRound(const Communicator& comm, const Batch& batch, const Run& run) 
   }
 }
 
-// Chooses the experts of a round's rows x.
+// Chooses the experts of a round's rows x, and leaves the form of x that these read.
 RoutedRows Route(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const Round& round,
                  const InputRows& x) {
   const ExpertActivations& a = f.activations.experts;
@@ -45,7 +45,8 @@ RoutedRows Route(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe,
                           .positions = f.batch.index.positions + round.own_first,
                           .rows = round.own_count},
                 .ids = f.batch.ids + round.own_first});
-  return {.x = x, .ids = a.expert_ids, .weights = a.expert_weights};
+  const InputRows read = x.ReadBy({w.expert_gate_up.first});
+  return {.x = read, .ids = a.expert_ids, .weights = a.expert_weights};
 }
 
 // Runs this rank's experts over the rows that chose them, into a.out. a.grouped_index has, for every

@@ -64,6 +64,12 @@ struct ToBf16RowsParams {
   Matrix<const float> x;  // [R, D]
 };
 
+// out = x: codes and scales as they are. Either may have its rows in one piece.
+struct CopyQuantizedParams {
+  QuantizedRows out;  // [R, D]
+  QuantizedRows x;    // [R, D]
+};
+
 // ---- hyper-connections: N streams (hc_mult) of width D (docs/deepseek-v4.md section 2.1) ----
 
 // The input of a block and the weights with which hyper_post adds its output: out = sum of pre_i * stream i,

@@ -106,6 +106,10 @@ OpCost CostOf(const ToBf16RowsParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.x)};
 }
 
+OpCost CostOf(const CopyQuantizedParams& p, const CostContext&) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.x)};
+}
+
 OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.q)};
 }

@@ -261,6 +261,10 @@ KernelLaunches LaunchesOf(const ToBf16RowsParams& p, const CostContext& shape, c
       StreamingLaunch("ToBf16", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 1, gpu)};
 }
 
+KernelLaunches LaunchesOf(const CopyQuantizedParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("CopyQuantized", p.out.rows, 256, CostOf(p, shape).bytes, 2, gpu)};
+}
+
 KernelLaunches LaunchesOf(const RopeQueryParams& p, const CostContext& shape, const GpuModel& gpu) {
   return {StreamingLaunch("RopeQuery", Blocks(p.index.rows, double(p.head_count) * p.head_dim, 1024), 256,
                           CostOf(p, shape).bytes, 2, gpu)};

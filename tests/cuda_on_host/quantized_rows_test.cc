@@ -170,6 +170,35 @@ TEST(QuantizedRows, GroupedGemmTakesThemInAnyOrder) {
   }
 }
 
+// As rows of other ranks arrive.
+TEST(QuantizedRows, GroupedGemmTakesThemInOnePiece) {
+  constexpr int kExperts = 2, kN = 136, kTokens = 5;
+  for (const int k : {256, 200}) {
+    SCOPED_TRACE(k);
+    Noise noise(68);
+    OpRig rig({}, RunMode::kReplayed);
+    const TestWeight expert = MakeTestWeight(noise, {kN}, k, DType::kF8E4M3, 128, 128);
+    const Matrix<const bf16> x = Dense<const bf16>(rig.Put(noise.Bf16s(kTokens * k)), kTokens, k);
+    const QuantizedRows x_f8 = PoisonedRows(rig, kTokens, k);
+    cuda::QuantizeRows(rig.stream(), x_f8, x, nullptr, nullptr, kTokens);
+    const QuantizedRows piece =
+        RowsInOnePiece(rig.Poisoned<std::byte>(kTokens * QuantizedRowBytes(k)), kTokens, k);
+    rig.Run([&] { rig.ops().copy_quantized(rig.stream(), {.out = piece, .x = x_f8}); });
+    GroupedGemmParams p = {
+        .x = {nullptr, kTokens, k, k},
+        .x_rows = rig.Put(std::vector<int32_t>{4, 0, 2, 1, 3}),
+        .expert_offsets = rig.Put(std::vector<int32_t>{0, 2, 5}),
+        .experts = PackAll(rig, kExperts, [&](int) -> const TestWeight& { return expert; })};
+    const auto run = [&](const QuantizedRows& rows) {
+      p.out = Dense(rig.Poisoned<float>(kTokens * kN), kTokens, kN);
+      p.x_f8 = rows;
+      rig.Run([&] { rig.ops().grouped_gemm(rig.stream(), p); });
+      return BytesOf(rig.Get(p.out.data, kTokens * kN).data(), kTokens * kN);
+    };
+    EXPECT_EQ(run(piece), run(x_f8));
+  }
+}
+
 // Many more rows than the count on the device, and than blocks in the grid.
 TEST(QuantizedRows, CopiesStopAtTheRowsThatCount) {
   constexpr int kCapacity = 700, kCount = 450, kTokens = 40, kWidth = 136;

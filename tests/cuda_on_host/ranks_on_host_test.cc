@@ -36,16 +36,20 @@ constexpr char kSmallModel[] = R"({
   "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "max_position_embeddings": 512,
   "bos_token_id": 0, "eos_token_id": 1})";
 
+std::string WriteSmall(const WeightFormat& format) {
+  const std::string dir = absl::StrCat(::testing::TempDir(), "/ranks_on_host_", NameOf(format), ::getpid());
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir + "/config.json") << kSmallModel;
+  const auto report = WriteRandomCheckpoint({.config_json = dir + "/config.json",
+                                             .out_dir = dir + "/checkpoint",
+                                             .seed = 3,
+                                             .projections = format});
+  CHECK(report.ok()) << report.status().ToString();
+  return dir + "/checkpoint";
+}
+
 const LoadedModel& SmallModel() {
-  static const std::string checkpoint = [] {
-    const std::string dir = absl::StrCat(::testing::TempDir(), "/ranks_on_host_", ::getpid());
-    std::filesystem::create_directories(dir);
-    std::ofstream(dir + "/config.json") << kSmallModel;
-    const auto report = WriteRandomCheckpoint(
-        {.config_json = dir + "/config.json", .out_dir = dir + "/checkpoint", .seed = 3});
-    CHECK(report.ok()) << report.status().ToString();
-    return dir + "/checkpoint";
-  }();
+  static const std::string checkpoint = WriteSmall(kBf16Format);
   return LoadModelOnce(checkpoint);
 }
 
@@ -76,6 +80,19 @@ std::vector<Request> SmallRequests() {
   return requests;
 }
 
+// Tokens and logprobs, to the bit.
+void ExpectSame(const RunRecord& run, const RunRecord& alone) {
+  for (size_t id = 0; id < run.requests.size(); ++id) {
+    SCOPED_TRACE(id);
+    EXPECT_EQ(run.requests[id].token_ids, alone.requests[id].token_ids);
+    EXPECT_EQ(run.requests[id].finish, alone.requests[id].finish);
+    ASSERT_EQ(run.requests[id].logprobs.size(), alone.requests[id].logprobs.size());
+    for (size_t i = 0; i < run.requests[id].logprobs.size(); ++i) {
+      EXPECT_EQ(run.requests[id].logprobs[i].logprob, alone.requests[id].logprobs[i].logprob) << i;
+    }
+  }
+}
+
 TEST(RanksOnHost, TwoRanksGiveTheTokensOfOne) {
   for (const bool graphs : {true, false}) {
     SCOPED_TRACE(graphs ? "captured steps, FP8 cache" : "eager");
@@ -85,14 +102,20 @@ TEST(RanksOnHost, TwoRanksGiveTheTokensOfOne) {
     const RunRecord run = RunRequests(SmallModel(), two, SmallRequests());
     EXPECT_EQ(run.replays > 0, graphs);
     EXPECT_GT(run.requests_of_rank[1], 0);
-    for (size_t id = 0; id < run.requests.size(); ++id) {
-      SCOPED_TRACE(id);
-      EXPECT_EQ(run.requests[id].token_ids, alone.requests[id].token_ids);
-      EXPECT_EQ(run.requests[id].finish, alone.requests[id].finish);
-      ASSERT_EQ(run.requests[id].logprobs.size(), alone.requests[id].logprobs.size());
-      for (size_t i = 0; i < run.requests[id].logprobs.size(); ++i) {
-        EXPECT_EQ(run.requests[id].logprobs[i].logprob, alone.requests[id].logprobs[i].logprob) << i;
-      }
+    ExpectSame(run, alone);
+  }
+}
+
+// Experts in FP8 read quantised rows, which cross the ranks as codes and scales; those in NVFP4 read BF16
+// rows.
+TEST(RanksOnHost, QuantizedExpertsGiveTheTokensOfOneRank) {
+  for (const WeightFormat& format : {kFp8Format, kNvfp4Format}) {
+    const LoadedModel& model = LoadModelOnce(WriteSmall(format));
+    EXPECT_TRUE(model.device->quantizes_rows());
+    const RunRecord alone = RunRequests(model, SmallSetting(1, 0, /*graphs=*/false), SmallRequests());
+    for (const int ranks : IsF8(format) ? std::vector{2, 4} : std::vector{2}) {
+      SCOPED_TRACE(absl::StrCat(NameOf(format), ", ranks ", ranks));
+      ExpectSame(RunRequests(model, SmallSetting(ranks, 2, /*graphs=*/ranks == 2), SmallRequests()), alone);
     }
   }
 }

@@ -1,4 +1,4 @@
-// embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows.
+// embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows, copy_quantized.
 
 #include <cmath>
 
@@ -184,6 +184,71 @@ TEST(CopyRows, FollowsItsIndexesAndSkipsNegativeOnes) {
                                      .rows = 3};
       rig.Run([&] { rig.ops().copy_rows(rig.stream(), params); });
       EXPECT_EQ(rig.Get(out, 8), c.expected);
+    }
+  }
+}
+
+// Codes and scales of `rows` rows, in either layout; poisoned.
+QuantizedRows Unwritten(OpRig& rig, int rows, int cols, bool in_one_piece) {
+  if (in_one_piece) {
+    return RowsInOnePiece(rig.Poisoned<std::byte>(rows * QuantizedRowBytes(cols)), rows, cols);
+  }
+  const int pitch = (cols + 15) / 16 * 16, scale_pitch = (rows + 3) / 4 * 4;
+  const int groups = (cols + kQuantGroup - 1) / kQuantGroup;
+  return {.codes = rig.Poisoned<uint8_t>(rows * pitch),
+          .scales = rig.Poisoned<float>(groups * scale_pitch),
+          .rows = rows,
+          .cols = cols,
+          .pitch = pitch,
+          .scale_pitch = scale_pitch};
+}
+
+// Codes and scales, row by row.
+Bytes RowBytes(OpRig& rig, const QuantizedRows& x) {
+  const int groups = (x.cols + kQuantGroup - 1) / kQuantGroup;
+  const bool in_one_piece = x.scale_stride != 1;
+  const std::vector<uint8_t> codes = rig.Get(x.codes, x.rows * x.pitch);
+  const size_t last = (x.rows - 1) * x.scale_stride + (groups - 1) * x.scale_pitch;
+  const std::vector<float> scales = rig.Get(x.scales, last + 1);
+  EXPECT_EQ(in_one_piece, x.pitch == QuantizedRowBytes(x.cols));
+  Bytes bytes;
+  for (int r = 0; r < x.rows; ++r) {
+    bytes.insert(bytes.end(), &codes[r * x.pitch], &codes[r * x.pitch] + x.cols);
+    for (int g = 0; g < groups; ++g) {
+      const Bytes scale = BytesOf(&scales[r * x.scale_stride + g * x.scale_pitch], 1);
+      bytes.insert(bytes.end(), scale.begin(), scale.end());
+    }
+  }
+  return bytes;
+}
+
+// Columns that end inside a vector and inside a group; scales that fill a vector and that do not.
+TEST(CopyQuantized, MovesRowsIntoOnePieceAndBack) {
+  static_assert(QuantizedRowBytes(7168) == 7392, "0.516 of 14,336");
+  constexpr int kRows = 5;
+  for (const int cols : {30, 128, 200, 512}) {
+    for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+      SCOPED_TRACE(cols);
+      Noise noise(9);
+      OpRig rig({}, mode);
+      QuantizedRows x = Unwritten(rig, kRows, cols, false);
+      std::vector<uint8_t> codes(kRows * x.pitch);
+      for (uint8_t& code : codes) code = static_cast<uint8_t>(noise.Int(0, 255));
+      x.codes = rig.Put(codes);
+      x.scales = rig.Put(noise.Floats((cols + kQuantGroup - 1) / kQuantGroup * x.scale_pitch));
+      const Bytes expected = RowBytes(rig, x);
+      const auto copy = [&](const QuantizedRows& from, bool in_one_piece) {
+        const QuantizedRows out = Unwritten(rig, from.rows, cols, in_one_piece);
+        rig.Run([&] { rig.ops().copy_quantized(rig.stream(), {.out = out, .x = from}); });
+        return out;
+      };
+      const QuantizedRows packed = copy(x, true);
+      EXPECT_EQ(RowBytes(rig, packed), expected);
+      EXPECT_EQ(RowBytes(rig, copy(packed, false)), expected);
+      EXPECT_EQ(RowBytes(rig, copy(packed, true)), expected);
+      const Bytes last(expected.end() - expected.size() / kRows, expected.end());
+      EXPECT_EQ(RowBytes(rig, copy(x.row_range(4, 1), true)), last) << "a row alone";
+      EXPECT_EQ(RowBytes(rig, copy(packed.row_range(4, 1), false)), last) << "a row alone";
     }
   }
 }

@@ -1,4 +1,4 @@
-// embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows: one pass over each row.
+// embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows, copy_quantized: one pass over each row.
 
 #include <algorithm>
 #include <cstring>
@@ -91,6 +91,20 @@ void CopyRows(const CpuContext& context, const CopyRowsParams& p) {
 void ToBf16Rows(const CpuContext& context, const ToBf16RowsParams& p) {
   context.pool.ParallelFor(p.out.rows, p.out.cols, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) RoundToBf16(p.x.row(r), p.out.cols, p.out.row(r));
+  });
+}
+
+void CopyQuantized(const CpuContext& context, const CopyQuantizedParams& p) {
+  const QuantizedRows &out = p.out, &x = p.x;
+  const int64_t groups = (out.cols + kQuantGroup - 1) / kQuantGroup;
+  context.pool.ParallelFor(out.rows, out.cols / 4, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      std::memcpy(out.codes + r * out.pitch, x.codes + r * x.pitch, out.cols);
+      for (int64_t g = 0; g < groups; ++g) {
+        out.scales[g * out.scale_pitch + r * out.scale_stride] =
+            x.scales[g * x.scale_pitch + r * x.scale_stride];
+      }
+    }
   });
 }
 

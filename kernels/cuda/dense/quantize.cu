@@ -1,6 +1,7 @@
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/dense/quantize.h"
 #include "kernels/cuda/dense/quantize_vec4.h"
+#include "kernels/cuda/device/kernels.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(32 * kGroupsPerBlock)
   }
 }
 
-struct CopyQuantizedParams {
+struct CopyKernelParams {
   QuantizedRows out;
   QuantizedRows x;
   const int32_t* x_rows;     // or null
@@ -52,7 +53,7 @@ struct CopyQuantizedParams {
 
 // Block r copies rows r, r + gridDim.x ...
 __global__ void __launch_bounds__(kCopyThreads)
-    CopyQuantizedKernel(const __grid_constant__ CopyQuantizedParams p) {
+    CopyQuantizedKernel(const __grid_constant__ CopyKernelParams p) {
   GridDependencySync();
   const int32_t rows = p.row_count != nullptr ? *p.row_count : p.rows;
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
@@ -66,7 +67,8 @@ __global__ void __launch_bounds__(kCopyThreads)
     for (int32_t i = thread; i < vectors; i += kCopyThreads) to[i] = from[i];
 #pragma unroll 1
     for (int32_t group = thread; group < groups; group += kCopyThreads) {
-      p.out.scales[group * p.out.scale_pitch + row] = p.x.scales[group * p.x.scale_pitch + x_row];
+      p.out.scales[group * p.out.scale_pitch + row * p.out.scale_stride] =
+          p.x.scales[group * p.x.scale_pitch + x_row * p.x.scale_stride];
     }
   }
 }
@@ -100,7 +102,11 @@ void CopyQuantizedRows(Stream& stream, const QuantizedRows& out, const Quantized
                        const int32_t* x_rows, const int32_t* row_count, int32_t rows) {
   Launch(stream, &CopyQuantizedKernel,
          {.grid = dim3(BlocksForRows(stream, rows, 1, row_count)), .block = dim3(kCopyThreads)},
-         CopyQuantizedParams{.out = out, .x = x, .x_rows = x_rows, .row_count = row_count, .rows = rows});
+         CopyKernelParams{.out = out, .x = x, .x_rows = x_rows, .row_count = row_count, .rows = rows});
+}
+
+void CopyQuantized(Stream& stream, const CopyQuantizedParams& p) {
+  if (p.out.rows > 0) CopyQuantizedRows(stream, p.out, p.x, nullptr, nullptr, p.out.rows);
 }
 
 }  // namespace foredraft::cuda

@@ -76,6 +76,7 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
   if (p.experts.count == 0 || rows == 0) return;
   const PackedWeight& first = p.experts.first;
   CHECK_EQ(p.x.cols, first.k);
+  CHECK(p.x_rows != nullptr || p.x_f8.scale_stride == 1);
   GemmProblem problem = {.out = p.out,
                          .x = p.x,
                          .x_rows = p.x_rows,

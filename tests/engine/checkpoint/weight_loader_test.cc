@@ -20,10 +20,11 @@ float Rounded(float x) { return ToFloat(ToBf16(x)); }
 // Loads the tensors into a fake device; keeps both alive for the test.
 class WeightLoaderTest : public ::testing::Test {
  protected:
-  absl::StatusOr<V3Weights> Load(int mtp_module_count, const LoadProgress& progress = nullptr) {
+  absl::StatusOr<V3Weights> Load(int mtp_module_count, const LoadProgress& progress = nullptr,
+                                 const ExpertShard& shard = {}) {
     const std::string dir = MakeTestDir("model");
     WriteSafetensors(dir + "/model.safetensors", tensors_);
-    return As<V3Weights>(LoadWeights(dir, config_, mtp_module_count, device_, stream_, progress));
+    return As<V3Weights>(LoadWeights(dir, config_, mtp_module_count, device_, stream_, progress, shard));
   }
 
   V3Weights LoadOrDie(int mtp_module_count) {
@@ -199,6 +200,21 @@ TEST_F(WeightLoaderTest, AnExpertUnlikeTheOthersIsRefusedByName) {
       std::string(status.message()),
       HasSubstr("model.safetensors: tensor model.layers.1.mlp.experts.1.gate_proj.weight: bf16, allowed fp8, "
                 "as the layer's other experts have"));
+}
+
+// Ranks exchange rows in the form that their experts read, so a rank also looks at the others' experts.
+TEST_F(WeightLoaderTest, AnExpertOfAnotherRankThatIsNotFp8IsRefusedByName) {
+  config_.projections = kFp8Format;
+  for (const char* const expert : {"0", "1"}) {
+    for (const char* const name : {"gate_proj", "up_proj"}) {
+      MakeF8(absl::StrCat("model.layers.1.mlp.experts.", expert, ".", name, ".weight"), {0.5f});
+    }
+  }
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(std::string(Load(0, nullptr, {.rank = rank, .size = 2}).status().message()),
+                HasSubstr(rank == 0 ? "experts.2.gate_proj.weight: bf16, allowed fp8, as the layer's other"
+                                    : "experts.0.gate_proj.weight: fp8, allowed bf16, as the layer's other"));
+  }
 }
 
 TEST_F(WeightLoaderTest, WithoutQLoraThereIsOneQProjection) {
