@@ -230,6 +230,9 @@ TEST_P(Bits, AreThoseRecorded) {
       checkpoint == kAbacus ? AbacusRequests() : RandomRequests(checkpoint, model.config);
   for (const DType kv_dtype : KvDTypesOf(model.config)) {
     const std::string part = PartOf(checkpoint, kv_dtype);
+    if (!IsAlwaysRecorded(isa) && !Golden().Has(path, part)) {  // a checkpoint added on a machine without it
+      GTEST_SKIP() << path << ": " << part << ": not recorded";
+    }
     std::set<std::string> names = {"tokens"};
     for (const Setting& setting : SettingsOf(model.config, kv_dtype)) {
       const std::string name = NameOf(setting, model.config);

@@ -37,12 +37,14 @@ constexpr char kManyExperts[] = R"({
   "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20, "max_position_embeddings": 512,
   "bos_token_id": 0, "eos_token_id": 1})";
 
-std::string WriteManyExperts() {
-  const std::string dir = absl::StrCat(::testing::TempDir(), "/many_experts_", ::getpid());
+std::string WriteManyExperts(const WeightFormat& format) {
+  const std::string dir = absl::StrCat(::testing::TempDir(), "/many_experts_", NameOf(format), ::getpid());
   std::filesystem::create_directories(dir);
   std::ofstream(dir + "/config.json") << kManyExperts;
-  const auto report =
-      WriteRandomCheckpoint({.config_json = dir + "/config.json", .out_dir = dir + "/checkpoint", .seed = 3});
+  const auto report = WriteRandomCheckpoint({.config_json = dir + "/config.json",
+                                             .out_dir = dir + "/checkpoint",
+                                             .seed = 3,
+                                             .projections = format});
   CHECK(report.ok()) << report.status().ToString();
   return dir + "/checkpoint";
 }
@@ -68,11 +70,13 @@ std::vector<Request> RandomRequests(int count, bool sampled) {
   return requests;
 }
 
-enum class Model { kAbacus, kManyExperts };
+enum class Model { kAbacus, kManyExperts, kManyExpertsNvfp4 };
 
 const LoadedModel& ModelOf(Model model) {
-  static const std::string many_experts = WriteManyExperts();
-  return LoadModelOnce(model == Model::kAbacus ? kAbacusDir : many_experts);
+  static const std::string many_experts = WriteManyExperts(kBf16Format);
+  static const std::string nvfp4 = WriteManyExperts(kNvfp4Format);
+  if (model == Model::kAbacus) return LoadModelOnce(kAbacusDir);
+  return LoadModelOnce(model == Model::kManyExperts ? many_experts : nvfp4);
 }
 
 constexpr int kRequestCount = 10;  // more than ranks
@@ -129,6 +133,7 @@ std::vector<Case> FastCases() {
        {1, 2, 8}},
       {"64 experts, sampled, K 3, four at a time", Model::kManyExperts, true,
        Changed(Small(3), [](Setting& s) { s.max_open = 4; }), all},
+      {"64 experts in NVFP4, sampled, K 3", Model::kManyExpertsNvfp4, true, Small(3), all},
       {"abacus, sampled, vanilla, K changing",
        Model::kAbacus,
        true,
@@ -153,7 +158,8 @@ std::vector<Case> FastCases() {
 // Choices: model, sampled, vanilla, K, overlap, graphs, budget, pool, arrival, dtype of the KV cache.
 std::vector<Case> AllCases() {
   std::vector<Case> cases = FastCases();
-  for (const std::vector<int>& row : CoveringArray(std::vector<int>(10, 2), /*strength=*/3)) {
+  constexpr Model kModels[] = {Model::kAbacus, Model::kManyExperts, Model::kManyExpertsNvfp4};
+  for (const std::vector<int>& row : CoveringArray({3, 2, 2, 2, 2, 2, 2, 2, 2, 2}, /*strength=*/3)) {
     Setting setting = Small(row[3] == 0 ? 3 : 0);
     setting.vanilla = row[2] == 1;
     setting.overlap = row[4] == 0;
@@ -164,7 +170,7 @@ std::vector<Case> AllCases() {
     if (row[9] == 1) setting.kv_dtype = DType::kF8E4M3;
     const bool sampled = row[1] == 1;
     cases.push_back({absl::StrCat("model ", row[0], sampled ? ", sampled, " : ", ", setting.DebugString()),
-                     row[0] == 0 ? Model::kAbacus : Model::kManyExperts,
+                     kModels[row[0]],
                      sampled,
                      setting,
                      {}});

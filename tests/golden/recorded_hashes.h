@@ -23,6 +23,9 @@ class RecordedHashes {
 
   bool recording() const { return recording_; }
   bool Has(const std::string& group) const { return recording_ || hashes_.contains(group); }
+  bool Has(const std::string& group, const std::string& part) const {
+    return recording_ || (hashes_.contains(group) && hashes_.at(group).contains(part));
+  }
 
   // Fails the test unless this is the recorded hash. While recording: unless every call of one run has the
   // same.
