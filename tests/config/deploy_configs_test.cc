@@ -71,6 +71,38 @@ TEST(DeployConfigs, R1OnEightH200Resolves) {
   EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
 }
 
+TEST(DeployConfigs, R1InNvfp4OnEightAndOnFourH200Resolves) {
+  for (const int ranks : {8, 4}) {
+    SCOPED_TRACE(ranks);
+    const auto shipped = Resolve("deploy/configs/deepseek-r1-fp4-" + std::to_string(ranks) + "xh200.yaml",
+                                 "deploy/configs/r1-fp4-shape-61x256.json");
+    ASSERT_TRUE(shipped.ok()) << shipped.status();
+    const Config& config = shipped->loaded.config;
+    EXPECT_EQ(config.backend, Backend::kCuda);
+    EXPECT_EQ(config.parallel.attention_dp, ranks);
+    EXPECT_EQ(config.parallel.moe_ep, ranks);
+    EXPECT_EQ(config.speculative_config->max_draft_len, 3);
+    EXPECT_EQ(config.kv_cache_config.max_tokens, 0) << "the memory decides";
+    EXPECT_TRUE(shipped->loaded.notes.empty());
+    EXPECT_EQ(shipped->model.projections, kNvfp4Format);
+    EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
+  }
+}
+
+// One rank's share of the experts, of eight and of four.
+TEST(DeployConfigs, TheSharesOfR1InNvfp4HaveItsShape) {
+  const auto whole = ReadModelConfig("deploy/configs/r1-fp4-shape-61x256.json");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->n_routed_experts, 256);
+  for (const int experts : {32, 64}) {
+    const auto share = ReadModelConfig("deploy/configs/r1-fp4-shape-61x" + std::to_string(experts) + ".json");
+    ASSERT_TRUE(share.ok()) << share.status();
+    EXPECT_EQ(share->n_routed_experts, experts);
+    EXPECT_EQ(share->num_hidden_layers, whole->num_hidden_layers);
+    EXPECT_EQ(share->projections, kNvfp4Format);
+  }
+}
+
 // A reader of the documents alone writes this file.
 TEST(DeployConfigs, TheDocumentOfR1HasTheFileThatShips) {
   std::ifstream file("docs/deepseek-r1.md");

@@ -103,6 +103,14 @@ TEST(CommandLine, ExplainSaysWhatFitsAGpu) {
                     HasSubstr("61 layers, 1 MTP module, 32 of 256 experts"), HasSubstr("#   fits\n"),
                     HasSubstr("max_seq_len: 32768  # deploy/configs/deepseek-r1-8xh200.yaml:8\n"),
                     HasSubstr("served_model_name: r1-shape-61x256.json  # default\n")));
+  for (const std::string ranks : {"8", "4"}) {
+    const RunResult fp4 = Foredraft(
+        {"check-config", "--explain", "--config", "deploy/configs/deepseek-r1-fp4-" + ranks + "xh200.yaml",
+         "--set", "model=deploy/configs/r1-fp4-shape-61x256.json", "--gpu-memory", "140GiB"});
+    EXPECT_EQ(fp4.exit_code, 0) << fp4.err;
+    EXPECT_THAT(fp4.out, AllOf(HasSubstr("# memory  of each of " + ranks + " GPUs of 140.00 GiB"),
+                               HasSubstr("#   fits\n")));
+  }
   const RunResult h100 = explain("80 GB");
   EXPECT_EQ(h100.exit_code, 1);
   EXPECT_THAT(h100.out, HasSubstr("DOES NOT FIT: it needs at least"));
