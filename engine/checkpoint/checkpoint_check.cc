@@ -51,16 +51,14 @@ absl::StatusOr<bool> AreEqual(const TensorLocation& a, const TensorLocation& b) 
   return true;
 }
 
-// Scales with which other servers store keys and values in FP8. Rows of the cache here have scales of their
-// own (kernels/kv_row.h).
+}  // namespace
+
 bool IsCacheScale(const std::string& name) {
   constexpr const char* kEndings[] = {".k_scale", ".v_scale", ".q_scale", ".kv_scale"};
   return name.find(".self_attn.") != std::string::npos &&
          std::any_of(std::begin(kEndings), std::end(kEndings),
                      [&](const char* ending) { return name.ends_with(ending); });
 }
-
-}  // namespace
 
 absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
   const int declared = config.num_nextn_predict_layers;

@@ -30,4 +30,8 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
 // INVALID_ARGUMENT names the tensor that differs.
 absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& description);
 
+// Scales with which other servers store keys and values in FP8. Rows of the cache here have scales of their
+// own (kernels/kv_row.h), so these tensors are accepted and not read.
+bool IsCacheScale(const std::string& name);
+
 }  // namespace foredraft

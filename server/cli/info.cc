@@ -68,6 +68,12 @@ absl::Status ShowInfo(const std::string& path) {
       summary.tensor_count == 0
           ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", FormatOf(model))
           : absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
+  if (summary.cache_scale_count > 0) {
+    Row("k and v scales",
+        absl::StrCat(
+            Grouped(summary.cache_scale_count),
+            ", passed over: kv_cache_config.dtype alone decides, and FP8 rows have scales of their own"));
+  }
   if (model.drafter.empty()) {
     Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
   } else {

@@ -314,23 +314,6 @@ TEST(CommandLine, AModelIsADirectoryOrInTheHubsCache) {
   EXPECT_THAT(missing.err, HasSubstr("hf download org/other"));
 }
 
-TEST(CommandLine, InfoDescribesTheCheckpoint) {
-  const RunResult result = Foredraft({"info", "--checkpoint", kModel});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("DeepseekV3ForCausalLM"), HasSubstr("MTP modules          3"),
-                                HasSubstr("KV bytes per token"), HasSubstr("in fp8"),
-                                HasSubstr("serve                takes it")));
-}
-
-TEST(CommandLine, InfoSaysWhatServeWouldRefuse) {
-  const std::filesystem::path dir = TestDir("without_tokenizer");
-  std::filesystem::copy("tests/golden/checkpoints/grouped", dir, std::filesystem::copy_options::recursive);
-  std::filesystem::remove(dir / "tokenizer.json");
-  const RunResult result = Foredraft({"info", "--checkpoint", dir.string()});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("serve                refuses it: "), HasSubstr("tokenizer.json")));
-}
-
 TEST(CommandLine, QuantizeWritesACheckpointThatInfoDescribes) {
   const std::string out = testing::TempDir() + "/command_line_quantize";
   std::filesystem::remove_all(out);
