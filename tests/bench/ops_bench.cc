@@ -2,7 +2,7 @@
 // of the weights, so that a large model's weights are not in a cache. A small model's are, as in a real step.
 //
 // clang-format off
-// usage: ops_bench [--backend cpu] [--model CONFIG_JSON] [--rows 1,4,8] [--dtype bf16,fp8,int4,fp4] [--context N]
+// usage: ops_bench [--backend cpu] [--model CONFIG_JSON] [--rows 1,4,8] [--dtype bf16,fp8,int4,fp4,nvfp4] [--context N]
 //                  [--threads N] [--only WORD] [--buffer-mb N] [--markdown]
 //        ops_bench --backend cuda|paper [--gpu NAME] [--only WORD] [--rows 1,4,...] [--small] [--json FILE] [--markdown]
 //   --only      ops with WORD in their name
@@ -42,7 +42,7 @@ void GemmLines(OpsBench& bench, const std::string& name,
       if (first.format.code == DType::kF8E4M3) p.x_f8 = bench.F8Rows(rows, first.k);
       OpLine line = {.name = name,
                      .shape = ShapeName(first.n, first.k),
-                     .dtype = first.format.code,
+                     .dtype = KindOf(first.format),
                      .rows = rows,
                      .cost = CostOf(p)};
       if (first.format.code == DType::kBF16) line.library = GemmSize{rows, first.n, first.k};
@@ -102,7 +102,7 @@ void MlaDecodeLine(OpsBench& bench, const DecodeShape& shape, int rows, int rows
   const CostContext context = {.context = shape.context, .rows_per_sequence = rows_per_sequence};
   bench.Line({.name = shape.name,
               .shape = absl::StrCat(shape.context, " positions"),
-              .dtype = shape.dtype,
+              .dtype = DTypeName(shape.dtype),
               .rows = rows,
               .cost = CostOf(p, context),
               .context = context},

@@ -45,11 +45,16 @@ struct GemmSize {
   int rows, n, k;
 };
 
+// "BF16"; NVFP4 has the codes of FP4.
+inline std::string KindOf(const WeightFormat& format) {
+  return format == kNvfp4Format ? "NVFP4" : DTypeName(format.code);
+}
+
 // One line of a report: an op at a shape.
 struct OpLine {
   std::string name;
-  std::string shape = {};  // of the operands, in words
-  DType dtype = DType::kBF16;
+  std::string shape = {};                       // of the operands, in words
+  std::string dtype = DTypeName(DType::kBF16);  // of weights or keys
   int rows = 0;
   OpCost cost = {};
   CostContext context = {};
@@ -99,18 +104,18 @@ class OpsBench {
     device_->CopyToDevice(*stream_, memory, values.data(), values.size() * sizeof(T));
     return memory;
   }
-  PackedWeights Random(int count, int n, int k, DType dtype) {
-    auto weights = device_->MakeRandomWeights(count, DenseRandomWeight(n, k, FormatOf(dtype), 0.02f, 7));
+  PackedWeights Random(int count, int n, int k, const WeightFormat& format) {
+    auto weights = device_->MakeRandomWeights(count, DenseRandomWeight(n, k, format, 0.02f, 7));
     CHECK(weights.ok()) << weights.status().ToString();
     return *weights;
   }
   // `cold_bytes` of copies, so that none is still in a cache when it is read again. At least one.
-  std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype, double cold_bytes,
-                                         int max_copies = 64) {
-    const double bytes = double(count) * n * k * (Is4Bit(dtype) ? 0.5 : DTypeBytes(dtype));
+  std::vector<PackedWeights> ColdWeights(int count, int n, int k, const WeightFormat& format,
+                                         double cold_bytes, int max_copies = 64) {
+    const double bytes = double(count) * n * k * (Is4Bit(format) ? 0.5 : DTypeBytes(format.code));
     const int copies = std::clamp(static_cast<int>(cold_bytes / bytes), 1, max_copies);
     std::vector<PackedWeights> weights;
-    for (int i = 0; i < copies; ++i) weights.push_back(Random(count, n, k, dtype));
+    for (int i = 0; i < copies; ++i) weights.push_back(Random(count, n, k, format));
     return weights;
   }
 
@@ -122,7 +127,7 @@ class OpsBench {
   const std::unique_ptr<Stream> stream_;
 };
 
-// `weights` of each dtype: copies that calls take in turns. Rows outside, dtypes inside: times that are
+// `weights` of each format: copies that calls take in turns. Rows outside, dtypes inside: times that are
 // compared are taken one after another.
 void GemmLines(OpsBench& bench, const std::string& name,
                const std::vector<std::vector<PackedWeights>>& weights);

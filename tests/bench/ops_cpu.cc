@@ -29,14 +29,14 @@ class Bench : public OpsBench {
         table_({"op", "n x k", "dtype", "rows", "us", "GB/s", "of read bandwidth", "GFLOPS",
                 "over the bound"}) {}
 
-  std::vector<DType> dtypes() const {
-    std::vector<DType> dtypes;
-    for (const std::string& name : options_.dtypes) dtypes.push_back(FindFormat(name)->format.code);
-    return dtypes;
+  std::vector<WeightFormat> formats() const {
+    std::vector<WeightFormat> formats;
+    for (const std::string& name : options_.dtypes) formats.push_back(FindFormat(name)->format);
+    return formats;
   }
 
-  std::vector<PackedWeights> Weights(int count, int n, int k, DType dtype) {
-    return ColdWeights(count, n, k, dtype, std::min(kColdBytes, options_.buffer_mb * 0.5e6), kMaxCopies);
+  std::vector<PackedWeights> Weights(int count, int n, int k, const WeightFormat& format) {
+    return ColdWeights(count, n, k, format, std::min(kColdBytes, options_.buffer_mb * 0.5e6), kMaxCopies);
   }
   // Written, so that every page has memory of its own.
   uint8_t* KvMemory(size_t bytes) override { return Put(std::vector<uint8_t>(bytes)); }
@@ -48,7 +48,7 @@ class Bench : public OpsBench {
     OpCost stored = line.cost;
     stored.bytes = stored.stored_bytes;
     const double flops = stored.bf16_flops + stored.fp8_flops;
-    table_.Add({line.name, line.shape, DTypeName(line.dtype), absl::StrCat(line.rows),
+    table_.Add({line.name, line.shape, line.dtype, absl::StrCat(line.rows),
                 absl::StrFormat("%.1f", seconds * 1e6), absl::StrFormat("%.1f", stored.bytes / seconds / 1e9),
                 absl::StrFormat("%.0f%%", 100 * stored.bytes / seconds / rates.bytes_per_second),
                 absl::StrFormat("%.0f", flops / seconds / 1e9),
@@ -69,29 +69,30 @@ class Bench : public OpsBench {
 };
 
 void Gemms(Bench& bench, const ModelConfig& c) {
-  const std::vector<DType> bf16_only = {DType::kBF16};
+  const std::vector<WeightFormat> bf16_only = {kBf16Format};
   const int q_rows = c.num_attention_heads * c.qk_head_dim();
   const int q_rank = c.q_lora_rank > 0 ? c.q_lora_rank : q_rows;
   const struct {
     const char* name;
     int n, k;
-    std::vector<DType> dtypes;
+    std::vector<WeightFormat> formats;
   } shapes[] = {
-      {"q_a and kv_a", q_rank + c.kv_lora_rank + c.qk_rope_head_dim, c.hidden_size, bench.dtypes()},
-      {"q_b", q_rows, c.q_lora_rank, bench.dtypes()},
-      {"o", c.hidden_size, c.num_attention_heads * c.v_head_dim, bench.dtypes()},
+      {"q_a and kv_a", q_rank + c.kv_lora_rank + c.qk_rope_head_dim, c.hidden_size, bench.formats()},
+      {"q_b", q_rows, c.q_lora_rank, bench.formats()},
+      {"o", c.hidden_size, c.num_attention_heads * c.v_head_dim, bench.formats()},
       {"router", c.n_routed_experts, c.hidden_size, bf16_only},
-      {"shared gate and up", 2 * c.n_shared_experts * c.moe_intermediate_size, c.hidden_size, bench.dtypes()},
-      {"shared down", c.hidden_size, c.n_shared_experts * c.moe_intermediate_size, bench.dtypes()},
-      {"dense gate and up", 2 * c.intermediate_size, c.hidden_size, bench.dtypes()},
-      {"dense down", c.hidden_size, c.intermediate_size, bench.dtypes()},
+      {"shared gate and up", 2 * c.n_shared_experts * c.moe_intermediate_size, c.hidden_size,
+       bench.formats()},
+      {"shared down", c.hidden_size, c.n_shared_experts * c.moe_intermediate_size, bench.formats()},
+      {"dense gate and up", 2 * c.intermediate_size, c.hidden_size, bench.formats()},
+      {"dense down", c.hidden_size, c.intermediate_size, bench.formats()},
       {"eh_proj", c.hidden_size, 2 * c.hidden_size, bf16_only},
       {"head", c.vocab_size, c.hidden_size, bf16_only}};
   for (const auto& s : shapes) {
     const std::string name = absl::StrCat("gemm ", s.name);
     if (s.n == 0 || s.k == 0 || !bench.Wants(name)) continue;
     std::vector<std::vector<PackedWeights>> weights;
-    for (const DType dtype : s.dtypes) weights.push_back(bench.Weights(1, s.n, s.k, dtype));
+    for (const WeightFormat& format : s.formats) weights.push_back(bench.Weights(1, s.n, s.k, format));
     GemmLines(bench, name, weights);
   }
 }
@@ -109,7 +110,9 @@ std::vector<int32_t> Offsets(int experts, int pairs, int first) {
 void GroupedGemmLines(Bench& bench, const ModelConfig& c, const char* name, int n, int k) {
   const int experts = c.n_routed_experts;
   std::vector<std::vector<PackedWeights>> weights;
-  for (const DType dtype : bench.dtypes()) weights.push_back(bench.Weights(experts, n, k, dtype));
+  for (const WeightFormat& format : bench.formats()) {
+    weights.push_back(bench.Weights(experts, n, k, format));
+  }
   for (const int rows : bench.rows()) {
     const int pairs = rows * c.num_experts_per_tok;
     std::vector<const int32_t*> offsets;
@@ -123,7 +126,7 @@ void GroupedGemmLines(Bench& bench, const ModelConfig& c, const char* name, int 
                              .experts = copies[0]};
       bench.Line({.name = name,
                   .shape = absl::StrCat(n, " x ", k),
-                  .dtype = p.experts.first.format.code,
+                  .dtype = KindOf(p.experts.first.format),
                   .rows = rows,
                   .cost = CostOf(p, {.host_arrays = true})},
                  [&bench, &copies, &offsets, p](int i) mutable {
@@ -153,7 +156,7 @@ void HeadGemms(Bench& bench, const ModelConfig& c) {
   const int heads = c.num_attention_heads;
   for (const HeadGemmShape& s : shapes) {
     if (!bench.Wants(s.name)) continue;
-    HeadGemmLines(bench, s, heads, bench.Weights(heads, s.n, s.k, DType::kBF16));
+    HeadGemmLines(bench, s, heads, bench.Weights(heads, s.n, s.k, kBf16Format));
   }
 }
 
@@ -185,8 +188,8 @@ void Attention(Bench& bench, const ModelConfig& c, int context) {
   if (bench.Wants("mla_decode")) {
     for (const int rows : bench.rows()) {
       for (const int rows_per_sequence : {1, 4}) {
-        for (const DType dtype : bench.dtypes()) {
-          if (rows % rows_per_sequence != 0 || Is4Bit(dtype)) continue;
+        for (const WeightFormat& format : bench.formats()) {
+          if (rows % rows_per_sequence != 0 || Is4Bit(format)) continue;
           MlaDecodeLine(bench,
                         {.name = absl::StrCat("mla_decode, ", rows_per_sequence, " a sequence"),
                          .heads = c.num_attention_heads,
@@ -196,7 +199,7 @@ void Attention(Bench& bench, const ModelConfig& c, int context) {
                          .layers = c.num_hidden_layers,
                          .tokens_per_block = kTokensPerBlock,
                          .context = context,
-                         .dtype = dtype},
+                         .dtype = format.code},
                         rows, rows_per_sequence);
         }
       }
@@ -210,10 +213,8 @@ void Attention(Bench& bench, const ModelConfig& c, int context) {
 int RunCpuOps(OpsOptions options) {
   if (options.rows.empty()) options.rows = {1, 2, 4, 8, 16, 32, 64};
   for (const std::string& name : options.dtypes) {
-    // Weights are chosen by their codes, which NVFP4 shares with FP4.
-    const NamedFormat* const row = FindFormat(name);
-    if (row != nullptr && !row->format.tensor_scale) continue;
-    std::cerr << "ops_bench: --dtype: " << name << ", allowed bf16, fp8, int4, fp4\n";
+    if (FindFormat(name) != nullptr) continue;
+    std::cerr << "ops_bench: --dtype: " << name << ", allowed bf16, fp8, int4, fp4, nvfp4\n";
     return 2;
   }
   const auto config = ReadModelConfig(options.model);

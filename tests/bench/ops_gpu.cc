@@ -47,8 +47,8 @@ class Bench : public OpsBench {
 
   int Width(int r1) const { return options_.small ? std::max(1, r1 / 16) : r1; }
 
-  std::vector<PackedWeights> ColdWeights(int count, int n, int k, DType dtype) {
-    return OpsBench::ColdWeights(count, n, k, dtype, options_.small ? 0 : kColdBytes);
+  std::vector<PackedWeights> ColdWeights(int count, int n, int k, const WeightFormat& format) {
+    return OpsBench::ColdWeights(count, n, k, format, options_.small ? 0 : kColdBytes);
   }
 
   void Line(const OpLine& line, const std::function<void(int)>& submit) override {
@@ -120,20 +120,28 @@ void Gemms(Bench& bench) {
   const struct {
     const char* name;
     int n, k;
-    DType dtype;
-  } shapes[] = {
-      {"q_a and kv_a", 2112, 7168, DType::kF8E4M3}, {"q_b", 24576, 1536, DType::kF8E4M3},
-      {"o", 7168, 16384, DType::kF8E4M3},           {"shared gate and up", 4096, 7168, DType::kF8E4M3},
-      {"shared down", 7168, 2048, DType::kF8E4M3},  {"dense gate and up", 36864, 7168, DType::kF8E4M3},
-      {"dense down", 7168, 18432, DType::kF8E4M3},  {"router", 256, 7168, DType::kBF16},
-      {"q_b in BF16", 24576, 1536, DType::kBF16},   {"head", 129280, 7168, DType::kBF16},
-      {"eh_proj", 7168, 14336, DType::kBF16},       {"q_a and kv_a in INT4", 2112, 7168, DType::kInt4},
-      {"q_b in INT4", 24576, 1536, DType::kInt4},   {"o in INT4", 7168, 16384, DType::kInt4},
-      {"o in FP4", 7168, 16384, DType::kF4E2M1},    {"dense gate and up in INT4", 36864, 7168, DType::kInt4}};
+    WeightFormat format;
+  } shapes[] = {{"q_a and kv_a", 2112, 7168, kFp8Format},
+                {"q_b", 24576, 1536, kFp8Format},
+                {"o", 7168, 16384, kFp8Format},
+                {"shared gate and up", 4096, 7168, kFp8Format},
+                {"shared down", 7168, 2048, kFp8Format},
+                {"dense gate and up", 36864, 7168, kFp8Format},
+                {"dense down", 7168, 18432, kFp8Format},
+                {"router", 256, 7168, kBf16Format},
+                {"q_b in BF16", 24576, 1536, kBf16Format},
+                {"head", 129280, 7168, kBf16Format},
+                {"eh_proj", 7168, 14336, kBf16Format},
+                {"q_a and kv_a in INT4", 2112, 7168, kInt4Format},
+                {"q_b in INT4", 24576, 1536, kInt4Format},
+                {"o in INT4", 7168, 16384, kInt4Format},
+                {"o in FP4", 7168, 16384, kMxfp4Format},
+                {"o in NVFP4", 7168, 16384, kNvfp4Format},
+                {"dense gate and up in INT4", 36864, 7168, kInt4Format}};
   for (const auto& s : shapes) {
     const std::string name = absl::StrCat("gemm ", s.name);
     if (!bench.Wants(name)) continue;
-    GemmLines(bench, name, {bench.ColdWeights(1, bench.Width(s.n), bench.Width(s.k), s.dtype)});
+    GemmLines(bench, name, {bench.ColdWeights(1, bench.Width(s.n), bench.Width(s.k), s.format)});
   }
 }
 
@@ -142,7 +150,7 @@ void HeadGemms(Bench& bench) {
   for (const HeadGemmShape& s :
        {HeadGemmShape{"head_gemm W_UK", 512, 128}, HeadGemmShape{"head_gemm W_UV", 128, 512}}) {
     if (!bench.Wants(s.name)) continue;
-    HeadGemmLines(bench, s, heads, bench.ColdWeights(heads, s.n, s.k, DType::kBF16));
+    HeadGemmLines(bench, s, heads, bench.ColdWeights(heads, s.n, s.k, kBf16Format));
   }
 }
 
@@ -154,28 +162,30 @@ void GroupedGemms(Bench& bench) {
     int n, k;
   } shapes[] = {{"gate and up", 4096, 7168}, {"down", 7168, 2048}};
   const struct {
-    DType dtype;
+    WeightFormat format;
     const char* name;
-  } kinds[] = {
-      {DType::kF8E4M3, "FP8"}, {DType::kBF16, "BF16"}, {DType::kInt4, "INT4"}, {DType::kF4E2M1, "FP4"}};
-  for (const auto& [dtype, kind] : kinds) {
+  } kinds[] = {{kFp8Format, "FP8"},
+               {kBf16Format, "BF16"},
+               {kInt4Format, "INT4"},
+               {kMxfp4Format, "FP4"},
+               {kNvfp4Format, "NVFP4"}};
+  for (const auto& [format, kind] : kinds) {
     for (const auto& s : shapes) {
       const std::string name = absl::StrCat("grouped_gemm ", s.name, ", ", kind);
       if (!bench.Wants(name)) continue;
       const int n = bench.Width(s.n);
       const int k = bench.Width(s.k);
-      const PackedWeights experts = bench.Random(kExperts, n, k, dtype);
+      const PackedWeights experts = bench.Random(kExperts, n, k, format);
       for (const int rows_per_expert : {1, 4, 16, 64, 256}) {
         const int pairs = kExperts * rows_per_expert;
         std::vector<int32_t> offsets(kExperts + 1);
         for (int e = 0; e <= kExperts; ++e) offsets[e] = e * rows_per_expert;
-        const GroupedGemmParams p = {
-            .out = bench.Rows<float>(pairs, n),
-            .x = bench.Rows<const bf16>(pairs, k),
-            .x_f8 = dtype == DType::kF8E4M3 ? bench.F8Rows(pairs, k) : QuantizedRows{},
-            .x_rows = nullptr,
-            .expert_offsets = bench.Put(offsets),
-            .experts = experts};
+        const GroupedGemmParams p = {.out = bench.Rows<float>(pairs, n),
+                                     .x = bench.Rows<const bf16>(pairs, k),
+                                     .x_f8 = IsF8(format) ? bench.F8Rows(pairs, k) : QuantizedRows{},
+                                     .x_rows = nullptr,
+                                     .expert_offsets = bench.Put(offsets),
+                                     .experts = experts};
         const CostContext shape = {.met_experts = kExperts};
         bench.Line({.name = name, .rows = pairs, .cost = CostOf(p, shape), .context = shape},
                    [&bench, p](int) { bench.ops().grouped_gemm(bench.stream(), p); });

@@ -191,17 +191,24 @@ TEST_F(CudaDeviceTest, AGridThatCannotBeStackedBecomesBf16) {
 // The code of an element and the scale of its group, as kernels/cuda/gemm/weight_4bit.h places them.
 struct Element4Bit {
   int code;
-  bf16 scale;
+  float scale;         // of its group
+  float tensor_scale;  // of its output; 1 where the format has none
 };
 
 Element4Bit At(const std::vector<uint8_t>& bytes, const Layout4Bit& layout, int output, int input) {
+  const uint8_t* const tile = bytes.data() + output / 64 * layout.tile_bytes();
   const uint8_t* const block =
-      bytes.data() + output / 64 * layout.tile_bytes() + int64_t{input / 128} * layout.block_bytes();
+      tile + layout.tensor_scale_bytes() + int64_t{input / 128} * layout.block_bytes();
+  const uint8_t* const scale =
+      block + Scale4At(output % 64, input % 128 / layout.group, layout.scale_bytes());
   const int quarter = input / 32 % 4, q = input / 8 % 4, lane = input / 2 % 4, p = input % 2;
   uint32_t word;
-  Element4Bit element;
+  bf16 group_scale;
+  Element4Bit element = {.code = 0, .scale = 0, .tensor_scale = 1};
   std::memcpy(&word, block + Word4At(output % 64, lane, quarter), sizeof(word));
-  std::memcpy(&element.scale, block + Scale4At(output % 64, input % 128 / layout.group), sizeof(bf16));
+  std::memcpy(&group_scale, scale, sizeof(bf16));
+  if (layout.nvfp4()) std::memcpy(&element.tensor_scale, tile + output % 64 * sizeof(float), sizeof(float));
+  element.scale = layout.nvfp4() ? F8E4M3ToFloat(*scale) : ToFloat(group_scale);
   element.code = word >> (4 * q + 16 * p) & 15;
   return element;
 }
@@ -233,11 +240,11 @@ TEST_F(CudaDeviceTest, FourBitWeightsLieInTilesWithTheirScales) {
       const Element4Bit element = At(bytes, layout, output, input);
       const int index = output * kK + input;
       ASSERT_EQ(element.code, codes[index / 2] >> (index % 2 * 4) & 15) << output << ", " << input;
-      ASSERT_EQ(element.scale.bits, scales[index / kGroup].bits) << output << ", " << input;
+      ASSERT_EQ(element.scale, ToFloat(scales[index / kGroup])) << output << ", " << input;
     }
   }
-  EXPECT_EQ(At(bytes, layout, 100, 0).scale.bits, 0) << "an output past n";
-  EXPECT_EQ(At(bytes, layout, 0, kK).scale.bits, 0) << "an input past k";
+  EXPECT_EQ(At(bytes, layout, 100, 0).scale, 0) << "an output past n";
+  EXPECT_EQ(At(bytes, layout, 0, kK).scale, 0) << "an input past k";
 }
 
 TEST_F(CudaDeviceTest, Refuses4BitGroupsByName) {
@@ -274,13 +281,36 @@ TEST_F(CudaDeviceTest, Random4BitWeightsAreThoseOfTheirNumbers) {
         for (int input = 0; input < 192; ++input) {
           const Element4Bit element = At(bytes, layout, output, input);
           EXPECT_EQ(element.code, RandomCode4(weight, weight.number(item, output, input)));
-          EXPECT_EQ(element.scale.bits, RandomGroupScale(weight).bits);
+          EXPECT_EQ(element.scale, ToFloat(RandomGroupScale(weight)));
         }
       }
-      EXPECT_EQ(At(bytes, layout, 70, 0).scale.bits, 0) << "an output past n";
-      EXPECT_EQ(At(bytes, layout, 0, 192).scale.bits, 0) << "an input past k";
+      EXPECT_EQ(At(bytes, layout, 70, 0).scale, 0) << "an output past n";
+      EXPECT_EQ(At(bytes, layout, 0, 192).scale, 0) << "an input past k";
     }
   }
+}
+
+// The scales of groups are 1, and before each tile are the tensor scales of its outputs.
+TEST_F(CudaDeviceTest, RandomNvfp4WeightsHaveTensorScales) {
+  RandomWeight weight = DenseRandomWeight(70, 192, kNvfp4Format, 0.5f, 9);
+  weight.offset = 11;
+  const auto made = device_->MakeRandomWeights(2, weight);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->first.format, kNvfp4Format);
+  const Layout4Bit layout = {70, 192, kNvfp4Format.columns};
+  const std::vector<uint8_t> bytes =
+      Get(static_cast<const uint8_t*>(made->first.data) + made->data_stride, layout.bytes());
+  for (int output = 0; output < 70; ++output) {
+    for (int input = 0; input < 192; ++input) {
+      const Element4Bit element = At(bytes, layout, output, input);
+      ASSERT_EQ(element.code, RandomCode4(weight, weight.number(1, output, input)));
+      ASSERT_EQ(element.scale, 1);
+      ASSERT_EQ(element.tensor_scale, RandomTensorScale(weight)) << output;
+    }
+  }
+  EXPECT_EQ(At(bytes, layout, 70, 0).tensor_scale, 0) << "an output past n";
+  EXPECT_EQ(At(bytes, layout, 70, 0).scale, 0) << "an output past n";
+  EXPECT_EQ(At(bytes, layout, 0, 192).scale, 0) << "a group past k";
 }
 
 TEST_F(CudaDeviceTest, RandomWeightsAreThoseOfTheirNumbers) {
