@@ -87,13 +87,15 @@ class V4SameTokens : public SameTokensFixture, public ::testing::WithParamInterf
   V4SameTokens()
       : SameTokensFixture(LoadModelOnce(absl::StrCat("tests/golden/checkpoints/", GetParam())), V4Requests) {}
 
-  // Of the quantised checkpoint the fast tier has every other row.
+  // Of the quantised checkpoint the fast tier has every other row, and those in which a small pool swaps.
   std::vector<SameTokensCase> Cases(int strength, const std::vector<int>& levels) const {
-    const size_t step = !IsFullTier() && IsQuantised(model_.config.projections) ? 2 : 1;
+    const bool all = IsFullTier() || !IsQuantised(model_.config.projections);
     const auto rows = CoveringArray(levels, strength);
     std::vector<SameTokensCase> cases;
-    for (size_t i = 0; i < rows.size(); i += step) {
-      cases.push_back(CaseOf(rows[i], DraftsInBlocks(model_.config)));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const SameTokensCase c = CaseOf(rows[i], DraftsInBlocks(model_.config));
+      const bool swaps = c.setting.small_pool && c.setting.max_batch_size > 1;
+      if (all || swaps || i % 2 == 0) cases.push_back(c);
     }
     return cases;
   }
