@@ -25,6 +25,7 @@ enum class BlockReuseScope { kAll, kToken };
 enum class DecodingType { kMtp, kDSpark };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive, kConfidence };
 enum class LogFormat { kText, kJson };
+enum class CpuNuma { kAuto, kOff };
 enum class CpuIsa { kAuto, kAmx, kAvx512, kAvx2, kPortable };
 
 // clang-format off
@@ -37,6 +38,7 @@ constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive", "confidence"}); }
 constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }
 constexpr auto EnumNames(LogFormat) { return std::to_array<const char*>({"text", "json"}); }
+constexpr auto EnumNames(CpuNuma) { return std::to_array<const char*>({"auto", "off"}); }
 constexpr auto EnumNames(CpuIsa) { return std::to_array<const char*>({"auto", "amx", "avx512", "avx2", "portable"}); }
 // clang-format on
 
@@ -140,6 +142,7 @@ struct CudaConfig {
 struct CpuConfig {
   int threads = 0;          // 0 = cores / local ranks
   std::optional<bool> pin;  // unset = true if the threads fit the cores
+  CpuNuma numa = CpuNuma::kAuto;
   CpuIsa isa = CpuIsa::kAuto;
 };
 

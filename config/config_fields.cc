@@ -268,6 +268,11 @@ const ConfigField kFields[] = {
      "cores / ranks of the host", "Threads of a rank."},
     {"cpu.pin", MEMBER(c.cpu.pin), Any(), kRestart, kOwn, NoBits(),
      "true for a single rank whose threads fit the cores", "Pin each thread to a core."},
+    {"cpu.numa", MEMBER(c.cpu.numa), Any(), kRestart, kOwn, NoBits(), kSet,
+     "`auto`: on a machine with several NUMA nodes (sockets), threads keep to a node, and every weight is "
+     "cut "
+     "over the memory of all nodes, so that each thread reads its own node's. `off`: memory lies where it is "
+     "first touched. Without effect on one node, and where ranks share a host."},
     {"cpu.isa", MEMBER(c.cpu.isa), Any(), kRestart, kOwn, InDevice(), kSet,
      "Instruction path of the kernels; `auto` is the widest that the CPU supports: `amx` (AVX-512 with "
      "AMX's BF16 tiles), `avx512` (with BF16 and VBMI), `avx2` (with FMA), `portable`. Each rounds in its "

@@ -82,6 +82,8 @@ struct DeviceOptions {
   int threads = 1;           // CPU: worker threads, the caller included
   bool pin = false;          // CPU: pin the threads to cores
   int ranks_here = 1;        // CPU: ranks on this machine, this one included; their threads share the cores
+  bool numa = false;         // CPU: threads read the memory of their own NUMA node; with one rank here
+  std::string topology;      // CPU: a made-up machine, in hwloc's synthetic form; for tests
   std::string isa;           // CPU: "" or "auto" for the widest, or "amx", "avx512", "avx2", "portable"
   std::string tuning_file;   // CUDA: path of the file that `foredraft tune` wrote, or ""
   bool side_stream = false;  // CUDA: Stream::Fork opens a branch; else it returns the stream itself

@@ -16,6 +16,8 @@ absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
   return CreateDevice(NameOf(config.backend), {.threads = config.cpu.threads,
                                                .pin = config.cpu.pin.value_or(false),
                                                .ranks_here = LocalRankCount(config),
+                                               .numa = config.cpu.numa == CpuNuma::kAuto,
+                                               .topology = "",
                                                .isa = NameOf(config.cpu.isa),
                                                .tuning_file = config.cublaslt.tuning_file,
                                                .side_stream = config.cuda.side_stream,

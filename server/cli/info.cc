@@ -7,6 +7,7 @@
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint_summary.h"
+#include "kernels/cpu/device/topology.h"
 #include "server/cli/commands.h"
 #include "server/request_setup.h"
 
@@ -94,6 +95,7 @@ absl::Status ShowInfo(const std::string& path) {
     const absl::Status servable = CheckServable(path, model);
     Row("serve", servable.ok() ? "takes it" : absl::StrCat("refuses it: ", servable.message()));
   }
+  Row("this machine", TopologyText(ReadTopology()));
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "engine/spec/drafter_kinds.h"
+#include "kernels/cpu/device/topology.h"
 #include "server/cli/progress_bar.h"
 #include "server/output/request_log.h"
 
@@ -29,6 +30,17 @@ std::string Drafts(const Config& config) {
   const SpeculativeConfig& speculative = *config.speculative_config;
   return absl::StrCat("up to ", speculative.max_draft_len, ", ", SelectedDrafter(config)->name, ", ",
                       speculative.use_relaxed_acceptance_for_thinking ? "relaxed while thinking" : "strict");
+}
+
+// "2 nodes x 32 cores, 2 x 384 GiB     threads 64, pinned, each node's memory read by its own".
+std::string CpuText(const Config& config) {
+  const CpuTopology topology = ReadTopology();
+  const bool by_node =
+      config.cpu.numa == CpuNuma::kAuto &&
+      PlaceThreads(topology, config.cpu.threads, config.cpu.pin.value_or(false)).nodes.size() > 1;
+  return absl::StrCat(TopologyText(topology), "     threads ", config.cpu.threads,
+                      config.cpu.pin.value_or(false) ? ", pinned" : "",
+                      by_node ? ", each node's memory read by its own" : "");
 }
 
 // "   page http://127.0.0.1:8000/", which a browser can open; not on a unix socket.
@@ -60,6 +72,9 @@ void StartScreen::ModelKnown(const Config& config, const ModelFacts& facts) {
           : absl::StrCat(Grouped(facts.cache_blocks), " blocks x ", facts.tokens_per_block,
                          " tokens = ", Grouped(facts.cache_blocks * facts.tokens_per_block), " tokens");
   model_lines_.push_back(absl::StrCat("cache    ", cache, "     ranks   ", facts.ranks));
+  if (config.backend == Backend::kCpu && facts.ranks == 1) {
+    model_lines_.push_back(absl::StrCat("cpu      ", CpuText(config)));
+  }
   ranks_.resize(facts.ranks);
 }
 

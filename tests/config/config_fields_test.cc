@@ -76,6 +76,7 @@ constexpr const char* kFixedKeys[] = {
     "cuda.pdl",
     "cpu.threads",
     "cpu.pin",
+    "cpu.numa",
     "cpu.isa",
     "speculative_config.decoding_type",
     "speculative_config.max_draft_len",

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -87,21 +88,79 @@ absl::StatusOr<int> ChooseIsaPath(const std::string& wanted, std::span<const Isa
       absl::StrFormat("cpu.isa: %s, allowed %s: this CPU does not have %s", wanted, allowed, wanted));
 }
 
+namespace {
+
+// Leaves pages where they are: the nodes of a made-up machine are not there.
+class NoPagePlacer : public PagePlacer {
+ public:
+  void Bind(void*, size_t, int) override {}
+  void Interleave(void*, size_t, std::span<const int>) override {}
+};
+
+std::vector<int> OsNodes(const ThreadPlacement& placement) {
+  std::vector<int> nodes;
+  for (const ThreadPlacement::Node& node : placement.nodes) nodes.push_back(node.os_index);
+  return nodes;
+}
+
+absl::Status NoThreads(int threads, const std::system_error& error) {
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("cpu.threads: %d: the system has fewer: %s", threads, error.code().message()));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Device>> CpuDevice::Create(const DeviceOptions& options) {
   if (options.threads < 1) {
     return absl::InvalidArgumentError(absl::StrFormat("threads: %d, allowed from 1", options.threads));
+  }
+  if (options.numa && options.ranks_here == 1) {
+    if (!options.topology.empty()) {
+      ASSIGN_OR_RETURN(const CpuTopology topology, SyntheticTopology(options.topology));
+      ThreadPlacement placement = PlaceThreads(topology, options.threads, /*pin=*/false);
+      placement.cpus.clear();
+      return CreateOnNodes(placement, std::make_unique<NoPagePlacer>(), options.isa);
+    }
+    const ThreadPlacement placement = PlaceThreads(ReadTopology(), options.threads, options.pin);
+    if (placement.nodes.size() > 1) {
+      return CreateOnNodes(placement, std::make_unique<KernelPagePlacer>(), options.isa);
+    }
   }
   ASSIGN_OR_RETURN(const IsaKernels* const isa, ChooseIsa(options.isa));
   try {
     return std::make_unique<CpuDevice>(options, *isa);
   } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(absl::StrFormat("cpu.threads: %d: the system has fewer: %s",
-                                                        options.threads, error.code().message()));
+    return NoThreads(options.threads, error);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CpuDevice::CreateOnNodes(const ThreadPlacement& placement,
+                                                                 std::unique_ptr<PagePlacer> placer,
+                                                                 const std::string& isa) {
+  ASSIGN_OR_RETURN(const IsaKernels* const kernels, ChooseIsa(isa));
+  try {
+    return std::make_unique<CpuDevice>(placement, std::move(placer), *kernels);
+  } catch (const std::system_error& error) {
+    return NoThreads(placement.thread_count(), error);
   }
 }
 
 CpuDevice::CpuDevice(const DeviceOptions& options, const IsaKernels& isa)
     : isa_(isa), pool_(options.threads, options.pin, options.ranks_here) {}
+
+CpuDevice::CpuDevice(const ThreadPlacement& placement, std::unique_ptr<PagePlacer> placer,
+                     const IsaKernels& isa)
+    : isa_(isa),
+      pool_(placement),
+      placer_(std::move(placer)),
+      shared_memory_([nodes = OsNodes(placement), placer = placer_.get()](void* first, size_t bytes) {
+        placer->Interleave(first, bytes, nodes);
+      }) {
+  for (const int node : OsNodes(placement)) {
+    node_memory_.emplace_back(
+        [node, placer = placer_.get()](void* first, size_t bytes) { placer->Bind(first, bytes, node); });
+  }
+}
 
 CpuDevice::~CpuDevice() = default;
 
@@ -120,12 +179,13 @@ absl::StatusOr<void*> CpuDevice::Allocate(size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     CHECK(!frozen_) << "device memory allocated after the warm-up: " << bytes << " bytes for " << purpose_;
   }
-  return AllocateZeroed(bytes);
+  return AllocateZeroed(bytes, kNoNode);
 }
 
-absl::StatusOr<void*> CpuDevice::AllocateZeroed(size_t bytes) {
+absl::StatusOr<void*> CpuDevice::AllocateZeroed(size_t bytes, int node) {
   std::lock_guard<std::mutex> lock(mutex_);
-  void* allocation = host_memory_.Allocate(bytes);
+  HostMemory& memory = node == kNoNode || node_memory_.empty() ? shared_memory_ : node_memory_[node];
+  void* allocation = memory.Allocate(bytes);
   if (allocation == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("no memory for %d bytes%s%s", bytes, purpose_.empty() ? "" : " of ", purpose_));
@@ -138,7 +198,7 @@ void CpuDevice::BeginPurpose(const std::string& purpose) {
   purpose_ = purpose;
 }
 
-absl::StatusOr<void*> CpuDevice::AllocatePinned(size_t bytes) { return AllocateZeroed(bytes); }
+absl::StatusOr<void*> CpuDevice::AllocatePinned(size_t bytes) { return AllocateZeroed(bytes, kNoNode); }
 
 DeviceMemory CpuDevice::memory() const {
   const int64_t page = sysconf(_SC_PAGE_SIZE);
@@ -151,7 +211,11 @@ void CpuDevice::Freeze() {
 }
 
 absl::StatusOr<PackedWeight> CpuDevice::PackWeight(std::span<const HostWeight> parts) {
-  return PackParts(parts, pool_, [this](size_t bytes) { return Allocate(bytes); });
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    CHECK(!frozen_) << "weight packed after the warm-up";
+  }
+  return PackParts(parts, pool_, [this](size_t bytes, int node) { return AllocateZeroed(bytes, node); });
 }
 
 absl::StatusOr<PackedWeights> CpuDevice::PackWeights(int count, const WeightParts& parts) {

@@ -12,6 +12,7 @@
 #include "kernels/cpu/device/cpu_stream.h"
 #include "kernels/cpu/device/host_memory.h"
 #include "kernels/cpu/device/isa.h"
+#include "kernels/cpu/device/page_placer.h"
 #include "kernels/cpu/device/thread_pool.h"
 #include "kernels/device.h"
 
@@ -33,7 +34,13 @@ class CpuDevice : public Device {
   // INVALID_ARGUMENT for an unknown isa, FAILED_PRECONDITION for one that the machine does not support.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
+  // With the threads on these nodes, whose memory `placer` places.
+  static absl::StatusOr<std::unique_ptr<Device>> CreateOnNodes(const ThreadPlacement& placement,
+                                                               std::unique_ptr<PagePlacer> placer,
+                                                               const std::string& isa);
+
   CpuDevice(const DeviceOptions& options, const IsaKernels& isa);
+  CpuDevice(const ThreadPlacement& placement, std::unique_ptr<PagePlacer> placer, const IsaKernels& isa);
   ~CpuDevice() override;
 
   std::string name() const override;
@@ -59,11 +66,14 @@ class CpuDevice : public Device {
   const IsaKernels& isa_;
   ThreadPool pool_;
 
-  absl::StatusOr<void*> AllocateZeroed(size_t bytes);
+  // On a node of the pool, or kNoNode.
+  absl::StatusOr<void*> AllocateZeroed(size_t bytes, int node);
 
+  const std::unique_ptr<PagePlacer> placer_;  // null: one node
   std::mutex mutex_;
   // Guarded by mutex_.
-  HostMemory host_memory_;
+  HostMemory shared_memory_;             // what threads of all nodes use: the nodes take turns in its pages
+  std::vector<HostMemory> node_memory_;  // of several nodes: what the node's threads read
   std::string purpose_;
   bool frozen_ = false;
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 namespace foredraft {
 namespace {
@@ -25,6 +26,12 @@ constexpr bool kUseCalloc = false;
 
 }  // namespace
 
+HostMemory::HostMemory(HostMemory&& other) noexcept
+    : place_(std::move(other.place_)),
+      regions_(std::exchange(other.regions_, {})),
+      next_(std::exchange(other.next_, nullptr)),
+      left_(std::exchange(other.left_, 0)) {}
+
 HostMemory::~HostMemory() {
   for (const Region& region : regions_) {
     if (kUseCalloc) {
@@ -42,6 +49,7 @@ void* HostMemory::Allocate(size_t bytes) {
     void* base = std::calloc(1, bytes + kAlignment);  // guarantees only 16-byte alignment
     if (base == nullptr) return nullptr;
     regions_.push_back({base, bytes + kAlignment});
+    if (place_) place_(base, bytes + kAlignment);
     return reinterpret_cast<void*>(RoundUp(reinterpret_cast<uintptr_t>(base), kAlignment));
   }
   if (bytes >= kOwnRegion) return Map(bytes);
@@ -63,6 +71,7 @@ std::byte* HostMemory::Map(size_t bytes) {
   regions_.push_back({base, mapped});
   auto* first = reinterpret_cast<std::byte*>(RoundUp(reinterpret_cast<uintptr_t>(base), kHugePage));
   madvise(first, mapped - kHugePage, MADV_HUGEPAGE);  // best effort: on failure the memory is only slower
+  if (place_) place_(first, mapped - kHugePage);
   return first;
 }
 

@@ -9,14 +9,20 @@
 // Not thread-safe: the owner locks.
 
 #include <cstddef>
+#include <functional>
+#include <utility>
 #include <vector>
 
 namespace foredraft {
 
 class HostMemory {
  public:
-  HostMemory() = default;
+  // Called with each region before it is touched, for example to bind it to a NUMA node.
+  using PlaceFn = std::function<void(void* first, size_t bytes)>;
+
+  explicit HostMemory(PlaceFn place = nullptr) : place_(std::move(place)) {}
   ~HostMemory();
+  HostMemory(HostMemory&& other) noexcept;
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
@@ -32,6 +38,7 @@ class HostMemory {
   // Maps `bytes`, aligned to a huge page; null if out of memory.
   std::byte* Map(size_t bytes);
 
+  PlaceFn place_;
   std::vector<Region> regions_;
   std::byte* next_ = nullptr;  // free memory of the shared region
   size_t left_ = 0;

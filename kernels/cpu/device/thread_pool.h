@@ -5,6 +5,10 @@
 // has finished its share steals from the backs of the others. So the thread and the range of an item depend
 // on timing, and its result must not depend on them. No allocation per call.
 //
+// Threads are in nodes of the machine, and in groups of at most 16 of a node. A job is published once per
+// node, counted done once per group, and stolen from the own group first: so that with 128 threads no cache
+// line is written by all of them. A thread computes its own share from what its node was told.
+//
 // Owner: CpuDevice. Thread: ParallelFor may be called from any thread; calls run one at a time. Workers spin
 // briefly after a job, then park. If the threads of all pools on the machine outnumber the cores, workers
 // never spin and are never pinned. With several pools they are never pinned either: all pools would pin to
@@ -17,6 +21,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu/device/topology.h"
+
 namespace foredraft {
 
 class ThreadPool {
@@ -24,11 +30,14 @@ class ThreadPool {
   // `threads` includes the caller of ParallelFor. Workers are named cpu-1, cpu-2...
   // `pools`: the number of pools that share this machine's cores, one per rank.
   ThreadPool(int threads, bool pin, int pools = 1);
+  // The only pool of the machine.
+  explicit ThreadPool(const ThreadPlacement& placement);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int thread_count() const { return static_cast<int>(workers_.size()) + 1; }
+  int thread_count() const { return static_cast<int>(seats_.size()); }
+  int node_count() const { return static_cast<int>(nodes_.size()); }
   bool spins() const { return spin_limit_ > 0; }
   bool pinned() const { return pinned_; }
   // Pins the calling thread, which calls ParallelFor from now on, to the core that the pinned workers leave
@@ -40,60 +49,121 @@ class ThreadPool {
   // scalar operations per item: work too small to divide stays on the caller.
   template <class Body>
   void ParallelFor(int64_t count, int64_t item_cost, const Body& body) {
-    Run(
-        count, item_cost,
-        [](const void* context, int64_t begin, int64_t end) {
-          (*static_cast<const Body*>(context))(begin, end);
-        },
+    Run({.count = count, .item_cost = item_cost}, CallerOf<Body>(), &body);
+  }
+
+  // The first of `stripes` that the node's threads read; of node_count() the end. A function of the stripes
+  // and the placement alone, so that the node's memory can hold them.
+  int64_t FirstStripe(int64_t stripes, int node) const {
+    return node == node_count() ? stripes : stripes * nodes_[node].first_thread / thread_count();
+  }
+  // ParallelFor over stripes * items_per_stripe items, each node's before the next one's: the threads of a
+  // node begin with its own, and no range has those of two nodes unless it has all.
+  template <class Body>
+  void ParallelForStripes(int64_t stripes, int64_t items_per_stripe, int64_t item_cost, const Body& body) {
+    Run({.count = stripes * items_per_stripe, .item_cost = item_cost, .stripes = stripes}, CallerOf<Body>(),
         &body);
   }
 
  private:
   using RangeFn = void (*)(const void* context, int64_t begin, int64_t end);
 
+  template <class Body>
+  static RangeFn CallerOf() {
+    return [](const void* context, int64_t begin, int64_t end) {
+      (*static_cast<const Body*>(context))(begin, end);
+    };
+  }
+
+  struct Work {
+    int64_t count;
+    int64_t item_cost;
+    int64_t stripes = 0;  // 0: items belong to no node
+  };
+
+  // What the threads of a node compute.
   struct Job {
     RangeFn fn;
     const void* context;
-    int64_t count;
+    int64_t begin;  // items
+    int64_t end;
     int64_t unit;  // items per unit
+  };
+
+  // `published` is generation (24 bits) | 0 (20) | units of the node (20). `job` is read only between taking
+  // a unit and counting it done; Run does not overwrite it in that time.
+  struct alignas(64) Node {
+    std::atomic<uint64_t> published{0};
+    Job job{};
+    int first_thread = 0;
+    int threads = 0;
+  };
+  static_assert(sizeof(Node) == 64, "a worker learns of a job by one cache line");
+
+  // Workers that park together, and whose units are counted done together.
+  struct alignas(64) Group {
+    std::atomic<int64_t> pending_units{0};
+    std::atomic<int> parked_workers{0};
+    int node = 0;
+    int first_thread = 0;
+    int threads = 0;
+    alignas(64) std::mutex mutex;
+    std::condition_variable job_published;
   };
 
   // The rest of a thread's share: generation (24 bits) | first unit (20) | end unit (20). A unit is taken by
   // a compare-exchange of the whole word, so a thread that wakes late cannot take a unit of a finished job.
-  // `job_` is read only between taking a unit and counting it done; Run does not overwrite it in that time.
+  // With an older generation than its node's, nothing of the share was taken yet.
   struct alignas(64) Share {
     std::atomic<uint64_t> left{0};
   };
 
-  void Run(int64_t count, int64_t item_cost, RangeFn fn, const void* context);
+  struct Seat {  // of a thread
+    int node = 0;
+    int group = 0;
+  };
+
+  ThreadPool(const ThreadPlacement& placement, bool spin, bool pinned);
+
+  void MakeGroups(const ThreadPlacement& placement);
+  void Run(const Work& work, RangeFn fn, const void* context);
+  // Tells each node its part of the job, in units of `unit` items.
+  void Publish(const Work& work, int64_t unit, RangeFn fn, const void* context);
+  void WakeParked();
+  // The units of a thread's share before anything is taken.
+  uint64_t WholeShare(uint64_t published, int thread) const;
   void WorkerLoop(int index);
-  // Runs the rest of this thread's share, then steals from the others.
-  void RunUnits(int thread);
+  // Runs the rest of this thread's share, then steals: from its group, its node, the others.
+  void RunUnits(int thread, uint64_t generation);
+  void StealFromGroups(int thread, uint64_t generation, bool same_node);
   // Takes units of a share, from the front or from the back, until none is left.
-  void RunShare(Share& share, bool from_front);
+  void RunShare(int thread, uint64_t generation, bool from_front);
+  bool Done() const;
   void WaitUntilDone();
   // Spins, then parks, until a job newer than `seen` is published; updates `seen`. False when the pool is
   // ending.
-  bool WaitForJob(uint64_t& seen);
+  bool WaitForJob(int thread, uint64_t& seen);
+  void EndThreads();
 
   const int spin_limit_;
   const bool pinned_;
-  const int caller_core_;  // workers are pinned to the cores after it
+  const std::vector<std::vector<int>> cpus_;  // of each thread; empty: any
   std::vector<std::thread> workers_;
 
   std::mutex run_mutex_;  // one job at a time
 
-  std::vector<Share> shares_;            // one per thread, the caller's first
-  std::atomic<uint64_t> generation_{0};  // of the newest job
-  Job job_{};
-  std::atomic<int64_t> pending_units_{0};
+  // Constant size since construction.
+  std::vector<Seat> seats_;
+  std::vector<Node> nodes_;
+  std::vector<Group> groups_;
+  std::vector<Share> shares_;
 
-  std::mutex park_mutex_;
-  std::condition_variable job_published_;
+  uint64_t generation_ = 0;  // of the newest job; guarded by run_mutex_
+
+  alignas(64) std::atomic<bool> ending_{false};
+  alignas(64) std::mutex caller_mutex_;
   std::condition_variable job_done_;
-  std::atomic<int> parked_workers_{0};
-  std::atomic<bool> caller_parked_{false};
-  std::atomic<bool> ending_{false};
+  alignas(64) std::atomic<bool> caller_parked_{false};
 };
 
 }  // namespace foredraft

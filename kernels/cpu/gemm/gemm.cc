@@ -18,10 +18,11 @@ void Gemm(const CpuContext& context, const GemmParams& p) {
     if (p.out_bf16) RoundToBf16(values, count, p.out_bf16.row(r) + first);
   };
   const int64_t cost = TileCost(p.weight, std::min(p.x.rows, kMaxTileRows));
-  ForEachTile(context, HeaderOf(p.weight).stripe_count * row_tiles, cost, [&](int64_t item) {
-    const int64_t row = item % row_tiles * kMaxTileRows;
-    ComputeTiles(context.isa, p.weight, item / row_tiles, row,
-                 std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
+  const TileGrid grid{.stripes = HeaderOf(p.weight).stripe_count, .row_tiles = row_tiles};
+  ForEachTile(context, grid, cost, [&](int64_t, int64_t stripe, int64_t row_tile) {
+    const int64_t row = row_tile * kMaxTileRows;
+    ComputeTiles(context.isa, p.weight, stripe, row, std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row,
+                 store);
   });
 }
 

@@ -32,11 +32,30 @@ inline int64_t TileCost(const PackedWeight& weight, int64_t rows) {
   return std::max<int64_t>({1, computing, HeaderOf(weight).stripe_bytes / 8});
 }
 
-// Calls body(item) for all items on the threads of the pool. Every tile of an item is computed by its thread.
+// The tiles of `weights` weights of one shape: each has `stripes` stripes x `row_tiles` tiles of rows.
+struct TileGrid {
+  int64_t weights = 1;
+  int64_t stripes = 0;
+  int64_t row_tiles = 1;
+};
+
+// Calls body(weight, stripe, row_tile) for all tiles on the threads of the pool: those of the stripes that a
+// node has on the node's threads, weight by weight.
 template <class Body>
-void ForEachTile(const CpuContext& context, int64_t items, int64_t cost, const Body& body) {
-  context.pool.ParallelFor(items, cost, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) body(item);
+void ForEachTile(const CpuContext& context, const TileGrid& grid, int64_t cost, const Body& body) {
+  ThreadPool& pool = context.pool;
+  const int64_t per_stripe = grid.weights * grid.row_tiles;
+  pool.ParallelForStripes(grid.stripes, per_stripe, cost, [&](int64_t begin, int64_t end) {
+    for (int node = 0; begin < end; ++node) {
+      const int64_t first = pool.FirstStripe(grid.stripes, node);
+      const int64_t stripes = pool.FirstStripe(grid.stripes, node + 1) - first;
+      const int64_t node_end = std::min(end, (first + stripes) * per_stripe);
+      for (; begin < node_end; ++begin) {
+        const int64_t tile = begin - first * per_stripe;
+        const int64_t column = tile / grid.row_tiles;
+        body(column / stripes, first + column % stripes, tile % grid.row_tiles);
+      }
+    }
     if (context.isa.end_gemm != nullptr) context.isa.end_gemm();
   });
 }
@@ -47,6 +66,7 @@ template <class XRow, class Store>
 void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe, int64_t row_begin,
                   int64_t row_end, const XRow& x_row, const Store& store) {
   const PackedHeader& header = HeaderOf(weight);
+  const Stripe packed = StripeOf(weight, stripe);
   const int32_t first_output = static_cast<int32_t>(stripe * kStripeWidth);
   const int32_t outputs = std::min(weight.n - first_output, kStripeWidth);
 
@@ -55,12 +75,12 @@ void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t str
   GemmTileArgs args{};
   args.tile = tile;
   args.x = x;
-  args.stripe = StripesOf(weight) + stripe * header.stripe_bytes;
+  args.stripe = packed.data;
   args.k = weight.k;
   args.block_k = header.block_k;
   GemmTileFn gemm_tile = isa.gemm_bf16;
   if (IsF8(weight.format)) {
-    args.scales = weight.scales + stripe * header.k_blocks * kStripeWidth;
+    args.scales = packed.scales;
     gemm_tile = isa.gemm_f8;
   } else if (weight.format.tensor_scale) {
     gemm_tile = nullptr;

@@ -6,14 +6,12 @@ namespace foredraft::cpu {
 
 void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
   if (p.heads.count == 0) return;
-  const int64_t stripes = HeaderOf(p.heads.first).stripe_count;
   const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
   const int64_t cost = TileCost(p.heads.first, std::min(p.x.rows, kMaxTileRows));
-  const int64_t items = p.heads.count * stripes * row_tiles;
-  ForEachTile(context, items, cost, [&](int64_t item) {
-    const int64_t row = item % row_tiles * kMaxTileRows;
-    const int64_t stripe = item / row_tiles % stripes;
-    const int64_t head = item / row_tiles / stripes;
+  const TileGrid grid{
+      .weights = p.heads.count, .stripes = HeaderOf(p.heads.first).stripe_count, .row_tiles = row_tiles};
+  ForEachTile(context, grid, cost, [&](int64_t head, int64_t stripe, int64_t row_tile) {
+    const int64_t row = row_tile * kMaxTileRows;
     const auto x_row = [&](int64_t r) { return p.x.row(r) + head * p.x_head_stride; };
     const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
       RoundToBf16(values, count, p.out.row(r) + head * p.out_head_stride + first);

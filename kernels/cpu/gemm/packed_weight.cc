@@ -147,6 +147,37 @@ PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
 
 int64_t StripeScales(const PackedHeader& header) { return int64_t{header.k_blocks} * kStripeWidth; }
 
+int64_t HeaderBytes(int part_count) {
+  const auto bytes =
+      static_cast<int64_t>(sizeof(PackedHeader)) + part_count * static_cast<int64_t>(sizeof(StripePart));
+  return (bytes + 63) / 64 * 64;
+}
+
+// The header with its parts, a part per node. On one node the stripes follow the header.
+absl::StatusOr<const PackedHeader*> AllocateStripes(const PackedHeader& shape, bool f8,
+                                                    const ThreadPool& pool, const AllocateOnNode& allocate) {
+  const int nodes = pool.node_count();
+  const int64_t own_bytes = nodes == 1 ? shape.stripe_bytes * shape.stripe_count : 0;
+  ASSIGN_OR_RETURN(void* const memory, allocate(HeaderBytes(nodes) + own_bytes, nodes == 1 ? 0 : kNoNode));
+  auto* const header = new (memory) PackedHeader(shape);
+  header->part_count = nodes;
+  for (int node = 0; node < nodes; ++node) {
+    const int64_t first = pool.FirstStripe(shape.stripe_count, node);
+    const int64_t count = pool.FirstStripe(shape.stripe_count, node + 1) - first;
+    void* stripes = static_cast<unsigned char*>(memory) + HeaderBytes(nodes);
+    if (nodes > 1) {
+      ASSIGN_OR_RETURN(stripes, allocate(shape.stripe_bytes * count, node));
+    }
+    void* scales = nullptr;
+    if (f8) {
+      ASSIGN_OR_RETURN(scales, allocate(StripeScales(shape) * count * sizeof(float), node));
+    }
+    new (reinterpret_cast<StripePart*>(header + 1) + node)
+        StripePart{static_cast<const unsigned char*>(stripes), static_cast<const float*>(scales), first};
+  }
+  return header;
+}
+
 int32_t OutputsOf(std::span<const HostWeight> parts) {
   int32_t n = 0;
   for (const HostWeight& part : parts) n += part.n;
@@ -159,43 +190,36 @@ int64_t PackedBytes(std::span<const HostWeight> parts) {
   const PackedHeader header = MakeHeader(parts, OutputsOf(parts));
   const int64_t scale_bytes =
       IsF8(parts[0].format) ? StripeScales(header) * static_cast<int64_t>(sizeof(float)) : 0;
-  return static_cast<int64_t>(sizeof(PackedHeader)) +
-         (header.stripe_bytes + scale_bytes) * header.stripe_count;
+  return HeaderBytes(1) + (header.stripe_bytes + scale_bytes) * header.stripe_count;
 }
 
 absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
-                                       const std::function<absl::StatusOr<void*>(size_t)>& allocate) {
+                                       const AllocateOnNode& allocate) {
   RETURN_IF_ERROR(CheckParts(parts));
   RETURN_IF_ERROR(CheckScaleBlocks(parts));
   const int32_t n = OutputsOf(parts);
-  const PackedHeader header = MakeHeader(parts, n);
   const bool f8 = IsF8(parts[0].format);
-
-  ASSIGN_OR_RETURN(void* memory, allocate(sizeof(PackedHeader) + header.stripe_bytes * header.stripe_count));
-  auto* stripes = static_cast<unsigned char*>(memory) + sizeof(PackedHeader);
-  new (memory) PackedHeader(header);
-  float* scales = nullptr;
-  const int64_t stripe_scales = StripeScales(header);
-  if (f8) {
-    ASSIGN_OR_RETURN(void* scale_memory, allocate(stripe_scales * header.stripe_count * sizeof(float)));
-    scales = static_cast<float*>(scale_memory);
-  }
+  ASSIGN_OR_RETURN(const PackedHeader* const header,
+                   AllocateStripes(MakeHeader(parts, n), f8, pool, allocate));
+  const WeightFormat& format = IsQuantised(parts[0].format) ? parts[0].format : kBf16Format;
+  const PackedWeight weight{
+      .data = header, .scales = header->parts()[0].scales, .n = n, .k = parts[0].k, .format = format};
   const int64_t stripe_cost = static_cast<int64_t>(parts[0].k) * kStripeWidth;
-  pool.ParallelFor(header.stripe_count, stripe_cost, [&](int64_t begin, int64_t end) {
+  pool.ParallelForStripes(header->stripe_count, 1, stripe_cost, [&](int64_t begin, int64_t end) {
     for (int64_t stripe = begin; stripe < end; ++stripe) {
-      unsigned char* out = stripes + stripe * header.stripe_bytes;
+      const Stripe target = StripeOf(weight, stripe);
+      auto* const out = const_cast<unsigned char*>(target.data);
       if (Is4Bit(parts[0].format)) {
-        FillStripe4Bit(parts, header, stripe, out);
+        FillStripe4Bit(parts, *header, stripe, out);
       } else if (f8) {
-        FillStripe<uint8_t, F8BitsAt>(parts, header, stripe, out);
-        FillScales(parts, header, stripe, scales + stripe * stripe_scales);
+        FillStripe<uint8_t, F8BitsAt>(parts, *header, stripe, out);
+        FillScales(parts, *header, stripe, const_cast<float*>(target.scales));
       } else {
-        FillStripe<uint16_t, Bf16BitsAt>(parts, header, stripe, reinterpret_cast<uint16_t*>(out));
+        FillStripe<uint16_t, Bf16BitsAt>(parts, *header, stripe, reinterpret_cast<uint16_t*>(out));
       }
     }
   });
-  const WeightFormat& format = IsQuantised(parts[0].format) ? parts[0].format : kBf16Format;
-  return PackedWeight{.data = memory, .scales = scales, .n = n, .k = parts[0].k, .format = format};
+  return weight;
 }
 
 }  // namespace foredraft

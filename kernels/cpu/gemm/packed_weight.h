@@ -13,6 +13,10 @@
 // of the same sequential stream. An octet is a 32-bit word per output, 128 bytes: nibble q of the word's half
 // p has the code of k = 2q + p. A shift by 4q thus leaves a pair of adjacent k in the low nibbles of the
 // halves.
+//
+// Where the pool has threads on several NUMA nodes, each node's memory has the stripes that its threads read
+// (ThreadPool::FirstStripe). So every weight, and every expert, is cut over all nodes: one token reads from
+// the memory of all of them.
 
 #include <cstdint>
 #include <functional>
@@ -26,27 +30,57 @@
 
 namespace foredraft {
 
-// At PackedWeight.data; the stripes begin at the next cache line.
-struct alignas(64) PackedHeader {
+// Stripes that lie one after another.
+struct StripePart {
+  const unsigned char* stripes;
+  const float* scales;  // f8; else null
+  int64_t first;
+};
+
+// At PackedWeight.data, followed by its parts; the stripes of a single part begin at the next cache line.
+struct PackedHeader {
   int64_t stripe_bytes;
   int32_t stripe_count;
   int32_t block_k;   // bf16: k; 4 bits: the group
   int32_t k_blocks;  // bf16: 1
+  int32_t part_count;
+
+  std::span<const StripePart> parts() const {
+    return {reinterpret_cast<const StripePart*>(this + 1), static_cast<size_t>(part_count)};
+  }
+  const StripePart& part_of(int64_t stripe) const {
+    const StripePart* part = parts().data() + part_count - 1;
+    while (part->first > stripe) --part;
+    return *part;
+  }
 };
 
 inline const PackedHeader& HeaderOf(const PackedWeight& weight) {
   return *static_cast<const PackedHeader*>(weight.data);
 }
 
-inline const unsigned char* StripesOf(const PackedWeight& weight) {
-  return static_cast<const unsigned char*>(weight.data) + sizeof(PackedHeader);
+struct Stripe {
+  const unsigned char* data;
+  const float* scales;  // f8: [k_blocks, 32]; else null
+};
+
+inline Stripe StripeOf(const PackedWeight& weight, int64_t stripe) {
+  const PackedHeader& header = HeaderOf(weight);
+  const StripePart& part = header.part_of(stripe);
+  const int64_t index = stripe - part.first;
+  return {part.stripes + index * header.stripe_bytes,
+          part.scales != nullptr ? part.scales + index * header.k_blocks * kStripeWidth : nullptr};
 }
 
-// Bytes of the parts packed, scales included. Reads their shapes alone.
+// Memory of a node of the pool (ThreadPool::node_count), or of none.
+using AllocateOnNode = std::function<absl::StatusOr<void*>(size_t bytes, int node)>;
+inline constexpr int kNoNode = -1;
+
+// Bytes of the parts packed on one node, scales included. Reads their shapes alone.
 int64_t PackedBytes(std::span<const HostWeight> parts);
 
 // INVALID_ARGUMENT names the mismatch.
 absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
-                                       const std::function<absl::StatusOr<void*>(size_t)>& allocate);
+                                       const AllocateOnNode& allocate);
 
 }  // namespace foredraft
