@@ -3,18 +3,23 @@
 // measured on this machine; the bandwidth of a socket is given. So its numbers are predicted.
 //
 // clang-format off
-//   cpu_nodes [--node-gbs 250] [--far-percent 250] [--context 4096] [--buffer-mb 128] [--rounds 20]
+//   cpu_nodes [--node-gbs 250] [--far-percent 250] [--line-ns N] [--context 4096]
+//             [--buffer-mb 128] [--rounds 20]
 //
 //   --node-gbs     what the memory of one node gives its threads, in GB/s
+//   --line-ns      the cost of a cache line from another core, instead of measuring it here
 //   --far-percent  the cost of a cache line from another node, in percent of one from the same
 // clang-format on
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <iostream>
 #include <thread>
 #include <vector>
@@ -34,6 +39,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   int node_gbs = 250;
   int far_percent = 250;  // a line of another node against one of the same
+  int line_ns = 0;        // 0: measured
   int context = 4096;
   int buffer_mb = 128;
   int rounds = 20;
@@ -109,6 +115,49 @@ double CoreRate(int rounds, size_t bytes) {
   return most;
 }
 
+// Memory that is read from end to end, in pages of 2 MB or of 4 KB.
+class PagedBuffer {
+ public:
+  PagedBuffer(size_t bytes, bool huge) : bytes_(bytes) {
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    madvise(memory, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    std::memset(memory, 1, bytes);
+    words_ = static_cast<const uint64_t*>(memory);
+  }
+  ~PagedBuffer() { munmap(const_cast<uint64_t*>(words_), bytes_); }
+
+  // Time of this thread alone, without that of others on its core.
+  double ReadSeconds() const {
+    timespec start{}, end{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+    uint64_t sums[8] = {};
+    for (size_t i = 0; i < bytes_ / sizeof(uint64_t); i += 8) {
+      for (int j = 0; j < 8; ++j) sums[j] += words_[i + j];
+    }
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    for (const uint64_t sum : sums) CHECK_EQ(sum, bytes_ / 64 * 0x0101010101010101u);
+    return static_cast<double>(end.tv_sec - start.tv_sec) +
+           1e-9 * static_cast<double>(end.tv_nsec - start.tv_nsec);
+  }
+
+ private:
+  const size_t bytes_;
+  const uint64_t* words_ = nullptr;
+};
+
+// Medians of reads in turns: small pages over huge ones.
+double HugePageGain(int rounds, size_t bytes) {
+  const PagedBuffer small(bytes, false), huge(bytes, true);
+  std::vector<double> ratios;
+  for (int round = 0; round < rounds; ++round) {
+    const double seconds = small.ReadSeconds();
+    ratios.push_back(seconds / huge.ReadSeconds());
+  }
+  std::nth_element(ratios.begin(), ratios.begin() + rounds / 2, ratios.end());
+  return ratios[rounds / 2];
+}
+
 void Print(const CpuMachine& machine, const PredictedStep& step, double one_node_seconds) {
   std::cout << absl::StreamFormat(
       "| %s | %.1f | %.1f | %.2f | %d | %.1f | %.1f | %.2f | %.2f | %.2f | %.0f-%.0f |\n", machine.name,
@@ -119,16 +168,21 @@ void Print(const CpuMachine& machine, const PredictedStep& step, double one_node
 }
 
 int Run(const Options& options) {
-  CpuMachine machine{.node_rate = options.node_gbs * 1e9,
-                     .core_rate = CoreRate(options.rounds, size_t(options.buffer_mb) << 20),
-                     .line_seconds = LineSeconds(options.rounds),
-                     .small_op_seconds = SmallOpSeconds(options.rounds)};
+  CpuMachine machine{
+      .node_rate = options.node_gbs * 1e9,
+      .core_rate = CoreRate(options.rounds, size_t(options.buffer_mb) << 20),
+      .line_seconds = options.line_ns > 0 ? options.line_ns * 1e-9 : LineSeconds(options.rounds),
+      .small_op_seconds = SmallOpSeconds(options.rounds)};
   machine.far_line_seconds = options.far_percent / 100.0 * machine.line_seconds;
   std::cout << absl::StreamFormat(
-      "Measured here: a core reads %.1f GB/s; a cache line %.0f ns, an op of one row %.1f us. Given: %d GB/s "
+      "Measured here: a core reads %.1f GB/s, an op of one row takes %.1f us. %s: a cache line %.0f ns. "
+      "Given: %d GB/s "
       "a node, a line of another node %.1f lines.\n\n",
-      machine.core_rate / 1e9, machine.line_seconds * 1e9, machine.small_op_seconds * 1e6, options.node_gbs,
+      machine.core_rate / 1e9, machine.small_op_seconds * 1e6,
+      options.line_ns > 0 ? "Given" : "Measured here", machine.line_seconds * 1e9, options.node_gbs,
       options.far_percent / 100.0);
+  std::cout << absl::StreamFormat("Reading in pages of 4 KB takes %.2f times as long as in huge ones.\n\n",
+                                  HugePageGain(options.rounds, size_t(options.buffer_mb) << 20));
   const DecodeStep step = R1Int4Step(options.context);
   std::cout << absl::StreamFormat("R1 in INT4, one stream, %d positions: %.1f GB a step. Predicted:\n\n",
                                   options.context, PredictStep(step, machine).bytes / 1e9);
@@ -157,6 +211,7 @@ int main(int argc, char** argv) {
   foredraft::ParseBenchFlags(argc, argv,
                              {{"--node-gbs", &options.node_gbs},
                               {"--far-percent", &options.far_percent},
+                              {"--line-ns", &options.line_ns},
                               {"--context", &options.context},
                               {"--buffer-mb", &options.buffer_mb},
                               {"--rounds", &options.rounds}});

@@ -77,8 +77,7 @@ DecodeStep R1Int4Step(int context) {
 double BarrierSeconds(const CpuMachine& machine) {
   const double far = machine.nodes > 1 ? machine.far_line_seconds : machine.line_seconds;
   const int counting = std::min(machine.threads_of_node, kGroupThreads);
-  return (machine.nodes - 1) * far + (machine.threads_of_node + counting) * machine.line_seconds +
-         GroupCount(machine) * far;
+  return 2 * GroupCount(machine) * far + 2 * counting * machine.line_seconds;
 }
 
 double FlatBarrierSeconds(const CpuMachine& machine) {

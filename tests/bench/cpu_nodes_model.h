@@ -8,8 +8,8 @@
 // a job. Then comes the barrier:
 //
 // clang-format off
-//   the caller writes one cache line per node            nodes x line
-//   the threads of a node read it one after another      threads of the node x line
+//   the caller writes a cache line per group             groups x line
+//   the threads of a group read it one after another     threads of the group x line
 //   a group's threads count down one counter             threads of the group x line
 //   the caller reads a counter per group                 groups x line
 // clang-format on

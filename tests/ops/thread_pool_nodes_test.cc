@@ -1,6 +1,7 @@
 // The thread pool on made-up nodes, and with more threads than this machine has cores.
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -109,6 +110,7 @@ TEST(ThreadPoolNodes, ThreadsBeginWithTheStripesOfTheirNode) {
   std::set<std::thread::id> seen;
   std::map<std::string, int> node_of;  // of a thread's name
   std::atomic<int> arrived{0};
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // until they park: each has to be woken
   // 8 stripes x 2 items: each thread's share is two units.
   pool.ParallelForStripes(8, 2, kHeavy, [&](int64_t begin, int64_t) {
     char name[16] = "";
@@ -131,7 +133,7 @@ TEST(ThreadPoolNodes, ThreadsBeginWithTheStripesOfTheirNode) {
 TEST(ThreadPoolNodes, RangesEndWhereANodeEnds) {
   ThreadPool pool(Nodes({1, 1, 1}));
   const std::set<int64_t> ends = {5 * 2, 5 * 4};  // of 7 stripes x 5 items
-  pool.ParallelForStripes(7, 5, 3000, [&](int64_t begin, int64_t end) {
+  pool.ParallelForStripes(7, 5, 2000, [&](int64_t begin, int64_t end) {
     if (end - begin == 35) return;
     for (const int64_t node_end : ends) EXPECT_FALSE(begin < node_end && node_end < end) << begin;
   });

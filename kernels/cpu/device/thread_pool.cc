@@ -173,23 +173,18 @@ void ThreadPool::Publish(const Work& work, int64_t unit, RangeFn fn, const void*
     if (work.stripes > 0) return work.count / work.stripes * FirstStripe(work.stripes, node);
     return std::min(FirstStripe(units, node) * unit, work.count);
   };
-  int64_t begin = 0;
-  for (int node = 0; node < node_count(); ++node) {
-    const int64_t end = cut(node + 1);
-    nodes_[node].job = {fn, context, begin, end, unit};
-    begin = end;
-  }
-  const auto word_of = [&](const Node& node) {
-    return MakeShare(generation_, 0, (node.job.end - node.job.begin + unit - 1) / unit);
+  const auto word_of = [&](const Group& group) {
+    return MakeShare(generation_, 0, (group.job.end - group.job.begin + unit - 1) / unit);
   };
   for (Group& group : groups_) {
-    const uint64_t word = word_of(nodes_[group.node]);
+    group.job = {fn, context, cut(group.node), cut(group.node + 1), unit};
+    const uint64_t word = word_of(group);
     const int last = group.first_thread + group.threads - 1;
     group.pending_units.store(static_cast<int64_t>(EndUnit(WholeShare(word, last)) -
                                                    FirstUnit(WholeShare(word, group.first_thread))),
                               std::memory_order_relaxed);
   }
-  for (Node& node : nodes_) node.published.store(word_of(node));
+  for (Group& group : groups_) group.published.store(word_of(group));
 }
 
 void ThreadPool::WakeParked() {
@@ -238,8 +233,8 @@ void ThreadPool::StealFromGroups(int thread, uint64_t generation, bool same_node
 }
 
 void ThreadPool::RunShare(int thread, uint64_t generation, bool from_front) {
-  const Node& node = nodes_[seats_[thread].node];
-  const uint64_t published = node.published.load(std::memory_order_acquire);
+  Group& group = groups_[seats_[thread].group];
+  const uint64_t published = group.published.load(std::memory_order_acquire);
   if (GenerationOf(published) != generation) return;
   const uint64_t whole = WholeShare(published, thread);
   if (FirstUnit(whole) == EndUnit(whole)) return;
@@ -251,7 +246,7 @@ void ThreadPool::RunShare(int thread, uint64_t generation, bool from_front) {
     uint64_t rest = left;
     if (GenerationOf(left) != generation) {
       // Older, unless this job has ended meanwhile: then all of it was taken.
-      if (node.published.load(std::memory_order_acquire) != published) break;
+      if (group.published.load(std::memory_order_acquire) != published) break;
       rest = whole;
     }
     if (FirstUnit(rest) == EndUnit(rest)) break;
@@ -260,13 +255,13 @@ void ThreadPool::RunShare(int thread, uint64_t generation, bool from_front) {
     if (!share.compare_exchange_weak(left, rest, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }
-    if (done == 0) job = node.job;
+    if (done == 0) job = group.job;
     const int64_t begin = job.begin + static_cast<int64_t>(taken) * job.unit;
     job.fn(job.context, begin, std::min(begin + job.unit, job.end));
     ++done;
   }
   if (done == 0) return;
-  if (groups_[seats_[thread].group].pending_units.fetch_sub(done) == done && caller_parked_.load()) {
+  if (group.pending_units.fetch_sub(done) == done && caller_parked_.load()) {
     std::lock_guard<std::mutex> lock(caller_mutex_);
     job_done_.notify_one();
   }
@@ -290,8 +285,8 @@ void ThreadPool::WaitUntilDone() {
 }
 
 bool ThreadPool::WaitForJob(int thread, uint64_t& seen) {
-  const std::atomic<uint64_t>& word = nodes_[seats_[thread].node].published;
   Group& group = groups_[seats_[thread].group];
+  const std::atomic<uint64_t>& word = group.published;
   const auto published = [&] { return ending_.load() || GenerationOf(word.load()) != seen; };
   for (int spin = 0; spin < spin_limit_ && !published(); ++spin) Pause();
   if (!published()) {

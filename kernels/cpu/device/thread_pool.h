@@ -5,9 +5,9 @@
 // has finished its share steals from the backs of the others. So the thread and the range of an item depend
 // on timing, and its result must not depend on them. No allocation per call.
 //
-// Threads are in nodes of the machine, and in groups of at most 16 of a node. A job is published once per
-// node, counted done once per group, and stolen from the own group first: so that with 128 threads no cache
-// line is written by all of them. A thread computes its own share from what its node was told.
+// Threads are in nodes of the machine, and in groups of at most 16 of a node. A job is published to each
+// group, counted done by group, and stolen from the own group first: so that with 128 threads no cache line
+// is read or written by all of them. A thread computes its own share from what its group was told.
 //
 // Owner: CpuDevice. Thread: ParallelFor may be called from any thread; calls run one at a time. Workers spin
 // briefly after a job, then park. If the threads of all pools on the machine outnumber the cores, workers
@@ -90,19 +90,19 @@ class ThreadPool {
     int64_t unit;  // items per unit
   };
 
-  // `published` is generation (24 bits) | 0 (20) | units of the node (20). `job` is read only between taking
-  // a unit and counting it done; Run does not overwrite it in that time.
-  struct alignas(64) Node {
-    std::atomic<uint64_t> published{0};
-    Job job{};
+  struct Node {
     int first_thread = 0;
     int threads = 0;
   };
-  static_assert(sizeof(Node) == 64, "a worker learns of a job by one cache line");
 
-  // Workers that park together, and whose units are counted done together.
+  // Workers that learn of a job together, park together, and whose units are counted done together.
   struct alignas(64) Group {
-    std::atomic<int64_t> pending_units{0};
+    // Generation (24 bits) | 0 (20) | units of the node (20).
+    std::atomic<uint64_t> published{0};
+    // Its node's. Read only between taking a unit of the group and counting it done; Run does not overwrite
+    // it in that time.
+    Job job{};
+    alignas(64) std::atomic<int64_t> pending_units{0};
     std::atomic<int> parked_workers{0};
     int node = 0;
     int first_thread = 0;
@@ -113,7 +113,7 @@ class ThreadPool {
 
   // The rest of a thread's share: generation (24 bits) | first unit (20) | end unit (20). A unit is taken by
   // a compare-exchange of the whole word, so a thread that wakes late cannot take a unit of a finished job.
-  // With an older generation than its node's, nothing of the share was taken yet.
+  // With an older generation than its group's, nothing of the share was taken yet.
   struct alignas(64) Share {
     std::atomic<uint64_t> left{0};
   };
@@ -127,7 +127,7 @@ class ThreadPool {
 
   void MakeGroups(const ThreadPlacement& placement);
   void Run(const Work& work, RangeFn fn, const void* context);
-  // Tells each node its part of the job, in units of `unit` items.
+  // Tells each group its node's part of the job, in units of `unit` items.
   void Publish(const Work& work, int64_t unit, RangeFn fn, const void* context);
   void WakeParked();
   // The units of a thread's share before anything is taken.
