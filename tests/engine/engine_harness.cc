@@ -276,13 +276,19 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::s
   const Key key = {checkpoint_dir, backend, shard.rank, shard.size, isa};
   const auto found = models->find(key);
   if (found != models->end()) return found->second;
+  LoadedModel model = LoadModel(checkpoint_dir, backend, shard, {.threads = 2, .isa = isa});
+  return models->emplace(key, std::move(model)).first->second;
+}
+
+LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ExpertShard& shard,
+                      const DeviceOptions& options) {
   LoadedModel model;
   model.dir = checkpoint_dir;
-  model.isa = isa;
+  model.device_options = options;
   auto config = ReadModelConfig(checkpoint_dir + "/config.json");
   CHECK(config.ok()) << config.status().ToString();
   model.config = *std::move(config);
-  auto device = CreateDevice(backend, {.threads = 2, .isa = isa});
+  auto device = CreateDevice(backend, options);
   CHECK(device.ok()) << device.status().ToString();
   model.device = *std::move(device);
   const auto stream = model.device->CreateStream();
@@ -290,7 +296,7 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::s
                              *model.device, *stream, nullptr, shard);
   CHECK(weights.ok()) << weights.status().ToString();
   model.weights = *std::move(weights);
-  return models->emplace(key, std::move(model)).first->second;
+  return model;
 }
 
 LoadedWeights WeightsFor(const LoadedWeights& weights, const EngineOptions& options) {
@@ -359,16 +365,17 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
                                                        int ranks) {
   std::vector<RankParts> parts;
   if (ranks == 1) {
-    auto device = CreateDevice(TestBackend(), {.threads = 2, .isa = model.isa});
+    auto device = CreateDevice(TestBackend(), model.device_options);
     CHECK(device.ok());
     parts.push_back({*std::move(device), nullptr});
   } else {
-    parts = ConnectRanks(ranks, options.step_timeout, model.isa);
+    parts = ConnectRanks(ranks, options.step_timeout, model.device_options.isa);
   }
   std::vector<const LoadedModel*> shards;
   for (int rank = 0; rank < ranks; ++rank) {
     const ExpertShard shard = {.rank = rank, .size = ranks};
-    shards.push_back(ranks == 1 ? &model : &LoadModelOnce(model.dir, TestBackend(), shard, model.isa));
+    shards.push_back(ranks == 1 ? &model
+                                : &LoadModelOnce(model.dir, TestBackend(), shard, model.device_options.isa));
   }
   std::vector<std::unique_ptr<RankEngine>> engines(ranks);
   ForEachRank(ranks, [&](int rank) {

@@ -27,7 +27,7 @@ inline constexpr int kMaxSeqLen = 384;  // of every run
 // runs.
 struct LoadedModel {
   std::string dir;
-  std::string isa;  // as DeviceOptions::isa; of the engines, too
+  DeviceOptions device_options;  // of the weights' device, and of the engines' with one rank
   std::unique_ptr<Device> device;
   ModelConfig config;
   LoadedWeights weights;
@@ -36,6 +36,8 @@ struct LoadedModel {
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& backend = TestBackend(), const ExpertShard& shard = {},
                                  const std::string& isa = "");
+LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ExpertShard& shard,
+                      const DeviceOptions& options);
 
 // Whether the checkpoint drafts with DSpark.
 inline bool DraftsInBlocks(const ModelConfig& config) { return config.drafts_in_blocks(); }
