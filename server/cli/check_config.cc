@@ -91,7 +91,9 @@ struct CheckConfigOptions {
   ConfigOptions config;
   std::string docs;
   bool explain = false;
-  std::string gpu_memory;  // valid: CLI11 has checked it
+  // Valid: CLI11 has checked them.
+  std::string gpu_memory;
+  std::string memory;
 };
 
 void Print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
@@ -142,9 +144,12 @@ absl::StatusOr<ResolvedConfig> ResolveAll(const ConfigOptions& options, ConfigEr
   return resolved;
 }
 
-absl::Status PrintExplanation(const ResolvedConfig& resolved, std::optional<int64_t> gpu_bytes) {
+absl::Status PrintExplanation(const ResolvedConfig& resolved, const CheckConfigOptions& options) {
   const LoadedConfig& loaded = resolved.loaded;
-  ASSIGN_OR_RETURN(const MemoryExplanation memory, ExplainMemory(loaded.config, resolved.model, gpu_bytes));
+  const std::string& size = loaded.config.backend == Backend::kCpu ? options.memory : options.gpu_memory;
+  std::optional<int64_t> bytes;
+  if (!size.empty()) bytes = *ParseMemorySize(size);
+  ASSIGN_OR_RETURN(const MemoryExplanation memory, ExplainMemory(loaded.config, resolved.model, bytes));
   Print(Summary(loaded.config, resolved.model) + memory.text +
         Comments("warning ", ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) +
         Comments("foreign ", loaded.notes) + ExplainYaml(loaded));
@@ -158,9 +163,7 @@ int ExplainConfig(const CheckConfigOptions& options) {
   if (!resolved.ok()) return Fail(resolved.status());
   for (const absl::Status& error : errors.all()) Fail(error);
   if (!errors.empty()) return 1;
-  std::optional<int64_t> gpu_bytes;
-  if (!options.gpu_memory.empty()) gpu_bytes = *ParseMemorySize(options.gpu_memory);
-  const absl::Status status = PrintExplanation(*resolved, gpu_bytes);
+  const absl::Status status = PrintExplanation(*resolved, options);
   return status.ok() ? 0 : Fail(status);
 }
 
@@ -189,15 +192,19 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
                                            "for every key help, type, allowed values, default and where its "
                                            "value came from; memory per rank. Needs "
                                            "the model's config.json, no weights and no GPU");
-  command
-      ->add_option("--gpu-memory", options->gpu_memory,
-                   "with --explain: memory of one GPU; exit 1 if a rank does not fit it")
-      ->type_name("SIZE")
-      ->needs(explain)
-      ->check([](const std::string& text) {
-        const absl::StatusOr<int64_t> bytes = ParseMemorySize(text);
-        return bytes.ok() ? std::string() : std::string(bytes.status().message());
-      });
+  const auto add_size = [&](const char* name, std::string& size, const char* help) {
+    command->add_option(name, size, help)
+        ->type_name("SIZE")
+        ->needs(explain)
+        ->check([](const std::string& text) {
+          const absl::StatusOr<int64_t> bytes = ParseMemorySize(text);
+          return bytes.ok() ? std::string() : std::string(bytes.status().message());
+        });
+  };
+  add_size("--gpu-memory", options->gpu_memory,
+           "with --explain: memory of one GPU; exit 1 if a rank does not fit it");
+  add_size("--memory", options->memory,
+           "with --explain and backend cpu: RAM of the server; exit 1 if the ranks do not fit it");
   command
       ->add_option(
           "--docs", options->docs,

@@ -90,24 +90,73 @@ void AddAssumed(const MemoryEstimate& memory, Table& table) {
   table.Row("libraries", memory.library_bytes, "CUDA, NCCL; assumed");
 }
 
-absl::StatusOr<MemoryExplanation> ExplainCpu(const Config& config, const ModelConfig& model) {
-  const EngineOptions options = EngineOptionsOf(config, model);
-  ASSIGN_OR_RETURN(const MemoryEstimate memory,
-                   EstimateMemory(SizedBackend::kCpu, options, model, config.parallel.attention_dp));
+double Gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// For the system, the daemon beside its ranks, and pages of the checkpoint while it is read. Assumed.
+constexpr int64_t kSystemBytes = int64_t{2} << 30;
+
+// What the ranks of this host take of its RAM.
+struct CpuMemory {
+  MemoryEstimate rank;
+  int64_t blocks = 0;
+  int64_t sum = 0;  // of all ranks here
+};
+
+absl::StatusOr<CpuMemory> EstimateCpu(const Config& config, const ModelConfig& model) {
+  CpuMemory memory;
+  ASSIGN_OR_RETURN(memory.rank, EstimateMemory(SizedBackend::kCpu, EngineOptionsOf(config, model), model,
+                                               config.parallel.attention_dp));
+  memory.blocks = BlockCount(config, model);
+  memory.sum = LocalRankCount(config) * (memory.rank.fixed_bytes() + memory.rank.cache_bytes(memory.blocks) +
+                                         config.kv_cache_config.host_cache_size);
+  return memory;
+}
+
+// What to change so that the ranks fit `ram`.
+absl::StatusOr<std::string> WhatFits(const Config& config, const ModelConfig& model, const CpuMemory& memory,
+                                     int64_t ram) {
+  const int64_t ranks = LocalRankCount(config);
+  const int64_t excess = memory.sum + kSystemBytes - ram;
+  const int64_t fewer =
+      (excess + ranks * memory.rank.block_bytes() - 1) / (ranks * memory.rank.block_bytes());
+  if (memory.blocks - fewer > memory.rank.sequence_blocks) {
+    return absl::StrCat("kv_cache_config.max_tokens: ",
+                        (memory.blocks - fewer - 1) * memory.rank.cache.tokens_per_block(), " fits");
+  }
+  ModelConfig smaller = model;
+  smaller.projections = kInt4Format;
+  smaller.experts.reset();
+  ASSIGN_OR_RETURN(const CpuMemory int4, EstimateCpu(config, smaller));
+  if (int4.sum >= memory.sum) return std::string("use a server with more");
+  return absl::StrFormat("in INT4 it would need %.2f", Gib(int4.sum + kSystemBytes));
+}
+
+absl::StatusOr<MemoryExplanation> ExplainCpu(const Config& config, const ModelConfig& model,
+                                             std::optional<int64_t> ram) {
+  ASSIGN_OR_RETURN(const CpuMemory memory, EstimateCpu(config, model));
   Table table;
   const int here = LocalRankCount(config);
   table.Line(
       absl::StrCat("memory  of each rank, in RAM", here > 1 ? absl::StrCat("; ", here, " ranks here") : ""));
-  AddCommon(config, model, options, memory, table);
-  const int64_t blocks = BlockCount(config, model);
-  AddCache(config, memory, blocks, table);
+  AddCommon(config, model, EngineOptionsOf(config, model), memory.rank, table);
+  AddCache(config, memory.rank, memory.blocks, table);
   table.Row("swap", config.kv_cache_config.host_cache_size,
             "swapped-out sequences: kv_cache_config.host_cache_size");
-  const int64_t sum =
-      memory.fixed_bytes() + memory.cache_bytes(blocks) + config.kv_cache_config.host_cache_size;
-  const int64_t ram = ReadHostFacts().ram_bytes;
-  table.Row("sum", sum * here, absl::StrFormat("of %.2f GiB RAM", static_cast<double>(ram) / (1 << 30)));
-  MemoryExplanation explanation{.text = table.Take(), .fits = absl::OkStatus()};
+  table.Row("sum", memory.sum,
+            absl::StrFormat("of %.2f GiB RAM", Gib(ram.value_or(ReadHostFacts().ram_bytes))));
+  MemoryExplanation explanation;
+  if (ram) {
+    table.Row("system", kSystemBytes, "and the daemon beside its ranks; assumed");
+    const int64_t needed = memory.sum + kSystemBytes;
+    if (needed > *ram) {
+      ASSIGN_OR_RETURN(const std::string what, WhatFits(config, model, memory, *ram));
+      explanation.fits = absl::ResourceExhaustedError(
+          absl::StrFormat("model: %s: the server needs %.2f GiB of RAM, it has %.2f; %s", config.model,
+                          Gib(needed), Gib(*ram), what));
+    }
+    table.Line(explanation.fits.ok() ? "  fits" : "  DOES NOT FIT");
+  }
+  explanation.text = table.Take();
   return explanation;
 }
 
@@ -124,23 +173,24 @@ absl::StatusOr<int64_t> ParseMemorySize(const std::string& text) {
     if (bytes >= 1 && bytes < 1e15) return static_cast<int64_t>(bytes);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      text, ": allowed a number with a unit, as in 141GiB or 80GB (KiB, MiB, GiB, TiB, KB, MB, GB, TB)"));
+      text,
+      ": allowed a number with a unit, as in 141GiB, 768GiB or 80GB (KiB, MiB, GiB, TiB, KB, MB, GB, TB)"));
 }
 
 absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const ModelConfig& model,
-                                                std::optional<int64_t> gpu_bytes) {
-  if (config.backend == Backend::kCpu) return ExplainCpu(config, model);
+                                                std::optional<int64_t> device_bytes) {
+  if (config.backend == Backend::kCpu) return ExplainCpu(config, model, device_bytes);
+  const std::optional<int64_t> gpu_bytes = device_bytes;
   const EngineOptions options = EngineOptionsOf(config, model);
   ASSIGN_OR_RETURN(const MemoryEstimate memory,
                    EstimateMemory(SizedBackend::kCuda, options, model, config.parallel.attention_dp));
-  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
   Table table;
   MemoryExplanation explanation;
   const std::string of_rank = config.parallel.attention_dp == 1
                                   ? "of the GPU"
                                   : absl::StrCat("of each of ", config.parallel.attention_dp, " GPUs");
   table.Line(absl::StrCat("memory  ", of_rank,
-                          gpu_bytes ? absl::StrFormat(" of %.2f GiB", gib(*gpu_bytes)) : "",
+                          gpu_bytes ? absl::StrFormat(" of %.2f GiB", Gib(*gpu_bytes)) : "",
                           ", predicted from config.json"));
   AddCommon(config, model, options, memory, table);
   AddAssumed(memory, table);
@@ -161,7 +211,7 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
     if (least > *gpu_bytes) {
       explanation.fits = absl::ResourceExhaustedError(
           absl::StrFormat("kv_cache_config.max_tokens: %d: the rank needs %.2f GiB, the GPU has %.2f",
-                          config.kv_cache_config.max_tokens, gib(least), gib(*gpu_bytes)));
+                          config.kv_cache_config.max_tokens, Gib(least), Gib(*gpu_bytes)));
     }
   } else {
     const absl::StatusOr<int> blocks = BlocksOn(*gpu_bytes, memory, options);
@@ -174,7 +224,7 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
   }
   table.Line(explanation.fits.ok()
                  ? "  fits"
-                 : absl::StrFormat("  DOES NOT FIT: it needs at least %.2f GiB", gib(least)));
+                 : absl::StrFormat("  DOES NOT FIT: it needs at least %.2f GiB", Gib(least)));
   explanation.text = table.Take();
   return explanation;
 }

@@ -17,11 +17,12 @@ absl::StatusOr<int64_t> ParseMemorySize(const std::string& text);
 
 struct MemoryExplanation {
   std::string text;   // lines, each a YAML comment
-  absl::Status fits;  // RESOURCE_EXHAUSTED where a rank does not fit a GPU of the given size
+  absl::Status fits;  // RESOURCE_EXHAUSTED where a rank does not fit the given memory, with what would
 };
 
-// gpu_bytes: of one GPU; absent: only what does not depend on it.
+// device_bytes: of one GPU, or of the RAM that the ranks of a CPU server share; absent: only what does not
+// depend on it.
 absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const ModelConfig& model,
-                                                std::optional<int64_t> gpu_bytes);
+                                                std::optional<int64_t> device_bytes);
 
 }  // namespace foredraft

@@ -63,6 +63,7 @@ TEST(CommandLine, DaemonCommandsEndWithTheirCode) {
       {{"check-config", "--docs", dir + "/none"}, 1, dir + "/none/configuration.md: cannot be written"},
       {{"check-config", "--config", kConfig, "--explain", "--gpu-memory", "much"}, 2, "141GiB"},
       {{"check-config", "--config", kConfig, "--gpu-memory", "141GiB"}, 2, "--explain"},
+      {{"check-config", "--config", kConfig, "--explain", "--memory", "much"}, 2, "768GiB"},
   });
 }
 
@@ -115,6 +116,21 @@ TEST(CommandLine, ExplainSaysWhatFitsAGpu) {
   EXPECT_EQ(h100.exit_code, 1);
   EXPECT_THAT(h100.out, HasSubstr("DOES NOT FIT: it needs at least"));
   EXPECT_THAT(h100.err, HasSubstr("no GPU memory for the KV cache: of 74.51 GiB"));
+}
+
+TEST(CommandLine, ExplainSaysWhatFitsACpuServer) {
+  const auto explain = [](const std::string& memory) {
+    return Foredraft({"check-config", "deploy/configs/r1-shape-61x256.json", "--explain", "--backend", "cpu",
+                      "--set", "kv_cache_config.max_tokens=32768", "--max-seq-len", "8192", "--memory",
+                      memory});
+  };
+  const RunResult fits = explain("768GiB");
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_THAT(fits.out, AllOf(HasSubstr("of 768.00 GiB RAM"), HasSubstr("#   fits\n")));
+  const RunResult less = explain("512GiB");
+  EXPECT_EQ(less.exit_code, 1);
+  EXPECT_THAT(less.out, HasSubstr("#   DOES NOT FIT\n"));
+  EXPECT_THAT(less.err, AllOf(HasSubstr("GiB of RAM, it has 512.00; in INT4 it would need 3")));
 }
 
 TEST(CommandLine, ExplainListsAllErrors) {
