@@ -129,6 +129,26 @@ TEST(ThreadPoolNodes, ThreadsBeginWithTheStripesOfTheirNode) {
   }
 }
 
+// The worker waits inside the first item of its node until all others are done.
+TEST(ThreadPoolNodes, ThreadsWithoutStripesTakeThoseOfOtherNodes) {
+  for (const std::vector<int>& threads : {std::vector<int>{1, 1}, {17}, {16, 16}}) {
+    ThreadPool pool(Nodes(threads));
+    const std::thread::id caller = std::this_thread::get_id();
+    const int64_t count = 4 * pool.thread_count();
+    for (int job = 0; job < 20; ++job) {
+      std::atomic<int64_t> done{0};
+      std::atomic<bool> waits{false};
+      pool.ParallelForStripes(count, 1, kHeavy, [&](int64_t, int64_t) {
+        if (std::this_thread::get_id() != caller && !waits.exchange(true)) {
+          while (done < count - 1) std::this_thread::yield();
+        }
+        ++done;
+      });
+      EXPECT_EQ(done, count);
+    }
+  }
+}
+
 // A range never has items of two nodes, however small the items are.
 TEST(ThreadPoolNodes, RangesEndWhereANodeEnds) {
   ThreadPool pool(Nodes({1, 1, 1}));
