@@ -103,7 +103,8 @@ class ThreadPool {
     // it in that time.
     Job job{};
     alignas(64) std::atomic<int64_t> pending_units{0};
-    std::atomic<int> parked_workers{0};
+    // Read for every job and hardly ever written, so on a line that no job writes.
+    alignas(64) std::atomic<int> parked_workers{0};
     int node = 0;
     int first_thread = 0;
     int threads = 0;
@@ -150,15 +151,15 @@ class ThreadPool {
   const std::vector<std::vector<int>> cpus_;  // of each thread; empty: any
   std::vector<std::thread> workers_;
 
-  std::mutex run_mutex_;  // one job at a time
+  // What the caller writes for each job lies apart from what workers read.
+  alignas(64) std::mutex run_mutex_;  // one job at a time
+  uint64_t generation_ = 0;           // of the newest job; guarded by run_mutex_
 
   // Constant size since construction.
-  std::vector<Seat> seats_;
+  alignas(64) std::vector<Seat> seats_;
   std::vector<Node> nodes_;
   std::vector<Group> groups_;
   std::vector<Share> shares_;
-
-  uint64_t generation_ = 0;  // of the newest job; guarded by run_mutex_
 
   alignas(64) std::atomic<bool> ending_{false};
   alignas(64) std::mutex caller_mutex_;
