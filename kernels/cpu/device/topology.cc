@@ -2,6 +2,7 @@
 
 #include <hwloc.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -108,6 +109,10 @@ CpuTopology ReadTopology() {
   const std::vector<int> usable = CpusOfCallingThread();
   if (machine != nullptr) {
     CpuTopology topology = NodesOf(machine, usable);
+    // The kernel's figure of a node leaves out memory that a virtual machine got later.
+    if (topology.nodes.size() == 1 && hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_NUMANODE) == 1) {
+      topology.nodes[0].memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+    }
     if (!topology.nodes.empty()) return topology;
   }
   const int cores = static_cast<int>(usable.size());
