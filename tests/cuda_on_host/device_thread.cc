@@ -64,15 +64,11 @@ void FenceAsyncProxy(const SourceLocation& location) {
 }
 
 AsyncProxyEngine::AsyncProxyEngine() : proxy_(running->async_proxy()) {}
-void AsyncProxyEngine::Read(const void* first, size_t bytes, const SourceLocation& location) const {
-  if (proxy_ != nullptr) proxy_->Access(first, bytes, location, "the async proxy reads");
+void AsyncProxyEngine::Check(const void* first, size_t bytes, const SourceLocation& location,
+                             const char* what) const {
+  proxy_->Access(first, bytes, location, what);
 }
-void AsyncProxyEngine::BeginWrite(const void* first, size_t bytes, const SourceLocation& location) const {
-  if (proxy_ != nullptr) proxy_->Access(first, bytes, location, "the async proxy overwrites");
-}
-void AsyncProxyEngine::EndWrite(const void* first, size_t bytes) const {
-  if (proxy_ != nullptr) proxy_->Written(first, bytes);
-}
+void AsyncProxyEngine::Written(const void* first, size_t bytes) const { proxy_->Written(first, bytes); }
 
 void WaitForPredecessor() { running->WaitForPredecessor(); }
 

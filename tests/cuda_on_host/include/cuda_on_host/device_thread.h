@@ -71,12 +71,21 @@ class AsyncProxyEngine {
  public:
   AsyncProxyEngine();
   // These bytes are read. Aborts if a thread wrote one of them without a fence.
-  void Read(const void* first, size_t bytes, const SourceLocation& location) const;
+  void Read(const void* first, size_t bytes, const SourceLocation& location) const {
+    if (proxy_ != nullptr) Check(first, bytes, location, "the async proxy reads");
+  }
   // These bytes are written: before, which aborts likewise, and after.
-  void BeginWrite(const void* first, size_t bytes, const SourceLocation& location) const;
-  void EndWrite(const void* first, size_t bytes) const;
+  void BeginWrite(const void* first, size_t bytes, const SourceLocation& location) const {
+    if (proxy_ != nullptr) Check(first, bytes, location, "the async proxy overwrites");
+  }
+  void EndWrite(const void* first, size_t bytes) const {
+    if (proxy_ != nullptr) Written(first, bytes);
+  }
 
  private:
+  void Check(const void* first, size_t bytes, const SourceLocation& location, const char* what) const;
+  void Written(const void* first, size_t bytes) const;
+
   AsyncProxy* const proxy_;  // null: not checked
 };
 
