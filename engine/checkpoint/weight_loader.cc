@@ -126,7 +126,7 @@ class CheckpointSource : public WeightSource {
     return absl::OkStatus();
   }
 
-  // The same tensor of another expert.
+  // The tensor of `spec` that belongs to another expert.
   static TensorSpec OfExpert(TensorSpec spec, int expert) {
     const std::string from = absl::StrFormat(".experts.%d.", spec.expert);
     const std::string to = absl::StrFormat(".experts.%d.", expert);

@@ -20,7 +20,7 @@ StepJob Weight(const char* name, int64_t calls, int64_t n, int64_t k, Stored sto
           .stripe_bytes = element_bytes * static_cast<double>(kStripeWidth * k)};
 }
 
-// Of the units of a node, threads take one each while all have one, then the rest.
+// Threads take one unit of their node each while all have one, then the rest.
 struct NodeTime {
   double even_seconds = 0;
   double uneven_seconds = 0;

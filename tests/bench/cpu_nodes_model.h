@@ -68,7 +68,7 @@ struct PredictedStep {
 };
 
 double BarrierSeconds(const CpuMachine& machine);
-// The same with one cache line per thread, one counter, and thieves who ask every thread.
+// A barrier with one cache line per thread, one counter, and thieves who ask every thread.
 double FlatBarrierSeconds(const CpuMachine& machine);
 
 PredictedStep PredictStep(const DecodeStep& step, const CpuMachine& machine);

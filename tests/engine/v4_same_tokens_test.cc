@@ -87,7 +87,7 @@ class V4SameTokens : public SameTokensFixture, public ::testing::WithParamInterf
   V4SameTokens()
       : SameTokensFixture(LoadModelOnce(absl::StrCat("tests/golden/checkpoints/", GetParam())), V4Requests) {}
 
-  // Of the quantised checkpoint the fast tier has every other row, and those in which a small pool swaps.
+  // The fast tier has every other row of the quantised checkpoint, and those in which a small pool swaps.
   std::vector<SameTokensCase> Cases(int strength, const std::vector<int>& levels) const {
     const bool all = IsFullTier() || !IsQuantised(model_.config.projections);
     const auto rows = CoveringArray(levels, strength);

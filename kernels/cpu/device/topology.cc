@@ -109,7 +109,7 @@ CpuTopology ReadTopology() {
   const std::vector<int> usable = CpusOfCallingThread();
   if (machine != nullptr) {
     CpuTopology topology = NodesOf(machine, usable);
-    // The kernel's figure of a node leaves out memory that a virtual machine got later.
+    // Memory that a virtual machine got after its start is missing from the kernel's figure of a node.
     if (topology.nodes.size() == 1 && hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_NUMANODE) == 1) {
       topology.nodes[0].memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
     }

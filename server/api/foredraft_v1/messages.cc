@@ -42,7 +42,7 @@ ChatMessages ReadChat(const v1::Chat& wire) {
   return messages;
 }
 
-// Of either request that has a chat.
+// What Generate and Tokenize say of an answer's thinking.
 template <typename Request>
 ChatChoices ChoicesIn(const Request& wire) {
   ChatChoices choices = {.reasoning_effort = wire.chat().reasoning_effort()};

@@ -59,7 +59,7 @@ inline void MbarrierInit(Mbarrier& barrier, uint32_t arrivals) {
   on_host::pending_copies.erase(&barrier);
   on_host::unfenced_barriers.insert(&barrier);
 }
-// Of all barriers: in these kernels one thread initialises and fences them.
+// Fences all barriers: in these kernels one thread initialises and fences them.
 inline void FenceMbarrierInit(CUDA_ON_HOST_CALLER) {
   if (!cuda_on_host::SkipsFence({file, line})) on_host::unfenced_barriers.clear();
 }
