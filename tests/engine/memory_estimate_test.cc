@@ -128,7 +128,7 @@ TEST(PackedBytes, IsWhatPackingAllocates) {
   for (const HostWeight& weight : cases) {
     int64_t allocated = 0;
     std::vector<std::unique_ptr<std::byte[]>> memory;
-    const auto packed = PackParts({&weight, 1}, pool, [&](size_t bytes) -> absl::StatusOr<void*> {
+    const auto packed = PackParts({&weight, 1}, pool, [&](size_t bytes, int) -> absl::StatusOr<void*> {
       allocated += static_cast<int64_t>(bytes);
       memory.push_back(std::make_unique<std::byte[]>(bytes + 64));
       auto address = reinterpret_cast<uintptr_t>(memory.back().get());
