@@ -22,7 +22,7 @@ KvCacheShape KvCacheShape::Of(const ModelConfig& config, int module_count, int t
 KvCacheShape KvCacheShape::Of(const EngineOptions& options, const ModelConfig& config, int history_blocks) {
   const std::vector<CacheGroup> groups =
       CacheGroupsOf(config, options.drafter_numbers.module_count, options.tokens_per_block, options.kv_dtype);
-  std::vector<int> counts(groups.size(), groups.size() > 1 ? 2 : 1);
+  std::vector<int> counts(groups.size(), 2);
   if (history_blocks > 1) {
     counts = BlockCountsOf(groups, history_blocks, options.max_batch_size, options.max_draft_len,
                            options.drafter_numbers.rows_ahead);

@@ -28,8 +28,7 @@ struct KvCacheShape {
   static KvCacheShape Of(const ModelConfig& config, int module_count, int tokens_per_block,
                          std::vector<int> block_counts, DType dtype);
   // history_blocks: of group 0, scratch included; the others follow from the options. 1: every group has the
-  // scratch block alone; where there is more than one group one block more, because ops that read several
-  // groups read no unmapped rows.
+  // scratch block and, because some ops read no unmapped rows, one more.
   static KvCacheShape Of(const EngineOptions& options, const ModelConfig& config, int history_blocks);
 
   int tokens_per_block() const { return groups[0].tokens_per_block; }  // of the history

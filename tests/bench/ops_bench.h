@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "kernels/device.h"
+#include "kernels/dtype.h"
 #include "tests/bench/op_cost.h"
 #include "tests/weight_formats.h"
 
@@ -87,16 +88,44 @@ class OpsBench {
     CHECK(memory.ok()) << memory.status().ToString();
     return *memory;
   }
+  // Random values in [-2, 2): some instructions take longer for zeros, and some devices less power.
   template <class T>
   Matrix<T> Rows(int rows, int cols) {
-    return Dense(Zeros<std::remove_const_t<T>>(size_t(rows) * cols), rows, cols);
+    using Value = std::remove_const_t<T>;
+    return Dense(Random<Value>(size_t(rows) * cols,
+                               [](uint32_t bits) {
+                                 const float x = static_cast<float>(bits >> 8) * 0x1p-22f - 2;
+                                 if constexpr (std::is_same_v<Value, bf16>)
+                                   return ToBf16(x);
+                                 else
+                                   return static_cast<Value>(x);
+                               }),
+                 rows, cols);
   }
   // Absent if the device's ops do not take such rows.
   QuantizedRows F8Rows(int rows, int cols) {
     if (!device_->quantizes_rows()) return {};
     const int64_t pitch = (cols + 15) / 16 * 16, scale_pitch = (rows + 3) / 4 * 4;
     const int64_t groups = (cols + kQuantGroup - 1) / kQuantGroup;
-    return {Zeros<uint8_t>(rows * pitch), Zeros<float>(groups * scale_pitch), rows, cols, pitch, scale_pitch};
+    uint8_t* const codes = Random<uint8_t>(rows * pitch, [](uint32_t bits) {
+      return static_cast<uint8_t>((bits >> 24 & 0x80) | (bits >> 16 & 0x7f) % 0x7f);  // 0x7f: NaN
+    });
+    float* const scales =
+        Random<float>(groups * scale_pitch, [](uint32_t bits) { return (1 + (bits >> 24)) * 0x1p-18f; });
+    return {codes, scales, rows, cols, pitch, scale_pitch};
+  }
+  // `count` of value(random bits), which repeat.
+  template <class T, class Value>
+  T* Random(size_t count, const Value& value) {
+    std::vector<T> pattern(std::min<size_t>(count, 1 << 18));
+    uint32_t bits = 1;
+    for (T& element : pattern) element = value(bits = bits * 1664525 + 1013904223);
+    T* const memory = Zeros<T>(count);
+    for (size_t first = 0; first < count; first += pattern.size()) {
+      const size_t part = std::min(pattern.size(), count - first);
+      device_->CopyToDevice(*stream_, memory + first, pattern.data(), part * sizeof(T));
+    }
+    return memory;
   }
   template <class T>
   T* Put(const std::vector<T>& values) {

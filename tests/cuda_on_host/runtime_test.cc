@@ -124,6 +124,7 @@ TEST(BlockDeathTest, FaultsAbortAndSayWhere) {
 struct LoadParams {
   foredraft::cuda::TensorMap tensor;  // a box of 64 bytes
   uint32_t announced;                 // bytes
+  int32_t first;                      // the innermost coordinate
   float* out;                         // [1]
 };
 struct LoadShared {
@@ -142,13 +143,14 @@ __global__ void LoadBox(const __grid_constant__ LoadParams p) {
   __syncthreads();
   if (threadIdx.x == 0) {
     fc::MbarrierArriveExpectTx(shared.full, p.announced);
-    fc::TmaLoad(shared.box, p.tensor, 0, 0, 0, shared.full, fc::CachePolicy<fc::CacheHint::kEvictFirst>());
+    fc::TmaLoad(shared.box, p.tensor, p.first, 0, 0, shared.full,
+                fc::CachePolicy<fc::CacheHint::kEvictFirst>());
   }
   fc::MbarrierWait(shared.full, 0, "box full");
   if (threadIdx.x == 0) *p.out = shared.box[5];
 }
 
-TEST(BlockDeathTest, AWrongByteCountNamesTheBarrier) {
+TEST(BlockDeathTest, AWrongByteCountNamesTheBarrierAndAnUnalignedLoadItself) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   std::vector<float> values(16);
   values[5] = 7.0f;
@@ -160,12 +162,15 @@ TEST(BlockDeathTest, AWrongByteCountNamesTheBarrier) {
                                                                               .pitch = {64, 64},
                                                                               .box = {16, 1, 1},
                                                                               .swizzled = false});
-  const auto run = [&](uint32_t announced) {
-    Start(&LoadBox, 1, 64, sizeof(LoadShared), {tensor, announced, out});
+  const auto run = [&](uint32_t announced, int32_t first = 0) {
+    Start(&LoadBox, 1, 64, sizeof(LoadShared), {tensor, announced, first, out});
     cudaDeviceSynchronize();
   };
   run(64);
   EXPECT_EQ(Host(out, 1), std::vector<float>{7.0f});
+  run(64, -4);
+  EXPECT_EQ(Host(out, 1), std::vector<float>{0.0f});
+  EXPECT_DEATH(run(64, 2), "runtime_test.cc:.*innermost coordinate that is not 16-byte aligned");
   EXPECT_DEATH(run(80),
                "wait for memory, mbarrier \"box full\", parity 0: 16 bytes and 0 arrivals missing, "
                ".*runtime_test.cc");

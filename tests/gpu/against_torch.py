@@ -108,7 +108,7 @@ def flash_mla_us(line):
     return max(line["flops"] / FLASH_MLA_FLOPS, line["bytes"] / FLASH_MLA_BYTES) * 1e6
 
 
-def run(report, quick):
+def run(report, quick, _jobs):
     path = str(report.out / "ops_bench.jsonl")
     command = [report.machine.program("ops_bench"), "--backend", "cuda", "--json", path]
     command += ["--small", "--gpu", "h200", "--rows", "2", "--only", "gemm router"] if quick else []

@@ -100,6 +100,10 @@ class Result:
         return (barrier or named or lines or [""])[-1 if barrier or not named else 0][:300]
 
 
+def name_of_status(code):
+    return "passed" if code == 0 else f"status {code}" if code > 0 else signal.Signals(-code).name
+
+
 def run_program(machine, command, limit):
     """Runs a program in a process group of its own; past `limit` seconds it is ended, and killed 2 s later. The pack's
     programs get the pack's libraries, others (Python) the machine's."""
@@ -109,8 +113,7 @@ def run_program(machine, command, limit):
                                env=machine.environment if packed else None, cwd=machine.pack, start_new_session=True)
     try:
         output, _ = process.communicate(timeout=limit)
-        code = process.returncode
-        ended = "passed" if code == 0 else f"status {code}" if code > 0 else signal.Signals(-code).name
+        ended = name_of_status(process.returncode)
     except subprocess.TimeoutExpired:
         ended = f"past {limit:.0f} s"
         output = ""
@@ -155,16 +158,16 @@ class Report:
             return None
         limit = min(limit, self.left())
         result = run_program(self.machine, command, limit)
+        self.add_result(name, result, command)
+        return result
+
+    def add_result(self, name, result, command):
         figures = {"seconds": round(result.seconds, 2)}
-        ended = result.ended
-        if result.passed and "[  SKIPPED ]" in result.output:
-            ended = "skipped"
-        elif not result.passed:
+        if result.ended not in FINE:
             figures["reason"] = result.reason()
             figures["repeat"] = " ".join(command)
             self.log.append(f"==== {name}: {result.ended}\n{result.output[-6000:]}")
-        self.add(name, ended, **figures)
-        return result
+        self.add(name, result.ended, **figures)
 
     def failed(self):
         return [row for row in self.rows if row["result"] not in FINE]

@@ -1,38 +1,15 @@
-"""Every test of the ops in a process of its own, the simplest first, then ops_bench at 32 rows and the sanitizer."""
+"""The tests of the ops: the kernels one by one, then the rest; then ops_bench at 32 rows and the sanitizer."""
 
 import os
 import shutil
 
-from gpu_machine import json_lines, run_program
+from gpu_machine import json_lines
+from test_runs import add_tests, list_tests
 
-# Of the tests besides Ladder.*, which the source file orders. The slow ones at R1's size are shapes.py's.
-ORDER = ["GemmKernels.", "Gemm4Bit.", "Gemm.", "HeadGemm.", "GroupedGemm.", "QuantizedRows.", "MlaDecode", "MlaPrefill.",
-         "WindowAttention", "SelectEntries."]
+# Of shapes.py.
 LATER = ("R1Shapes.", "CpuAndGpu.", "SameTokens", "GoldenLogits", "RelaxedAcceptance")
 SANITIZED = ("Ladder.*:DecodeRows.*:VerifyDrafts.*:GroupRows.*:CombineExperts.*:Argmax.*:GroupedGemm.HasTheBitsOfGemm:"
              "MlaDecode.RowsPast*:WindowAttention.LeavesIdleRows:SelectEntries.GivesIdle*:Compress.SkipsIdleRows")
-
-
-def list_tests(machine):
-    """Full names, parametrised tests as the binary lists them."""
-    listing = run_program(machine, [machine.program("gpu_tests"), "--gtest_list_tests"], 60)
-    names, suite = [], ""
-    for line in listing.output.splitlines():
-        if line and not line.startswith(" ") and line.split("#")[0].rstrip().endswith("."):
-            suite = line.split("#")[0].strip()
-        elif line.startswith("  ") and suite:
-            names.append(suite + line.split("#")[0].strip())
-    return names
-
-
-def rank(name):
-    if name.startswith("Ladder."):
-        return 0
-    return next((i + 1 for i, prefix in enumerate(ORDER) if prefix in name), len(ORDER) + 1)
-
-
-def test_command(machine, name):
-    return [machine.program("gpu_tests"), f"--gtest_filter={name}"]
 
 
 def add_op_times(report, arguments, limit):
@@ -50,16 +27,16 @@ def add_op_times(report, arguments, limit):
         os.unlink(path)
 
 
-def run(report, quick):
+def run(report, quick, jobs):
     machine = report.machine
     tests = [name for name in list_tests(machine) if not any(word in name for word in LATER)]
-    tests.sort(key=rank)  # stable: Ladder's keep their order
-    if quick:
-        tests = [name for name in tests if name.startswith("Ladder.")]
+    ladder = [name for name in tests if name.startswith("Ladder.")]
     if not tests:
         report.add("gpu_tests --gtest_list_tests", "no tests")
-    for name in tests:
-        report.add_program(name, test_command(machine, name), 20)
+    # In the source file's order, the simplest first.
+    add_tests(report, ladder, 20)
+    if not quick:
+        add_tests(report, [name for name in tests if name not in ladder], 60, jobs)
     add_op_times(report, ["--small", "--gpu", "h200", "--rows", "2", "--only", "gemm router"] if quick else ["--rows", "32"], 150)
     if quick:
         return

@@ -1,6 +1,6 @@
 // The kernels one by one, the simplest first: each test launches one kernel at a small shape and checks it
 // against plain loops, so that the first failure names the instruction or the tile that is wrong.
-// tests/gpu/run runs them in the order of this file, each in a process of its own.
+// tests/gpu/run runs them in the order of this file.
 
 #include <cmath>
 #include <limits>

@@ -15,15 +15,22 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 ON_HOST = None
 
-# Lists four tests: one passes, one hangs, one traps at a barrier, one fails.
+# Lists five tests, of which a run runs those of its filter: two pass, one hangs, one traps at a barrier, one fails.
 FAKE_TESTS = """#!/bin/bash
-case "$1" in
-  --gtest_list_tests) printf 'Gemm.\\n  Holds\\nLadder.\\n  Launch\\n  Hangs\\nSlots.  # TypeParam = int\\n  Fails\\n' ;;
-  *=Ladder.Launch) echo '[       OK ] Ladder.Launch' ;;
-  *=Ladder.Hangs) trap '' TERM; echo 'waiting'; while :; do sleep 0.1; done ;;
-  *=Gemm.Holds) echo 'CHECK error == cudaSuccess: cuda, synchronize: unspecified launch failure; gemm_hopper_tile.h:110: mbarrier "full", parity 0'; kill -ABRT $$ ;;
-  *=Slots.Fails) echo 'slots_test.cc:7: Failure'; exit 1 ;;
-esac
+if [[ $1 == --gtest_list_tests ]]; then
+  printf 'Gemm.\\n  Holds\\nLadder.\\n  Launch\\n  Hangs\\nSlots.  # TypeParam = int\\n  Fails\\n  Moves\\n'
+  exit
+fi
+for name in Ladder.Launch Ladder.Hangs Gemm.Holds Slots.Fails Slots.Moves; do
+  [[ ":${1#--gtest_filter=}:" == *":$name:"* ]] || continue
+  echo "[ RUN      ] $name"
+  case $name in
+    Ladder.Hangs) trap '' TERM; echo 'waiting'; while :; do sleep 0.1; done ;;
+    Gemm.Holds) echo 'CHECK error == cudaSuccess: cuda, synchronize: unspecified launch failure; gemm_hopper_tile.h:110: mbarrier "full", parity 0'; kill -ABRT $$ ;;
+    Slots.Fails) echo 'slots_test.cc:7: Failure'; echo "[  FAILED  ] $name (1 ms)"; failed=1 ;;
+    *) if [[ $failed ]]; then echo "[  FAILED  ] $name (0 ms)"; else echo "[       OK ] $name (2 ms)"; fi ;;
+  esac
+done
 """
 FAKE_OPS = """#!/bin/bash
 while [[ $1 != --json ]]; do shift; done
@@ -69,20 +76,22 @@ class Scripts(unittest.TestCase):
         sys.path.insert(0, str(HERE))
         import gpu_machine
         import ladder
+        import test_runs
         machine = gpu_machine.Machine(self.fake_pack(), on_host=True)
         report = gpu_machine.Report("ladder", machine, self.folder / "out", minutes=0.2)
-        limit, ladder_limit = 1, report.add_program
-        report.add_program = lambda name, command, seconds: ladder_limit(name, command, min(seconds, limit))
-        ladder.run(report, quick=False)
+        ladder.add_tests = lambda report, names, limit, jobs=1: test_runs.add_tests(report, names, 1, jobs)
+        ladder.run(report, quick=False, jobs=1)
         self.assertEqual(report.end(), 1)
         names = [row["name"] for row in report.rows]
-        self.assertEqual(names[:4], ["Ladder.Launch", "Ladder.Hangs", "Gemm.Holds", "Slots.Fails"])
+        self.assertEqual(names[:5], ["Ladder.Launch", "Ladder.Hangs", "Gemm.Holds", "Slots.Fails", "Slots.Moves"])
         rows = self.rows("ladder")
         self.assertEqual(rows["Ladder.Launch"]["result"], "passed")
         self.assertEqual(rows["Ladder.Hangs"]["result"], "past 1 s")
         self.assertEqual(rows["Gemm.Holds"]["result"], "SIGABRT")
         self.assertIn('mbarrier "full", parity 0', rows["Gemm.Holds"]["reason"])
-        self.assertEqual(rows["Slots.Fails"]["result"], "status 1")
+        self.assertEqual(rows["Slots.Fails"]["result"], "failed")
+        # In a new process: the failure before spoils only its own.
+        self.assertEqual(rows["Slots.Moves"]["result"], "passed")
         self.assertIn("--gtest_filter=Slots.Fails", rows["Slots.Fails"]["repeat"])
         # What ops_bench wrote before it ended counts.
         self.assertEqual((rows["gemm o, 32 rows"]["measured"], rows["gemm o, 32 rows"]["predicted"]), (40.0, 32.0))
@@ -128,7 +137,7 @@ class Scripts(unittest.TestCase):
         pack = self.folder / "pack"
         result = run(HERE / "pack", "--build", ON_HOST, "--suffix", "_on_host", "--out", pack)
         self.assertEqual(result.returncode, 0, result.stderr)
-        with tarfile.open(self.folder / "foredraft-gpu.tar.gz") as tar:
+        with tarfile.open(self.folder / "foredraft-gpu.tar.xz") as tar:
             self.assertIn("foredraft-gpu/tests/gpu/run", tar.getnames())
         result = run(pack / "tests/gpu/run", "--on-host", "--quick", "--pack", pack, "--out", self.folder / "out",
                      "ladder", "shapes", "torch", "steps")

@@ -26,7 +26,7 @@ def add_steps(report, prefix, arguments, limit):
         os.unlink(path)
 
 
-def run(report, quick):
+def run(report, quick, _jobs):
     if quick:
         add_steps(report, "", ["--quick", "--gpu", "h200", "--model", "deploy/models/abacus/config.json", "--context", "32",
                                "--rows", "1", "--how", "graph"], 330)

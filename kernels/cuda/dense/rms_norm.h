@@ -5,6 +5,7 @@
 // column count alone; so does the order of the sum.
 
 #include "kernels/cuda/common/block_reduce.h"
+#include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
 #include "kernels/cuda/dense/quantize_vec4.h"
 #include "kernels/cuda/device/kernels.h"
@@ -61,24 +62,27 @@ __device__ __forceinline__ Vec4 LoadInside(const float* row, int32_t first, int3
   return first < cols ? LoadVec4<aligned>(row, first, cols) : Vec4{};
 }
 
-// The input of the norm; with a residual, adds it and stores the sum.
+// x + residual, which is stored as the sum; x if there is no residual.
 template <bool aligned>
-__device__ __forceinline__ Vec4 LoadSum(const RmsNormParams& p, int32_t r, int32_t first) {
-  const int32_t cols = p.x.cols;
-  Vec4 x = LoadInside<aligned>(p.x.row(r), first, cols);
-  if (!p.residual || first >= cols) return x;
-  const Vec4 residual = LoadVec4<aligned>(p.residual.row(r), first, cols);
+__device__ __forceinline__ Vec4 AddResidual(const RmsNormParams& p, int32_t r, int32_t first, Vec4 x,
+                                            const Vec4& residual) {
+  if (!p.residual || first >= p.x.cols) return x;
 #pragma unroll
   for (int i = 0; i < 4; ++i) x.x[i] = __fadd_rn(x.x[i], residual.x[i]);
-  StoreVec4<aligned>(p.sum.row(r), first, cols, x);
+  StoreVec4<aligned>(p.sum.row(r), first, p.x.cols, x);
   return x;
 }
 
 template <bool aligned>
+__device__ __forceinline__ Vec4 LoadResidual(const RmsNormParams& p, int32_t r, int32_t first) {
+  return p.residual ? LoadInside<aligned>(p.residual.row(r), first, p.x.cols) : Vec4{};
+}
+
+template <bool aligned>
 __device__ __forceinline__ void StoreNormed(const RmsNormParams& p, int32_t r, int32_t first, const Vec4& x,
-                                            float factor) {
+                                            const Vec4& weight, float factor) {
   const int32_t cols = p.x.cols;
-  const Vec4 y = Normed(x, LoadInside<aligned>(p.weight, first, cols), factor);
+  const Vec4 y = Normed(x, weight, factor);
   if (p.out_f8) StoreQuantized(p.out_f8, r, first, Rounded(y));
   if (first >= cols) return;
   if (p.out_bf16) StoreVec4<aligned>(p.out_bf16.row(r), first, cols, y);
@@ -98,26 +102,38 @@ __device__ __forceinline__ void NormRow(const RmsNormParams& p, int32_t r, int32
   const int32_t first = thread < threads ? thread * 4 : past_end;
   const int32_t first_of_warp = first / kQuantGroup * kQuantGroup;
   const int32_t step = threads * 4;
-  Vec4 held[kNormHeld];
+  const float* const x = p.x.row(r);
+  // All loads before their first use, which else would wait for each of them in turn.
+  Vec4 held[kNormHeld], residual[kNormHeld];
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) {
+    held[i] = LoadInside<aligned>(x, first + i * step, cols);
+    residual[i] = LoadResidual<aligned>(p, r, first + i * step);
+  }
+  IssueLoads();
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i) {
-    if (first_of_warp + i * step >= cols) break;
-    held[i] = LoadSum<aligned>(p, r, first + i * step);
+    held[i] = AddResidual<aligned>(p, r, first + i * step, held[i], residual[i]);
     sum = AddSquares(sum, held[i]);
   }
   for (int32_t column = first + kNormHeld * step; column < cols; column += step) {
-    sum = AddSquares(sum, LoadSum<aligned>(p, r, column));
+    sum = AddSquares(sum, AddResidual<aligned>(p, r, column, LoadVec4<aligned>(x, column, cols),
+                                               LoadResidual<aligned>(p, r, column)));
   }
+  Vec4 weight[kNormHeld];
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) weight[i] = LoadInside<aligned>(p.weight, first + i * step, cols);
   const float factor = RmsFactor(sum, cols, p.eps, shared);
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i) {
     if (first_of_warp + i * step >= cols) break;
-    StoreNormed<aligned>(p, r, first + i * step, held[i], factor);
+    StoreNormed<aligned>(p, r, first + i * step, held[i], weight[i], factor);
   }
-  const float* const x = p.residual ? p.sum.row(r) : p.x.row(r);
+  const float* const normed = p.residual ? p.sum.row(r) : x;
   for (int32_t later = kNormHeld * step; first_of_warp + later < cols; later += step) {
-    StoreNormed<aligned>(p, r, first + later, LoadInside<aligned>(x, first + later, cols), factor);
+    StoreNormed<aligned>(p, r, first + later, LoadInside<aligned>(normed, first + later, cols),
+                         LoadInside<aligned>(p.weight, first + later, cols), factor);
   }
 }
 

@@ -17,7 +17,8 @@ namespace foredraft::cuda {
 
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kWgmmasPerStage = kTileRowBytes / 32;
-inline constexpr int kScalesPerLoad = 4;  // weight scales of adjacent k blocks: the 16 bytes of a bulk copy
+inline constexpr int kScalesPerLoad = 4;  // weight scales of adjacent k blocks, copied together
+inline constexpr uint32_t kScaleLoadBytes = kScalesPerLoad * sizeof(float);
 
 struct HopperGemmParams {
   TensorMap x;         // {k, groups or 1, rows}
@@ -63,7 +64,7 @@ struct HopperShared {
   static constexpr int kStages = Tile::kStages;
   alignas(1024) unsigned char x[kStages][Tile::kRows * kTileRowBytes];
   alignas(1024) unsigned char weight[kStages][Tile::kWeightRows * kTileRowBytes];
-  alignas(128) float x_scales[kStages][Tile::kRows];
+  alignas(128) float x_scales[kStages][ScaleRows(Tile::kRows)];
   alignas(16) float weight_scales[kStages][Tile::kPair ? 2 : 1][kScalesPerLoad];
   Mbarrier full[kStages];   // the stage's bytes have arrived
   Mbarrier empty[kStages];  // all consumer warps have released the stage
@@ -100,14 +101,22 @@ __device__ __forceinline__ void ForItems(const HopperGemmParams& p, const int32_
   }
 }
 
+// Bytes that a stage's mbarrier counts.
+template <bool kF8, class Tile>
+__device__ __forceinline__ uint32_t StageBytes(const HopperGemmParams& p) {
+  uint32_t bytes = (p.tile_rows + Tile::kWeightRows) * kTileRowBytes;
+  if constexpr (kF8) {
+    bytes += (p.tile_rows + kScaleAlignment) * static_cast<uint32_t>(sizeof(float)) +
+             (Tile::kPair ? 2 : 1) * kScaleLoadBytes;
+  }
+  return bytes;
+}
+
 template <bool kF8, class Tile>
 __device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
   constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
   constexpr int kScaleRows = Tile::kPair ? 2 : 1;
-  constexpr uint32_t kScaleBytes = kScalesPerLoad * sizeof(float);
-  const uint32_t bytes =
-      (p.tile_rows + Tile::kWeightRows) * kTileRowBytes +
-      (kF8 ? p.tile_rows * static_cast<uint32_t>(sizeof(float)) + kScaleRows * kScaleBytes : 0);
+  const uint32_t bytes = StageBytes<kF8, Tile>(p);
   const uint64_t weight_policy = CachePolicy<CacheHint::kEvictFirst>();  // read once
   const uint64_t x_policy = CachePolicy<CacheHint::kEvictLast>();        // read by many blocks
   const auto load_weight = [&](int stage, const GemmItem& item, int32_t step) {
@@ -123,7 +132,7 @@ __device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
 #pragma unroll
       for (int row = 0; row < kScaleRows; ++row) {
         BulkLoad(shared.weight_scales[stage][row],
-                 WeightScales<Tile>(p, item, row) + step / kScalesPerLoad * kScalesPerLoad, kScaleBytes,
+                 WeightScales<Tile>(p, item, row) + step / kScalesPerLoad * kScalesPerLoad, kScaleLoadBytes,
                  shared.full[stage], weight_policy);
       }
     }
@@ -155,7 +164,8 @@ __device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
       }
       TmaLoad(shared.x[pipeline.stage], p.x, step * kStepInputs, x_group, item.first_row, full, x_policy);
       if constexpr (kF8) {
-        TmaLoad(shared.x_scales[pipeline.stage], p.x_scales, item.first_row, step, 0, full, x_policy);
+        TmaLoad(shared.x_scales[pipeline.stage], p.x_scales,
+                item.first_row / kScaleAlignment * kScaleAlignment, step, 0, full, x_policy);
       }
     }
   });
@@ -219,6 +229,7 @@ struct F8Consumer {
   const FragmentOrigin origin{Tile::kRows};
   const GroupOffsets<Tile> offsets{};
   PipelineState<Tile::kStages> pipeline{};
+  int32_t scale_row = 0;  // of the thread's first row, among the loaded scales
 
   // Issues the product of the next stage, whose k tile is `step`.
   __device__ __forceinline__ void Start(F8Block<Tile::kSums>& block, int32_t step) {
@@ -226,8 +237,8 @@ struct F8Consumer {
     MbarrierWait(shared.full[stage], pipeline.parity, "gemm stage full");
     const float weight_scale =
         shared.weight_scales[stage][Tile::kPair ? offsets.group : 0][step % kScalesPerLoad];
-    block.scale[0] = __fmul_rn(shared.x_scales[stage][origin.row], weight_scale);
-    block.scale[1] = __fmul_rn(shared.x_scales[stage][origin.row + 8], weight_scale);
+    block.scale[0] = __fmul_rn(shared.x_scales[stage][scale_row], weight_scale);
+    block.scale[1] = __fmul_rn(shared.x_scales[stage][scale_row + 8], weight_scale);
     Multiply<true>(block.sums, shared.x[stage] + offsets.x, shared.weight[stage] + offsets.weight, false);
     pipeline.Next();
   }
@@ -284,6 +295,7 @@ __device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared,
     float sum[Tile::kSums];
 #pragma unroll
     for (float& value : sum) value = 0.0f;
+    consumer.scale_row = consumer.origin.row + item.first_row % kScaleAlignment;
     consumer.template Sum<kOverlapped>(StepRange(p, item), sum);
     store(item, consumer.origin, sum);
   });
@@ -345,7 +357,8 @@ __device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperS
 
 // ---- for the host ----
 
-// The descriptors of x and its scales. Rows are loaded in boxes of box_rows.
+// The descriptors of x and its scales. Rows are loaded in boxes of box_rows, scales with kScaleAlignment
+// more.
 inline void EncodeF8Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmParams& p) {
   const QuantizedRows& x = q.x_f8;
   const uint64_t k = q.weight.k, rows = x.rows, pitch = x.pitch;
@@ -360,7 +373,7 @@ inline void EncodeF8Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmPara
                                 .element_bytes = sizeof(float),
                                 .extent = {rows, k_blocks, 1},
                                 .pitch = {scale_row_bytes, scale_row_bytes * k_blocks},
-                                .box = {box_rows, 1, 1},
+                                .box = {box_rows + kScaleAlignment, 1, 1},
                                 .swizzled = false});
 }
 

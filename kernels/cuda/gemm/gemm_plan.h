@@ -97,11 +97,17 @@ int32_t Splits4Bit(int32_t n, int32_t k, const WeightFormat& format);
 
 // ---- shared memory of the kernels for Hopper ----
 
-// A stage holds rows of both operands, the FP8 scales of the rows, and those of the weight (16 bytes for each
-// 128 outputs or less).
+// A stage holds rows of both operands, the FP8 scales of the rows and of a few before them (ScaleRows), and
+// those of the weight (16 bytes for each 128 outputs or less).
 constexpr int32_t kGemmSharedBudget = 216 * 1024;  // for all stages
+
+// TMA reads from addresses that are multiples of 16 bytes, so the scales of a tile's rows are loaded from a
+// multiple of kScaleAlignment rows on. In shared memory they take a multiple of 128 bytes.
+constexpr int32_t kScaleAlignment = 4;
+constexpr int32_t ScaleRows(int32_t rows) { return (rows + kScaleAlignment + 31) / 32 * 32; }
+
 constexpr int32_t GemmStageBytes(int32_t rows, int32_t weight_rows) {
-  return (rows + weight_rows) * 128 + rows * 4 + (weight_rows > 128 ? 2 : 1) * 16;
+  return (rows + weight_rows) * 128 + ScaleRows(rows) * 4 + (weight_rows > 128 ? 2 : 1) * 16;
 }
 
 }  // namespace foredraft::cuda

@@ -102,7 +102,7 @@ TEST_F(RelaxedAcceptance, GivesTheSameTokensOverChunksCacheHitsSwapsAndBatches) 
     const RunRecord reference = RunRequests(model_, plain, requests_);
     int relaxed = 0;
     for (const RequestRecord& request : reference.requests) relaxed += request.relaxed_tokens;
-    EXPECT_GT(relaxed, 20) << "relaxation had nothing to do";
+    EXPECT_GT(relaxed, 10) << "relaxation had little to do";
     bool swapped = false;
     bool reused = false;
     for (const Setting& setting : settings) {

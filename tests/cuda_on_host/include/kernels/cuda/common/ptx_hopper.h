@@ -214,6 +214,9 @@ inline void TmaLoad(void* shared, const TensorMap& tensor, int32_t c0, int32_t c
     cuda_on_host::KernelFault(
         {file, line}, "load to an address that is not " + std::to_string(alignment) + "-byte aligned");
   }
+  if (int64_t{c0} * tensor.shape.element_bytes % 16 != 0) {
+    cuda_on_host::KernelFault({file, line}, "load from an innermost coordinate that is not 16-byte aligned");
+  }
   on_host::StartCopy({static_cast<std::byte*>(shared), tensor.shape, {c0, c1, c2}, {file, line}}, barrier,
                      policy);
 }

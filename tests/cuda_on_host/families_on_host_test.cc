@@ -1,6 +1,7 @@
-// DeepSeek-V4 through scheduler and engine on backend cuda: the same tokens and the same bits of logprobs
-// with and without drafts, from graphs and eagerly, in chunks, and over two ranks. One sequence is long
-// enough that an entry of 128 tokens is read, that windows slide, and that the indexer has to choose.
+// DeepSeek-V4, and the models of DeepSeek-V3's family with sparse attention, through scheduler and engine on
+// backend cuda: the same tokens and the same bits of logprobs with and without drafts, from graphs and
+// eagerly, in chunks, and over two ranks. One sequence is long enough that an entry of 128 tokens is read,
+// that windows slide, and that the indexer has to choose.
 
 #include <gtest/gtest.h>
 
@@ -89,6 +90,17 @@ TEST(V4OnHost, TokensAndLogprobsAreTheSameWithQuantisedWeights) {
   const RunRecord plain = RunRequests(model, Plain(), requests);
   ExpectTheSame(RunRequests(model, Drafting(2, /*graphs=*/true, 1), requests), plain);
   ExpectTheSame(RunRequests(model, Drafting(1, /*graphs=*/false, 2), requests), plain);
+}
+
+// index_topk is 32.
+TEST(SparseAttentionOnHost, TokensAndLogprobsAreTheSame) {
+  for (const char* name : {"deepseek_v32", "glm_moe_dsa"}) {
+    SCOPED_TRACE(name);
+    const LoadedModel& model = LoadModelOnce(std::string("tests/golden/checkpoints/") + name);
+    const std::vector<Request> requests = Requests({{45, 4}, {29, 6}});
+    const RunRecord plain = RunRequests(model, Plain(), requests);
+    ExpectTheSame(RunRequests(model, Drafting(3, /*graphs=*/true, 1), requests), plain);
+  }
 }
 
 // Blocks from graphs and eagerly, on one rank and two: every draft is the one of a computation from the
