@@ -122,7 +122,9 @@ TEST(Masks, OfRandomGrammarsAreTheSlowMatchers) {
         if ((*mask)->Allows(id)) allowed.push_back(id);
       }
       const int32_t token = allowed[random() % allowed.size()];
-      ASSERT_TRUE(*matcher.Advance(token));
+      const auto advanced = matcher.Advance(token);
+      if (!advanced.ok() && IsTooAmbiguous(advanced.status())) break;
+      ASSERT_TRUE(advanced.ok() && *advanced);
       if (matcher.has_ended()) break;
       text += vocabulary->bytes(token);
     }
