@@ -4,6 +4,11 @@
 // The bound is not fitted: it is the distance between the reference's own logits in BF16 and its exact ones,
 // measured when the golden was made. foredraft rounds the same inputs to BF16 and keeps the residual stream
 // in FP32, so it has to be at least as near.
+//
+// E4M3 has four bits of mantissa less than BF16, so that its roundings are 16 times as large. With an FP8
+// cache, and on a device that rounds the inputs of FP8 weights too, the bound is 16 times as large. Where two
+// experts are nearly tied, such a rounding chooses between them and so changes a row by any amount; one row
+// in a hundred may be such a one.
 
 #include <gtest/gtest.h>
 

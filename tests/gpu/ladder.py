@@ -6,7 +6,7 @@ import shutil
 from gpu_machine import json_lines
 from test_runs import add_tests, list_tests
 
-# Of shapes.py.
+# Tests of the stage shapes.
 LATER = ("R1Shapes.", "CpuAndGpu.", "SameTokens", "GoldenLogits", "RelaxedAcceptance")
 SANITIZED = ("Ladder.*:DecodeRows.*:VerifyDrafts.*:GroupRows.*:CombineExperts.*:Argmax.*:GroupedGemm.HasTheBitsOfGemm:"
              "MlaDecode.RowsPast*:WindowAttention.LeavesIdleRows:SelectEntries.GivesIdle*:Compress.SkipsIdleRows")

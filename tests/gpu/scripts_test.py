@@ -135,12 +135,14 @@ class Scripts(unittest.TestCase):
 
     def test_the_pack_runs_over_the_emulation(self):
         pack = self.folder / "pack"
-        result = run(HERE / "pack", "--build", ON_HOST, "--suffix", "_on_host", "--out", pack)
+        daemon = pathlib.Path(ON_HOST) / "bin/foredraft"
+        daemon_arguments = ["--daemon", daemon] if daemon.exists() else []
+        result = run(HERE / "pack", "--build", ON_HOST, "--suffix", "_on_host", "--out", pack, *daemon_arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
         with tarfile.open(self.folder / "foredraft-gpu.tar.xz") as tar:
             self.assertIn("foredraft-gpu/tests/gpu/run", tar.getnames())
         result = run(pack / "tests/gpu/run", "--on-host", "--quick", "--pack", pack, "--out", self.folder / "out",
-                     "ladder", "shapes", "torch", "steps")
+                     "ladder", "shapes", "torch", "steps", "serve")
         self.assertEqual(result.returncode, 0, result.stdout[-4000:] + result.stderr)
         ladder = self.rows("ladder")
         tests = [row for name, row in ladder.items() if name.startswith("Ladder.")]
@@ -152,6 +154,12 @@ class Scripts(unittest.TestCase):
             self.assertGreater(row["measured"], 0)
             self.assertGreater(row["predicted"], 0)
         self.assertEqual(self.rows("torch")["torch"]["result"], "skipped")
+        serve = self.rows("serve")
+        if daemon.exists():
+            self.assertEqual(serve["abacus: greedy, K 0,1,3"]["result"], "passed")
+            self.assertGreater(serve["  K 3"]["measured"], 0)
+        else:
+            self.assertEqual(serve["serve"]["result"], "skipped")
 
 
 if __name__ == "__main__":

@@ -154,8 +154,8 @@ __device__ __forceinline__ uint64_t CachePolicy() {
 }
 
 // Starts the load of the box at (c0, c1, c2). The mbarrier counts its bytes, including those outside the
-// tensor. `shared` is 128-byte aligned, 1024-byte if swizzled. c0 stands at a multiple of 16 bytes: an H100
-// ends the kernel at any other as an illegal instruction. Called by one thread.
+// tensor. `shared` is 128-byte aligned, 1024-byte if swizzled. c0 is a multiple of 16 bytes; with any other,
+// an H100 reports an illegal instruction. Called by one thread.
 __device__ __forceinline__ void TmaLoad(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1,
                                         int32_t c2, Mbarrier& barrier, uint64_t policy) {
   asm volatile(

@@ -16,7 +16,8 @@
 // instructions, the SM's busiest unit (integers to widen codes, ldmatrix, mma) times the blocks there, and
 // the bytes at a block's rate.
 //
-// The constants are estimates from specifications; a device has not confirmed them yet.
+// The constants are estimates from specifications. An H100 contradicts some (tests/bench/RESULTS.md): FP8
+// products of 32-wide or of few tiles take up to 2.4 times the predicted time, Gemm4Bit up to 3.9 times.
 
 #include <cstdint>
 
