@@ -54,19 +54,9 @@ void CheckThinkingTokens(const ModelLimits& model, const LoadedConfig& loaded, C
   }
 }
 
-void CheckRefused(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
-  for (const RefusedValue& refused : model.refused) {
-    const std::string path(refused.path);
-    const std::string value = ShowField(*FindField(path), loaded.config);
-    if (value != refused.value) continue;
-    errors.Add(path, RefuseKey(loaded, path, value, std::string(refused.allowed)));
-  }
-}
-
 void CheckAgainstModel(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
   if (config.speculative_config && model.check_drafter) model.check_drafter(loaded, errors);
-  CheckRefused(model, loaded, errors);
   if (config.max_seq_len > model.longest_sequence) {
     errors.Add("max_seq_len",
                RefuseKey(loaded, "max_seq_len", Number(config.max_seq_len),

@@ -6,21 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "config/config.h"
 #include "config/config_errors.h"
 #include "config/config_reader.h"
 
 namespace foredraft {
-
-// A value of a key that a model refuses.
-struct RefusedValue {
-  std::string_view path;
-  std::string_view value;    // as ShowField has it
-  std::string_view allowed;  // for the error
-};
 
 // Bytes of a rank's cache.
 struct CacheBytes {
@@ -32,7 +23,6 @@ struct ModelLimits {
   int vocab_size = 0;
   int longest_sequence = 0;    // positions of the longest sequence that the model computes
   std::string sequence_bound;  // what bounds it, for the error
-  std::vector<RefusedValue> refused;
   // With speculative_config: adds an error for each key by which its drafter asks for more than the model
   // has.
   std::function<void(const LoadedConfig&, ConfigErrors&)> check_drafter;

@@ -24,14 +24,12 @@ CacheBytes CacheBytesOf(const ModelConfig& model, const Config& config) {
 }  // namespace
 
 ModelLimits ModelLimitsOf(const ModelConfig& model) {
-  const ModelKind& kind = KindOf(model);
   const bool bound_by_indexer = model.longest_sequence() < model.max_position_embeddings;
   return {.vocab_size = model.vocab_size,
           .longest_sequence = model.longest_sequence(),
           .sequence_bound = bound_by_indexer ? "index_topk: longer sequences need the sparse attention's "
                                                "indexer, which foredraft does not run"
                                              : "max_position_embeddings",
-          .refused = {kind.refused.begin(), kind.refused.end()},
           .check_drafter =
               [model](const LoadedConfig& loaded, ConfigErrors& errors) {
                 const DrafterKind* const drafter = SelectedDrafter(loaded.config);

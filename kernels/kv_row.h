@@ -2,12 +2,15 @@
 
 // A row of the KV cache, its bytes and its numbers in FP8, for host and device code.
 //
-// An FP8 row is made from the BF16 row that a BF16 cache would hold. A group of 128 columns of the latent
-// shares a scale, the smallest power of two for which no element of the group exceeds 448, the largest E4M3
-// value. The scale is bounded so that every code times its scale is exactly a BF16 value, finite and not
-// subnormal. So an FP8 cache gives the bits of a BF16 cache whose latents were rounded this way. The RoPE
-// part stays BF16. A group with an infinity or NaN has a NaN scale: all of it becomes NaN, so a broken row
-// stays visible.
+// An FP8 row is made from the BF16 row that a BF16 cache would hold. A group of columns of the latent shares
+// a scale, the smallest power of two for which no element of the group exceeds 448, the largest E4M3 value.
+// The scale is bounded so that every code times its scale is exactly a BF16 value, finite and not subnormal.
+// So an FP8 cache gives the bits of a BF16 cache whose latents were rounded this way. The RoPE part stays
+// BF16. A group with an infinity or NaN has a NaN scale: all of it becomes NaN, so a broken row stays
+// visible.
+//
+// DeepSeek-V4's keys are such rows, too: their values before the RoPE part take the place of the latent, in
+// groups of 64 columns, as DeepSeek's own code rounds them (docs/deepseek-v4.md section 10).
 
 #include <bit>
 #include <cstdint>
@@ -19,20 +22,24 @@ namespace foredraft {
 // The bytes of one KV cache row: what one layer keeps of one position.
 //
 //   BF16  c, then k_pe, without padding
-//   FP8   the E4M3 codes of c; an FP32 scale per 128 columns of c (the last group may be short); k_pe in
+//   FP8   the E4M3 codes of c; an FP32 scale per `group` columns of c (the last group may be short); k_pe in
 //         BF16. Each of the three parts is padded to a multiple of 16 bytes.
 //
 // So FP8 rows and their parts are 16-byte aligned, whatever the dimensions are. With latent_dim 512 and
-// rope_dim 64 nothing is padded, and the row is FlashMLA's: 512 + 16 + 128 = 656 bytes.
+// rope_dim 64 nothing is padded, and the row is FlashMLA's: 512 + 16 + 128 = 656 bytes. A key of DeepSeek-V4,
+// 448 + 64, takes 448 + 32 + 128 = 608.
 struct KvRowLayout {
-  static constexpr int32_t kGroup = 128;     // columns that share a scale
-  static constexpr int32_t kAlignment = 16;  // of an FP8 row's parts, in bytes
+  static constexpr int32_t kLatentGroup = 128;  // of multi-head latent attention
+  static constexpr int32_t kKeyGroup = 64;      // of DeepSeek-V4's keys
+  static constexpr int32_t kAlignment = 16;     // of an FP8 row's parts, in bytes
 
-  int32_t latent_dim = 0;  // kv_lora_rank: c
+  int32_t latent_dim = 0;  // kv_lora_rank: c; of a key: what is not rotated
   int32_t rope_dim = 0;    // qk_rope_head_dim: k_pe
   bool fp8 = false;
+  int32_t group = kLatentGroup;  // columns that share a scale
 
-  constexpr int32_t group_count() const { return (latent_dim + kGroup - 1) / kGroup; }
+  constexpr int32_t width() const { return latent_dim + rope_dim; }  // elements
+  constexpr int32_t group_count() const { return (latent_dim + group - 1) / group; }
   // Offsets from the row's start; the codes, or c in BF16, are at 0.
   constexpr int32_t scale_offset() const { return Padded(latent_dim); }
   constexpr int32_t rope_offset() const {

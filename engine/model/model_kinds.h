@@ -57,8 +57,6 @@ struct ModelKind {
   void (*write_formats)(const ModelConfig& config, nlohmann::ordered_json& config_json) = nullptr;
   // The rows that the target and `module_count` MTP modules keep in the cache.
   void (*register_rows)(const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry);
-  // Values of configuration keys that it cannot serve.
-  std::span<const RefusedValue> refused = {};
   // As CreateModel.
   absl::StatusOr<std::unique_ptr<Model>> (*create)(Device& device, Communicator& comm,
                                                    const ModelConfig& config, LoadedWeights weights,

@@ -153,25 +153,29 @@ struct RotateHeadsParams {
   float eps;
 };
 
-// A row's key, which is also its value: normed, rotated, rounded to BF16. Goes to `keys` and to the row of
-// its position in the window.
+// Keys, and entries, which are compressed keys, are rows of kernels/kv_row.h wherever they are kept: what a
+// forward reads of its own rows is what later forwards read from the cache, in FP8, too.
+
+// A row's key, which is also its value: normed, rotated, rounded to BF16, in FP8 rounded again. Goes to
+// `keys` and to the row of its position in the window.
 struct WriteKeysParams {
-  Matrix<bf16> keys;         // [R, d]
-  PagedRows<bf16> window;    // by position
-  Matrix<const float> kv;    // [R, d]
-  const float* norm_weight;  // [d]
-  const float* cos_sin;      // [max positions, rope_dim / 2, 2]
+  Matrix<uint8_t> keys;       // [R, layout.bytes()]
+  PagedRows<uint8_t> window;  // [layout.bytes()], by position
+  KvRowLayout layout;         // d = layout.width()
+  Matrix<const float> kv;     // [R, d]
+  const float* norm_weight;   // [d]
+  const float* cos_sin;       // [max positions, rope_dim / 2, 2]
   RowIndex index;
-  int32_t rope_dim;
   float eps;
 };
 
 // Compressed entries (section 4.1). A row that completes a span writes its entry: the gated sum over the
-// span's tokens, normed, rotated at the span's first position and rounded to BF16 once. Tokens of earlier
+// span's tokens, normed, rotated at the span's first position and rounded as a key is. Tokens of earlier
 // forwards come from `state`, those of this one from `values` and `gates`: the rows of a slot are adjacent,
 // in ascending order of position. Then every row is kept in `state`.
 struct CompressParams {
-  PagedRows<bf16> entries;     // [d], by span
+  PagedRows<uint8_t> entries;  // [layout.bytes()], by span
+  KvRowLayout layout;          // d = layout.width()
   PagedRows<float> state;      // [2 channels]: values, gates; by position
   Matrix<const float> values;  // [R, channels]; channels = d, or 2 d where spans overlap
   Matrix<const float> gates;   // [R, channels], without ape
@@ -181,7 +185,6 @@ struct CompressParams {
   RowIndex index;
   int32_t ratio;
   int32_t overlapping;  // 1: the first half of a token's channels counts in the span after its own
-  int32_t rope_dim;
   float eps;
 };
 
@@ -244,13 +247,14 @@ struct IndexKeyWriteParams {
 // window_len + 1), p], then its entries in ascending order: `selected`, or all (p + 1) / ratio visible ones.
 // Keys of positions in this forward come from `keys`, as in compress; earlier ones from the window.
 struct WindowAttentionParams {
-  Matrix<float> out;              // [R, H d]
-  Matrix<const bf16> q;           // [R, H d]
-  Matrix<const bf16> keys;        // [R, d]
-  PagedRows<const bf16> window;   // [d], by position
-  PagedRows<const bf16> entries;  // [d], by span; absent where ratio is 0
-  const int32_t* selected;        // [R, selected_count], -1 = none; null: all visible entries
-  const float* sinks;             // [H]
+  Matrix<float> out;                 // [R, H d]
+  Matrix<const bf16> q;              // [R, H d]
+  Matrix<const uint8_t> keys;        // [R, layout.bytes()]
+  PagedRows<const uint8_t> window;   // [layout.bytes()], by position
+  PagedRows<const uint8_t> entries;  // [layout.bytes()], by span; absent where ratio is 0
+  KvRowLayout layout;                // of all three; d = layout.width()
+  const int32_t* selected;           // [R, selected_count], -1 = none; null: all visible entries
+  const float* sinks;                // [H]
   RowIndex index;
   int32_t selected_count;
   int32_t head_count;

@@ -36,11 +36,12 @@ struct DraftBlockRowsParams {
 // one sequence at adjacent positions, of which the first is the anchor P. Every row attends the keys of the
 // window at [max(0, P - window_len), P - 1] and, in order, those of all rows of its block.
 struct BlockAttentionParams {
-  Matrix<float> out;             // [R, H d]
-  Matrix<const bf16> q;          // [R, H d]
-  Matrix<const bf16> keys;       // [R, d]
-  PagedRows<const bf16> window;  // [d], by position
-  const float* sinks;            // [H]
+  Matrix<float> out;                // [R, H d]
+  Matrix<const bf16> q;             // [R, H d]
+  Matrix<const uint8_t> keys;       // [R, layout.bytes()]
+  PagedRows<const uint8_t> window;  // [layout.bytes()], by position
+  KvRowLayout layout;               // of both; d = layout.width()
+  const float* sinks;               // [H]
   RowIndex index;
   int32_t block_rows;
   int32_t head_count;

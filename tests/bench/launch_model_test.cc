@@ -306,12 +306,14 @@ TEST(OpLaunches, V4sAttentionTakesAtLeastItsRoofline) {
   const DeviceRates rates = {.bytes_per_second = H200().memory_rate, .bf16_flops = H200().bf16_flops};
   static float floats;
   static bf16 halves;
+  static uint8_t bytes;
   static int32_t selected;
   double fewer_rows = 0;
   for (const int rows : {1, 8, 32, 128, 256}) {
     const WindowAttentionParams p = {.out = Dense(&floats, rows, 64 * 512),
                                      .q = Dense<const bf16>(&halves, rows, 64 * 512),
-                                     .keys = Dense<const bf16>(&halves, rows, 512),
+                                     .keys = Dense<const uint8_t>(&bytes, rows, 1024),
+                                     .layout = {.latent_dim = 448, .rope_dim = 64},
                                      .selected = &selected,
                                      .index = {.rows = rows},
                                      .selected_count = 512,

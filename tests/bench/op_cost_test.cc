@@ -55,7 +55,8 @@ TEST(OpCost, OfV4sAttentionReadsTheWindowAndItsEntries) {
   const int32_t selected = 0;
   WindowAttentionParams p = {.out = Shape<float>(2, 64 * 512),
                              .q = Shape<const bf16>(2, 64 * 512),
-                             .keys = Shape<const bf16>(2, 512),
+                             .keys = Shape<const uint8_t>(2, 1024),
+                             .layout = {.latent_dim = 448, .rope_dim = 64},
                              .selected = &selected,
                              .index = {.rows = 2},
                              .selected_count = 512,
@@ -65,6 +66,9 @@ TEST(OpCost, OfV4sAttentionReadsTheWindowAndItsEntries) {
   EXPECT_EQ(CostOf(p, {.context = 100}).stored_bytes, 2.0 * (100 + 25) * 512 * 2);
   EXPECT_EQ(CostOf(p, {.context = 65536}).stored_bytes, 2.0 * (128 + 512) * 512 * 2);
   EXPECT_EQ(CostOf(p, {.context = 65536, .rows_per_sequence = 2}).stored_bytes, (128 + 512) * 512.0 * 2);
+  p.layout.fp8 = true;
+  p.layout.group = KvRowLayout::kKeyGroup;
+  EXPECT_EQ(CostOf(p, {.context = 65536}).stored_bytes, 2.0 * (128 + 512) * 608);
   p.selected = nullptr;
   p.ratio = 128;
   EXPECT_EQ(CostOf(p, {.context = 65536}).bf16_flops, 4.0 * 2 * 64 * (128 + 512) * 512);

@@ -66,10 +66,10 @@ OpCost CostOf(const WindowAttentionParams& p, const CostContext& shape) {
   const double visible = p.ratio > 0 ? shape.context / p.ratio : 0;
   const double entries = p.selected != nullptr ? std::min<double>(visible, p.selected_count) : visible;
   const double keys = std::min(shape.context, p.window_len) + entries;  // of a row
-  const double stored = SequencesOf(p.index, shape) * keys * p.keys.cols * sizeof(bf16);
+  const double stored = SequencesOf(p.index, shape) * keys * p.layout.bytes();
   return {.bytes = BytesOf(p.out) + BytesOf(p.q) + BytesOf(p.keys) + stored,
           .stored_bytes = stored,
-          .bf16_flops = 4.0 * p.index.rows * p.head_count * keys * p.keys.cols};
+          .bf16_flops = 4.0 * p.index.rows * p.head_count * keys * p.layout.width()};
 }
 
 OpCost CostOf(const MeanStreamsParams& p, const CostContext&) {
@@ -78,10 +78,10 @@ OpCost CostOf(const MeanStreamsParams& p, const CostContext&) {
 
 OpCost CostOf(const BlockAttentionParams& p, const CostContext& shape) {
   const double window = std::min(shape.context, p.window_len), keys = window + p.block_rows;  // of a row
-  const double stored = double(p.index.rows) / p.block_rows * window * p.keys.cols * sizeof(bf16);
+  const double stored = double(p.index.rows) / p.block_rows * window * p.layout.bytes();
   return {.bytes = BytesOf(p.out) + BytesOf(p.q) + BytesOf(p.keys) + stored,
           .stored_bytes = stored,
-          .bf16_flops = 4.0 * p.index.rows * p.head_count * keys * p.keys.cols};
+          .bf16_flops = 4.0 * p.index.rows * p.head_count * keys * p.layout.width()};
 }
 
 OpCost CostOf(const DraftConfidenceParams& p, const CostContext&) {

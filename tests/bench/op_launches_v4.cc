@@ -46,15 +46,15 @@ KernelLaunches ListedAttentionLaunches(const char* kernel, const Params& p, doub
   // An estimate: three barriers of a tile and the softmax between them.
   constexpr double kBarrierCycles = 400;
   constexpr double kSharedPerCycle = 128;  // bytes that a multiprocessor reads
-  const double rows = p.index.rows, width = p.keys.cols;
+  const double rows = p.index.rows, width = p.layout.width();
   const double heads = rows >= gpu.multiprocessors && p.head_count > 16 ? 64 : 16;
   const double items = rows * CeilDivide(p.head_count, heads);
   const double tiles = CeilDivide(keys, kKeyTile);
   return {{.kernel = kernel,
            .items = items,
            .memory_bytes = cost.bytes,
-           .item_bytes = keys * width * sizeof(bf16) + heads * width * (sizeof(bf16) + sizeof(float)),
-           .in_flight = kKeyTile * width * sizeof(bf16),
+           .item_bytes = keys * p.layout.bytes() + heads * width * (sizeof(bf16) + sizeof(float)),
+           .in_flight = kKeyTile * p.layout.bytes(),
            .item_bf16_flops = cost.bf16_flops / items,
            .matrix_share = 0.57,
            .chain_seconds =
@@ -94,7 +94,7 @@ KernelLaunches LaunchesOf(const WriteKeysParams& p, const CostContext& shape, co
 // Entries come every `ratio` rows: their bytes are the mean over positions.
 KernelLaunches LaunchesOf(const CompressParams& p, const CostContext&, const GpuModel& gpu) {
   const double rows = p.index.rows, state_bytes = 4.0 * rows * p.state.width;
-  const double entry_bytes = rows / p.ratio * p.entries.width * sizeof(bf16);
+  const double entry_bytes = rows / p.ratio * p.layout.bytes();
   return {
       StreamingLaunch("CompressEntries", rows, 128, state_bytes + entry_bytes, 4, gpu),
       StreamingLaunch("CompressState", rows * CeilDivide(p.values.cols, 1024), 256, 2 * state_bytes, 3, gpu)};

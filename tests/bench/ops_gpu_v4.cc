@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "tests/bench/ops_bench.h"
@@ -16,6 +17,11 @@ constexpr int kTopK = 512;
 
 struct Sizes {
   int rows, heads, width, rope, index_heads, index_width;
+  bool fp8;  // keys and entries
+  KvRowLayout layout() const {
+    return {.latent_dim = width - rope, .rope_dim = rope, .fp8 = fp8, .group = KvRowLayout::kKeyGroup};
+  }
+  std::string NameOf(const char* op) const { return std::string(op) + (fp8 ? ", FP8 cache" : ""); }
 };
 
 // Cache rows of `count` rows a sequence, in blocks of 32. Only the last `kept` have memory of their own,
@@ -46,7 +52,7 @@ RowIndex Index(OpsBench& bench, int rows) {
 }
 
 template <class Params>
-void LineOf(OpsBench& bench, const char* name, const Params& p, Op<Params> Ops::*op) {
+void LineOf(OpsBench& bench, const std::string& name, const Params& p, Op<Params> Ops::*op) {
   const CostContext shape = {.context = kContext};
   bench.Line({.name = name, .rows = p.index.rows, .cost = CostOf(p, shape), .context = shape},
              [&bench, p, op](int) { (bench.ops().*op)(bench.stream(), p); });
@@ -66,27 +72,38 @@ void RowLines(OpsBench& bench, const Sizes& s, const RowIndex& index, const floa
                                .eps = 1e-6f},
                               &Ops::rotate_heads);
   }
-  if (bench.Wants("write_keys")) {
-    LineOf<WriteKeysParams>(bench, "write_keys",
-                            {.keys = bench.Rows<bf16>(s.rows, s.width),
-                             .window = Pages<bf16>(bench, s.rows, kContext, s.width, kWindow),
-                             .kv = bench.Rows<const float>(s.rows, s.width),
-                             .norm_weight = bench.Zeros<float>(s.width),
-                             .cos_sin = cos_sin,
-                             .index = index,
-                             .rope_dim = s.rope,
-                             .eps = 1e-6f},
-                            &Ops::write_keys);
-  }
+}
+
+// The rows of the forward's own keys: BF16 values, or FP8 rows of zeros.
+Matrix<uint8_t> KeysOf(OpsBench& bench, const Sizes& s) {
+  const int bytes = s.layout().bytes();
+  if (s.fp8) return Dense(bench.Zeros<uint8_t>(size_t(s.rows) * bytes), s.rows, bytes);
+  return Dense(reinterpret_cast<uint8_t*>(bench.Rows<bf16>(s.rows, s.width).data), s.rows, bytes);
+}
+
+void WriteKeysLine(OpsBench& bench, const Sizes& s, const RowIndex& index, const float* cos_sin) {
+  const std::string name = s.NameOf("write_keys");
+  if (!bench.Wants(name)) return;
+  LineOf<WriteKeysParams>(bench, name,
+                          {.keys = KeysOf(bench, s),
+                           .window = Pages<uint8_t>(bench, s.rows, kContext, s.layout().bytes(), kWindow),
+                           .layout = s.layout(),
+                           .kv = bench.Rows<const float>(s.rows, s.width),
+                           .norm_weight = bench.Zeros<float>(s.width),
+                           .cos_sin = cos_sin,
+                           .index = index,
+                           .eps = 1e-6f},
+                          &Ops::write_keys);
 }
 
 // A row that completes its window, as the row at the last position of a context does.
 void CompressLine(OpsBench& bench, const Sizes& s, const RowIndex& index, const float* cos_sin, int ratio) {
-  const char* const name = ratio == kRatio ? "compress, CSA" : "compress, HCA";
+  const std::string name = s.NameOf(ratio == kRatio ? "compress, CSA" : "compress, HCA");
   if (!bench.Wants(name)) return;
   const int channels = ratio == kRatio ? 2 * s.width : s.width;
   LineOf<CompressParams>(bench, name,
-                         {.entries = Pages<bf16>(bench, s.rows, kContext / ratio, s.width),
+                         {.entries = Pages<uint8_t>(bench, s.rows, kContext / ratio, s.layout().bytes()),
+                          .layout = s.layout(),
                           .state = Pages<float>(bench, s.rows, kContext, 2 * channels, 2 * ratio),
                           .values = bench.Rows<const float>(s.rows, channels),
                           .gates = bench.Rows<const float>(s.rows, channels),
@@ -96,7 +113,6 @@ void CompressLine(OpsBench& bench, const Sizes& s, const RowIndex& index, const 
                           .index = index,
                           .ratio = ratio,
                           .overlapping = ratio == kRatio ? 1 : 0,
-                          .rope_dim = s.rope,
                           .eps = 1e-6f},
                          &Ops::compress);
 }
@@ -118,14 +134,16 @@ void SelectLine(OpsBench& bench, const Sizes& s, const RowIndex& index) {
 }
 
 // ratio 0: the window alone.
-void AttentionLine(OpsBench& bench, const char* name, const Sizes& s, const RowIndex& index, int ratio) {
+void AttentionLine(OpsBench& bench, const char* keys, const Sizes& s, const RowIndex& index, int ratio) {
+  const std::string name = s.NameOf(keys);
   if (!bench.Wants(name)) return;
   std::vector<int32_t> selected(size_t(s.rows) * kTopK);
   for (size_t i = 0; i < selected.size(); ++i) selected[i] = static_cast<int32_t>(i % kTopK * 7);
   WindowAttentionParams p = {.out = bench.Rows<float>(s.rows, s.heads * s.width),
                              .q = bench.Rows<const bf16>(s.rows, s.heads * s.width),
-                             .keys = bench.Rows<const bf16>(s.rows, s.width),
-                             .window = Pages<bf16>(bench, s.rows, kContext, s.width, kWindow),
+                             .keys = KeysOf(bench, s),
+                             .window = Pages<uint8_t>(bench, s.rows, kContext, s.layout().bytes(), kWindow),
+                             .layout = s.layout(),
                              .sinks = bench.Zeros<float>(s.heads),
                              .index = index,
                              .head_count = s.heads,
@@ -133,7 +151,7 @@ void AttentionLine(OpsBench& bench, const char* name, const Sizes& s, const RowI
                              .ratio = ratio,
                              .first_position = 0,
                              .scale = 0.04f};
-  if (ratio > 0) p.entries = Pages<bf16>(bench, s.rows, kContext / ratio, s.width);
+  if (ratio > 0) p.entries = Pages<uint8_t>(bench, s.rows, kContext / ratio, s.layout().bytes());
   if (ratio == kRatio) {
     p.selected = bench.Put(selected);
     p.selected_count = kTopK;
@@ -145,16 +163,20 @@ void AttentionLine(OpsBench& bench, const char* name, const Sizes& s, const RowI
 
 void V4AttentionOps(OpsBench& bench, const std::function<int(int)>& width) {
   for (const int rows : bench.rows()) {
-    const Sizes s = {rows, width(64), width(512), width(64), width(64), width(128)};
+    Sizes s = {rows, width(64), width(512), width(64), width(64), width(128), false};
     const RowIndex index = Index(bench, rows);
     const float* const cos_sin = bench.Zeros<float>(size_t{kContext} * s.rope);
     RowLines(bench, s, index, cos_sin);
-    CompressLine(bench, s, index, cos_sin, kRatio);
-    CompressLine(bench, s, index, cos_sin, kHcaRatio);
     SelectLine(bench, s, index);
-    AttentionLine(bench, "window_attention, window alone", s, index, 0);
-    AttentionLine(bench, "window_attention, CSA", s, index, kRatio);
-    AttentionLine(bench, "window_attention, HCA", s, index, kHcaRatio);
+    for (const bool fp8 : {false, true}) {
+      s.fp8 = fp8;
+      WriteKeysLine(bench, s, index, cos_sin);
+      CompressLine(bench, s, index, cos_sin, kRatio);
+      CompressLine(bench, s, index, cos_sin, kHcaRatio);
+      AttentionLine(bench, "window_attention, window alone", s, index, 0);
+      AttentionLine(bench, "window_attention, CSA", s, index, kRatio);
+      AttentionLine(bench, "window_attention, HCA", s, index, kHcaRatio);
+    }
   }
 }
 

@@ -289,9 +289,6 @@ absl::Status Run(const Options& options) {
   const bool checkpoint = !absl::EndsWith(options.model, ".json");
   const auto config = ReadModelConfig(checkpoint ? options.model + "/config.json" : options.model);
   if (!config.ok()) return config.status();
-  if (options.fp8_cache && config->v4) {
-    return absl::InvalidArgumentError("--fp8-cache: DeepSeek-V4's cache has no FP8 form");
-  }
   CpuRates rates(options.threads, size_t(options.buffer_mb) << 20);
   const Report report{options, rates, *config};
   {

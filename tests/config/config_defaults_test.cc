@@ -17,7 +17,6 @@ ModelLimits SmallModel() {
   return {.vocab_size = 100,
           .longest_sequence = 10000,
           .sequence_bound = "max_position_embeddings",
-          .refused = {},
           .check_drafter = nullptr,
           .cache_bytes = [](const Config& config) {
             return CacheBytes{.per_token = 512 + 256 * config.speculative_config.has_value()};
@@ -149,20 +148,6 @@ TEST(ResolveDefaults, TheWindowsOfACacheLeaveTheHistoryLess) {
   LoadedConfig loaded = LoadOrDie("model: /m\nmax_batch_size: 4096");
   ASSERT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
   EXPECT_EQ(loaded.config.kv_cache_config.max_tokens, ((int64_t{1} << 28) - (int64_t{1} << 26)) / 512);
-}
-
-TEST(ResolveDefaults, AModelRefusesValues) {
-  ModelLimits model = SmallModel();
-  model.refused = {{"kv_cache_config.dtype", "fp8", "bf16 with this model"},
-                   {"speculative_config.use_mtp_vanilla", "true", "false with this model"}};
-  LoadedConfig loaded = LoadOrDie("model: /m\nspeculative_config: {}");
-  EXPECT_EQ(ResolveDefaults(kHost, &model, loaded), absl::OkStatus());
-  loaded = LoadOrDie("model: /m\nkv_cache_config: {dtype: fp8}");
-  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
-            "c.yaml:2: kv_cache_config.dtype: fp8, allowed bf16 with this model");
-  loaded = LoadOrDie("model: /m\nspeculative_config: {use_mtp_vanilla: true, max_draft_len: 1}");
-  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
-            "c.yaml:2: speculative_config.use_mtp_vanilla: true, allowed false with this model");
 }
 
 struct Buckets {

@@ -30,7 +30,6 @@ ModelLimits R1() {
   return {.vocab_size = 129280,
           .longest_sequence = 163840,
           .sequence_bound = "max_position_embeddings",
-          .refused = {},
           .check_drafter = CheckOneModule,
           .cache_bytes = [](const Config&) { return CacheBytes{.per_token = 70272}; }};
 }

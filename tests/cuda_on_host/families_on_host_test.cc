@@ -7,6 +7,7 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/engine/engine_harness.h"
@@ -52,6 +53,12 @@ Setting Plain() {
   return {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .max_num_tokens = 64};
 }
 
+// The same with an FP8 cache.
+Setting InFp8(Setting setting) {
+  setting.kv_dtype = DType::kF8E4M3;
+  return setting;
+}
+
 Setting Drafting(int draft_len, bool graphs, int ranks) {
   return {.ranks = ranks,
           .draft_len = draft_len,
@@ -81,6 +88,18 @@ TEST(V4OnHost, TokensAndLogprobsAreTheSame) {
   }
   EXPECT_GT(accepted, 0);
   EXPECT_GT(rejected, 0);
+}
+
+TEST(V4OnHost, TokensAndLogprobsAreTheSameWithAnFp8Cache) {
+  for (const auto& [name, longest] : {std::pair("deepseek_v4", 131), std::pair("deepseek_v4_dspark", 21)}) {
+    SCOPED_TRACE(name);
+    const LoadedModel& model = LoadModelOnce(std::string("tests/golden/checkpoints/") + name);
+    const std::vector<Request> requests = Requests({{7, 4}, {longest, 3}});
+    const RunRecord plain = RunRequests(model, InFp8(Plain()), requests);
+    const RunRecord in_bf16 = RunRequests(model, Plain(), {requests[0]});
+    EXPECT_NE(plain.requests[0].logprobs.at(0).logprob, in_bf16.requests[0].logprobs.at(0).logprob);
+    ExpectTheSame(RunRequests(model, InFp8(Drafting(3, /*graphs=*/true, 1)), requests), plain);
+  }
 }
 
 // Experts in FP4, other projections in FP8 with scales in powers of two.

@@ -105,9 +105,7 @@ TEST(DeepseekV4Daemon, RefusesByNameWhatItDoesNotServe) {
     const char* says;
   };
   for (const auto& [shape, set, says] :
-       {Case{kMtp, "kv_cache_config.dtype=fp8",
-             "kv_cache_config.dtype: fp8, allowed bf16 with DeepseekV4ForCausalLM"},
-        Case{kMtp, "speculative_config.use_mtp_vanilla=true",
+       {Case{kMtp, "speculative_config.use_mtp_vanilla=true",
              "speculative_config.use_mtp_vanilla: true, allowed false"},
         Case{kMtp, "speculative_config.decoding_type=DSpark",
              "speculative_config.decoding_type: DSpark, allowed MTP: this checkpoint has no DSpark stages"},

@@ -68,11 +68,7 @@ std::vector<std::string> InstructionPaths() {
   return isas;
 }
 
-// DeepSeek-V4's cache has formats of its own.
-std::vector<DType> KvDTypesOf(const ModelConfig& config) {
-  if (config.v4) return {DType::kBF16};
-  return {DType::kBF16, DType::kF8E4M3};
-}
+constexpr DType kKvDTypes[] = {DType::kBF16, DType::kF8E4M3};
 
 std::string PartOf(const std::string& checkpoint, DType kv_dtype) {
   return absl::StrCat(checkpoint, ", KV ", DTypeName(kv_dtype));
@@ -228,7 +224,7 @@ TEST_P(Bits, AreThoseRecorded) {
   if (!Golden().Has(path) && !IsAlwaysRecorded(isa)) GTEST_SKIP() << path << ": not recorded";
   const std::vector<Request> requests =
       checkpoint == kAbacus ? AbacusRequests() : RandomRequests(checkpoint, model.config);
-  for (const DType kv_dtype : KvDTypesOf(model.config)) {
+  for (const DType kv_dtype : kKvDTypes) {
     const std::string part = PartOf(checkpoint, kv_dtype);
     if (!IsAlwaysRecorded(isa) && !Golden().Has(path, part)) {  // a checkpoint added on a machine without it
       GTEST_SKIP() << path << ": " << part << ": not recorded";
@@ -251,7 +247,7 @@ TEST(RecordedBits, AreOfCheckpointsThatThereAre) {
   for (const std::string& checkpoint : Checkpoints()) {
     const auto config = ReadModelConfig(DirOf(checkpoint) + "/config.json");
     ASSERT_TRUE(config.ok()) << config.status();
-    for (const DType kv_dtype : KvDTypesOf(*config)) parts.insert(PartOf(checkpoint, kv_dtype));
+    for (const DType kv_dtype : kKvDTypes) parts.insert(PartOf(checkpoint, kv_dtype));
   }
   for (const std::string& isa : InstructionPaths()) {
     const auto device = CreateDevice("cpu", {.isa = isa});

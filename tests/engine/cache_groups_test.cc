@@ -24,6 +24,7 @@ ModelConfig FlashConfig() {
   ModelConfig config;
   config.architecture = "DeepseekV4ForCausalLM";
   config.num_hidden_layers = 43;
+  config.qk_rope_head_dim = 64;
   config.index_head_dim = 128;
   DeepseekV4Shape& v4 = config.v4.emplace();
   v4.layers = {AttentionKind::kWindow, AttentionKind::kWindow};
@@ -76,6 +77,21 @@ TEST(CacheGroups, FlashKeepsAHistoryOf6880BytesPerToken) {
   EXPECT_TRUE(groups[0].is_history());
   EXPECT_EQ(groups[0].tokens_per_block, 128);  // whole HCA entries
   EXPECT_EQ(HistoryBytesPerToken(groups), 21 * 640 * 2 / 4 + 20 * 1024 / 128);
+}
+
+// An entry takes 448 codes, 7 scales in 32 bytes and 64 rotated values in BF16; the indexer's stay in BF16.
+TEST(CacheGroups, FlashsKeysAndEntriesTake608BytesInFp8) {
+  const std::vector<CacheGroup> bf16 = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock),
+                                fp8 = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock, DType::kF8E4M3);
+  EXPECT_EQ(HistoryBytesPerToken(fp8), 21 * (608 + 256) / 4 + 20 * 608 / 128);
+  ASSERT_EQ(fp8.size(), bf16.size());
+  for (size_t i = 0; i < fp8.size(); ++i) {
+    EXPECT_EQ(fp8[i].tokens_per_block, bf16[i].tokens_per_block);
+    for (size_t j = 0; j < fp8[i].rows.size(); ++j) {
+      const bool of_keys = bf16[i].rows[j].row_bytes == 1024 && bf16[i].rows[j].dtype == DType::kBF16;
+      EXPECT_EQ(fp8[i].rows[j].row_bytes, of_keys ? 608 : bf16[i].rows[j].row_bytes);
+    }
+  }
 }
 
 TEST(CacheGroups, R1HasTheSpecsBytesAndFlashMlasRowInFp8) {

@@ -22,10 +22,10 @@ namespace {
 constexpr const char* kCheckpoints[] = {"deepseek_v4", "deepseek_v4_dspark", "deepseek_v4_nvfp4"};
 constexpr int kDraftLens[] = {0, 1, 3, 7};
 // K, overlap, graphs (padded, none, exact sizes), batch, budget, reuse, small pool, draft caps, K changing on
-// the way, losses of the rank, sampled, ranks, cuts (none, by the policy, all)
+// the way, losses of the rank, sampled, ranks, cuts (none, by the policy, all), dtype of keys and entries
 std::vector<int> Levels() {
   const bool cpu = TestBackend() == "cpu";  // of a GPU's ranks each needs a GPU of its own
-  return {4, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, cpu ? 3 : 1, 3};
+  return {4, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, cpu ? 3 : 1, 3, 2};
 }
 
 bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
@@ -48,6 +48,7 @@ SameTokensCase CaseOf(const std::vector<int>& row, bool dspark) {
   // Where drafts have no confidences, the policy is adaptive and nothing is cut.
   if (row[12] == 1) c.setting.policy = dspark ? DraftPolicyKind::kConfidence : DraftPolicyKind::kAdaptive;
   if (row[12] == 2 && dspark) c.setting.verify_len = 1;
+  if (row[13] == 1) c.setting.kv_dtype = DType::kF8E4M3;
   return c;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/ops/key_rows.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/paged_rows_fixture.h"
 
@@ -20,6 +21,8 @@ struct Shape {
   const char* name;
   int ratio, width;
   bool overlapping;
+  bool fp8 = false;
+  KvRowLayout layout() const { return KeyLayout(width, kRope, fp8); }
   int channels() const { return overlapping ? 2 * width : width; }
   int entries() const { return kLength / ratio; }
 };
@@ -28,7 +31,10 @@ const Shape kShapes[] = {{"CSA", 4, 24, true},
                          {"HCA", 10, 20, false},
                          {"every token", 1, 16, false},
                          {"wide", 2, 264, false},
-                         {"odd width", 4, 21, true}};
+                         {"odd width", 4, 21, true},
+                         {"CSA, FP8", 4, 136, true, true},
+                         {"HCA, FP8", 10, 264, false, true},
+                         {"odd width, FP8", 4, 79, true, true}};
 
 // The values and gates of every position of one sequence, and the weights.
 struct Sequence {
@@ -117,7 +123,18 @@ Entry ReferenceEntry(const Sequence& q, int window) {
   return entry;
 }
 
-CompressParams ParamsOf(OpRig& rig, const Sequence& q, const PagedRows<bf16>& entries,
+// What rounding to E4M3 adds: half a step of four significant bits, or of the smallest codes, 2^-9 of a scale
+// that is above 1 / 448 of the group's largest value by less than a factor of 2. A hundredth more, for errors
+// of the value that is rounded.
+double CodeError(const KvRowLayout& layout, const std::vector<double>& values, int column) {
+  const int begin = column / layout.group * layout.group;
+  const int end = std::min(begin + layout.group, layout.latent_dim);
+  double largest = 0;
+  for (int d = begin; d < end; ++d) largest = std::max(largest, std::abs(values[d]));
+  return 1.01 * std::max(std::abs(values[column]) / 16, largest * 2 / 448 / 1024);
+}
+
+CompressParams ParamsOf(OpRig& rig, const Sequence& q, const PagedRows<uint8_t>& entries,
                         const PagedRows<float>& state, const std::vector<int32_t>& slots,
                         const std::vector<int32_t>& positions) {
   const int channels = q.shape.channels();
@@ -126,6 +143,7 @@ CompressParams ParamsOf(OpRig& rig, const Sequence& q, const PagedRows<bf16>& en
   const float* const values = rig.Put(RowsOf(q.values, channels, rows));
   const float* const gates = rig.Put(RowsOf(q.gates, channels, rows));
   return {.entries = entries,
+          .layout = q.shape.layout(),
           .state = state,
           .values = Dense(values, count, channels),
           .gates = Dense(gates, count, channels),
@@ -135,7 +153,6 @@ CompressParams ParamsOf(OpRig& rig, const Sequence& q, const PagedRows<bf16>& en
           .index = {rig.Put(slots), rig.Put(positions), count},
           .ratio = q.shape.ratio,
           .overlapping = q.shape.overlapping ? 1 : 0,
-          .rope_dim = kRope,
           .eps = kEps};
 }
 
@@ -148,7 +165,7 @@ OpCase CompressCase(const Shape& s) {
   op_case.row_count = kLength;
   op_case.run = [=](OpRig& rig, const std::vector<int>& rows) {
     const int count = static_cast<int>(rows.size());
-    PagedRowsFixture<bf16> entries(count, s.entries(), kEntryBlock, s.width);
+    PagedRowsFixture<uint8_t> entries(count, s.entries(), kEntryBlock, s.layout().bytes());
     PagedRowsFixture<float> state(count, kLength, kStateBlock, 2 * s.channels());
     std::vector<int32_t> slots(count);
     std::iota(slots.begin(), slots.end(), 0);
@@ -157,7 +174,7 @@ OpCase CompressCase(const Shape& s) {
       for (int t = std::max(0, rows[slot] - needed + 1); t < rows[slot]; ++t)
         state.Set(slot, t, q.State(t).data());
     }
-    const PagedRows<bf16> entry_pages = entries.Put(rig);
+    const PagedRows<uint8_t> entry_pages = entries.Put(rig);
     const PagedRows<float> state_pages = state.Put(rig);
     const CompressParams params =
         ParamsOf(rig, q, entry_pages, state_pages, slots, {rows.begin(), rows.end()});
@@ -167,20 +184,23 @@ OpCase CompressCase(const Shape& s) {
     std::vector<Bytes> outputs;
     for (int slot = 0; slot < count; ++slot) {
       const int window = std::min(rows[slot] / s.ratio, s.entries() - 1);
-      outputs.push_back(BytesOf(entries.Row(slot, window), s.width));
+      outputs.push_back(BytesOf(entries.Row(slot, window), s.layout().bytes()));
       EXPECT_EQ(BytesOf(state.Row(slot, rows[slot]), 2 * s.channels()),
                 BytesOf(q.State(rows[slot]).data(), 2 * s.channels()));
     }
     return outputs;
   };
   op_case.check = [=](int row, const Bytes& output) {
-    const std::vector<bf16> values = FromBytes<bf16>(output);
+    const std::vector<uint8_t> bytes = FromBytes<uint8_t>(output);
     if ((row + 1) % s.ratio != 0) {
-      for (const bf16 value : values)
-        ASSERT_EQ(value.bits, 0xffff) << "written before its window was complete";
+      for (const uint8_t byte : bytes) ASSERT_EQ(byte, 0xff) << "written before its window was complete";
       return;
     }
-    const Entry entry = ReferenceEntry(q, row / s.ratio);
+    const std::vector<bf16> values = KeyOf(s.layout(), bytes.data());
+    Entry entry = ReferenceEntry(q, row / s.ratio);
+    for (int d = 0; s.fp8 && d < s.layout().latent_dim; ++d) {
+      entry.tolerance[d] += CodeError(s.layout(), entry.values, d);
+    }
     for (int d = 0; d < s.width; ++d)
       ASSERT_NEAR(ToFloat(values[d]), entry.values[d], entry.tolerance[d]) << d;
   };
@@ -193,13 +213,13 @@ TEST(Compress, Holds) {
 
 // The entries of one sequence after forwards of these lengths. `state_from`: no state is kept of lower
 // positions.
-std::vector<bf16> EntriesOf(const Shape& s, const std::vector<int>& forwards, int state_from = 0) {
+std::vector<uint8_t> EntriesOf(const Shape& s, const std::vector<int>& forwards, int state_from = 0) {
   const Sequence q(s);
   OpRig rig({.threads = 3}, RunMode::kEager);
-  PagedRowsFixture<bf16> entries(1, s.entries(), kEntryBlock, s.width);
+  PagedRowsFixture<uint8_t> entries(1, s.entries(), kEntryBlock, s.layout().bytes());
   PagedRowsFixture<float> state(1, kLength, kStateBlock, 2 * s.channels());
   for (int t = 0; t + kStateBlock <= state_from; t += kStateBlock) state.Unmap(0, t);
-  const PagedRows<bf16> entry_pages = entries.Put(rig);
+  const PagedRows<uint8_t> entry_pages = entries.Put(rig);
   const PagedRows<float> state_pages = state.Put(rig);
   int first = 0;
   for (const int length : forwards) {
@@ -210,20 +230,20 @@ std::vector<bf16> EntriesOf(const Shape& s, const std::vector<int>& forwards, in
     first += length;
   }
   entries.Get(rig, entry_pages);
-  std::vector<bf16> values;
+  std::vector<uint8_t> rows;
   for (int w = 0; w < first / s.ratio; ++w)
-    values.insert(values.end(), entries.Row(0, w), entries.Row(0, w) + s.width);
-  return values;
+    rows.insert(rows.end(), entries.Row(0, w), entries.Row(0, w) + s.layout().bytes());
+  return rows;
 }
 
 // Tokens of the forward itself and tokens from the state give the same bits, wherever a prompt is cut.
 TEST(Compress, DoesNotDependOnWhereForwardsBegin) {
   for (const Shape& s : kShapes) {
     SCOPED_TRACE(s.name);
-    const std::vector<bf16> one_by_one = EntriesOf(s, std::vector<int>(kLength, 1));
+    const std::vector<uint8_t> one_by_one = EntriesOf(s, std::vector<int>(kLength, 1));
     for (const auto& forwards :
          {std::vector<int>{40}, {1, 39}, {3, 6, 31}, {13, 13, 14}, {39, 1}, {8, 8, 8, 8, 8}}) {
-      const std::vector<bf16> entries = EntriesOf(s, forwards);
+      const std::vector<uint8_t> entries = EntriesOf(s, forwards);
       EXPECT_EQ(BytesOf(entries.data(), entries.size()), BytesOf(one_by_one.data(), one_by_one.size()));
     }
   }
@@ -232,8 +252,8 @@ TEST(Compress, DoesNotDependOnWhereForwardsBegin) {
 // Only the last rows of a forward need state: those that the next forward reads.
 TEST(Compress, NeedsNoStateThatNothingReadsLater) {
   for (const Shape& s : kShapes) {
-    const std::vector<bf16> whole = EntriesOf(s, {kLength});
-    const std::vector<bf16> without = EntriesOf(s, {25, 15}, 25 - 2 * s.ratio);
+    const std::vector<uint8_t> whole = EntriesOf(s, {kLength});
+    const std::vector<uint8_t> without = EntriesOf(s, {25, 15}, 25 - 2 * s.ratio);
     EXPECT_EQ(BytesOf(whole.data(), whole.size()), BytesOf(without.data(), without.size()));
   }
 }
@@ -246,9 +266,9 @@ TEST(Compress, SurvivesRejectedDrafts) {
     Sequence wrong = q;
     for (float& value : wrong.values) value = -3.0f * value + 1.0f;
     OpRig rig({}, RunMode::kEager);
-    PagedRowsFixture<bf16> entries(1, s.entries(), kEntryBlock, s.width);
+    PagedRowsFixture<uint8_t> entries(1, s.entries(), kEntryBlock, s.layout().bytes());
     PagedRowsFixture<float> state(1, kLength, kStateBlock, 2 * s.channels());
-    const PagedRows<bf16> entry_pages = entries.Put(rig);
+    const PagedRows<uint8_t> entry_pages = entries.Put(rig);
     const PagedRows<float> state_pages = state.Put(rig);
     for (int position = 0; position < kLength; ++position) {
       const int drafts = std::min(7, kLength - 1 - position);
@@ -264,9 +284,10 @@ TEST(Compress, SurvivesRejectedDrafts) {
       rig.ops().compress(rig.stream(), params);
     }
     entries.Get(rig, entry_pages);
-    const std::vector<bf16> expected = EntriesOf(s, {kLength});
+    const std::vector<uint8_t> expected = EntriesOf(s, {kLength});
     for (int w = 0; w < s.entries(); ++w) {
-      EXPECT_EQ(BytesOf(entries.Row(0, w), s.width), BytesOf(&expected[size_t(w) * s.width], s.width)) << w;
+      const int bytes = s.layout().bytes();
+      EXPECT_EQ(BytesOf(entries.Row(0, w), bytes), BytesOf(&expected[size_t(w) * bytes], bytes)) << w;
     }
   }
 }
@@ -275,15 +296,15 @@ TEST(Compress, SkipsIdleRows) {
   const Shape& s = kShapes[0];
   const Sequence q(s);
   OpRig rig({}, RunMode::kEager);
-  PagedRowsFixture<bf16> entries(1, s.entries(), kEntryBlock, s.width);
+  PagedRowsFixture<uint8_t> entries(1, s.entries(), kEntryBlock, s.layout().bytes());
   PagedRowsFixture<float> state(1, kLength, kStateBlock, 2 * s.channels());
-  const PagedRows<bf16> entry_pages = entries.Put(rig);
+  const PagedRows<uint8_t> entry_pages = entries.Put(rig);
   const PagedRows<float> state_pages = state.Put(rig);
   const CompressParams params = ParamsOf(rig, q, entry_pages, state_pages, {-1, -1}, {2, 3});
   rig.ops().compress(rig.stream(), params);
   entries.Get(rig, entry_pages);
   state.Get(rig, state_pages);
-  for (const bf16 value : entries.rows()) ASSERT_EQ(value.bits, 0xffff);
+  for (const uint8_t byte : entries.rows()) ASSERT_EQ(byte, 0xff);
   for (const float value : state.rows()) ASSERT_TRUE(std::isnan(value));
 }
 

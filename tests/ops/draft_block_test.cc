@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "kernels/exp.h"
+#include "tests/ops/key_rows.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/paged_rows_fixture.h"
 #include "tests/ops/slot_fixture.h"
@@ -99,12 +100,16 @@ constexpr int kBlock = 16;
 struct Shape {
   const char* name;
   int heads, width, window, block_rows;
+  bool fp8 = false;
+  KvRowLayout layout() const { return KeyLayout(width, 8, fp8); }
 };
 const Shape kShapes[] = {{"five rows", 5, 24, 20, 5},
                          {"more keys than 128", 19, 24, 128, 5},
                          {"wide", 2, 136, 70, 8},
                          {"odd width", 2, 21, 20, 2},
-                         {"window of one", 3, 40, 1, 3}};
+                         {"window of one", 3, 40, 1, 3},
+                         {"FP8", 5, 144, 128, 5, true},
+                         {"odd width, FP8", 2, 77, 20, 2, true}};
 const int kAnchors[] = {1, 2, 19, 20, 21, 69, 133};
 
 // What rows and keys of a sequence have: at a position the committed key, or that of the block's row there.
@@ -113,7 +118,8 @@ struct Sequence {
   std::vector<bf16> q;           // [kLength, heads * width]
   std::vector<bf16> keys;        // [kLength, width]: in the cache
   std::vector<bf16> block_keys;  // [kLength, width]: of rows of blocks
-  std::vector<float> sinks;      // [heads]
+  std::vector<uint8_t> key_rows, block_key_rows;
+  std::vector<float> sinks;  // [heads]
   float scale;
 
   explicit Sequence(const Shape& s) : shape(s), scale(1 / std::sqrt(static_cast<float>(s.width))) {
@@ -121,6 +127,8 @@ struct Sequence {
     q = noise.Bf16s(size_t{kLength} * s.heads * s.width, 2.0f);
     keys = noise.Bf16s(size_t{kLength} * s.width);
     block_keys = noise.Bf16s(size_t{kLength} * s.width);
+    key_rows = KeyRows(s.layout(), keys);
+    block_key_rows = KeyRows(s.layout(), block_keys);
     sinks = noise.Floats(s.heads, 2.0f);
     sinks[0] = 50.0f;  // far above every score: nothing may overflow
   }
@@ -143,13 +151,14 @@ struct Sequence {
 BlockAttentionParams ParamsOf(OpRig& rig, const Sequence& q, const std::vector<int>& blocks, float* out) {
   const Shape& s = q.shape;
   const int count = static_cast<int>(blocks.size()), rows = count * s.block_rows;
-  PagedRowsFixture<bf16> window(count, kLength, kBlock, s.width);
+  const int bytes = s.layout().bytes();
+  PagedRowsFixture<uint8_t> window(count, kLength, kBlock, bytes);
   std::vector<int> positions;
   Ids slots;
   for (int slot = 0; slot < count; ++slot) {
     const int anchor = kAnchors[blocks[slot]];
     for (int t = std::max(0, anchor - s.window); t < anchor; ++t) {
-      window.Set(slot, t, &q.keys[size_t(t) * s.width]);
+      window.Set(slot, t, &q.key_rows[size_t(t) * bytes]);
     }
     for (int j = 0; j < s.block_rows; ++j) {
       positions.push_back(anchor + j);
@@ -158,8 +167,9 @@ BlockAttentionParams ParamsOf(OpRig& rig, const Sequence& q, const std::vector<i
   }
   return {.out = Dense(out, rows, s.heads * s.width),
           .q = Dense<const bf16>(rig.Put(RowsOf(q.q, s.heads * s.width, positions)), rows, s.heads * s.width),
-          .keys = Dense<const bf16>(rig.Put(RowsOf(q.block_keys, s.width, positions)), rows, s.width),
+          .keys = Dense<const uint8_t>(rig.Put(RowsOf(q.block_key_rows, bytes, positions)), rows, bytes),
           .window = window.Put(rig),
+          .layout = s.layout(),
           .sinks = rig.Put(q.sinks),
           .index = {rig.Put(slots), rig.Put(Ids(positions.begin(), positions.end())), rows},
           .block_rows = s.block_rows,

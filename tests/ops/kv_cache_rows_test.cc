@@ -167,7 +167,7 @@ TEST(KvWrite, AnFp8RowIsTheBf16RowRounded) {
     std::fill_n(ckv.begin(), width, 0.0f);
     std::vector<float> weight = noise.Floats(s.latent);
     for (int i = 0; i < s.latent; ++i)
-      weight[i] *= std::pow(10.0f, static_cast<float>(i / KvRowLayout::kGroup));
+      weight[i] *= std::pow(10.0f, static_cast<float>(i / KvRowLayout::kLatentGroup));
     std::vector<int32_t> positions(kRows);
     std::iota(positions.begin(), positions.end(), 0);
     const auto write = [&](DType dtype) {

@@ -15,8 +15,8 @@ namespace foredraft {
 
 // Rounds the latent [latent_dim] of a row as an FP8 cache does. Optionally writes the row's bytes.
 inline void RoundLatent(const KvRowLayout& layout, bf16* latent, uint8_t* row = nullptr) {
-  for (int begin = 0; begin < layout.latent_dim; begin += KvRowLayout::kGroup) {
-    const int end = std::min(begin + KvRowLayout::kGroup, layout.latent_dim);
+  for (int begin = 0; begin < layout.latent_dim; begin += layout.group) {
+    const int end = std::min(begin + layout.group, layout.latent_dim);
     uint32_t largest = 0;
     for (int i = begin; i < end; ++i) largest = std::max(largest, KvMagnitude(latent[i]));
     const float scale = KvScale(largest);
@@ -26,8 +26,7 @@ inline void RoundLatent(const KvRowLayout& layout, bf16* latent, uint8_t* row = 
       if (row != nullptr) row[i] = code;
     }
     if (row != nullptr) {
-      std::memcpy(row + layout.scale_offset() + begin / KvRowLayout::kGroup * sizeof(float), &scale,
-                  sizeof(float));
+      std::memcpy(row + layout.scale_offset() + begin / layout.group * sizeof(float), &scale, sizeof(float));
     }
   }
 }
@@ -102,8 +101,7 @@ class KvFixture {
       if (!layout.fp8) std::memcpy(values, row, latent_dim_ * sizeof(bf16));
       for (int i = 0; layout.fp8 && i < latent_dim_; ++i) {
         float scale;
-        std::memcpy(&scale, row + layout.scale_offset() + i / KvRowLayout::kGroup * sizeof(float),
-                    sizeof(float));
+        std::memcpy(&scale, row + layout.scale_offset() + i / layout.group * sizeof(float), sizeof(float));
         values[i] = KvValue(row[i], scale);
       }
     }

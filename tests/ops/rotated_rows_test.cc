@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/ops/key_rows.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/paged_rows_fixture.h"
 
@@ -117,7 +118,29 @@ TEST(RotateHeads, Holds) {
 
 constexpr int kKeyWidth = 36, kKeyRope = 12;
 
-OpCase WriteKeysCase(bool mapped, int width = kKeyWidth) {
+// What rounding to E4M3 adds to a value's error, whose group's largest value is at most `largest`: half a
+// step of four significant bits, or of the smallest codes, 2^-9 of a scale that is above largest / 448 by
+// less than a factor of 2.
+double CodeError(double expected, double largest) {
+  return std::max(std::abs(expected) / 16, largest * 2 / 448 / 1024);
+}
+
+// `expected` before it is rounded; `largest`: of the values that were rotated.
+void ExpectKey(const KvRowLayout& layout, const std::vector<uint8_t>& row,
+               const std::vector<double>& expected, double largest) {
+  const std::vector<bf16> values = KeyOf(layout, row.data());
+  for (int i = 0; i < layout.width(); ++i) {
+    if (layout.fp8 && i < layout.latent_dim) {
+      ASSERT_NEAR(ToFloat(values[i]), expected[i], 1.01 * CodeError(expected[i], largest)) << i;
+    } else {
+      ExpectRounded(ToFloat(values[i]), expected[i], largest, layout.width());
+    }
+  }
+}
+
+OpCase WriteKeysCase(bool mapped, int width = kKeyWidth, bool fp8 = false) {
+  const KvRowLayout layout = KeyLayout(width, kKeyRope, fp8);
+  const int bytes = layout.bytes();
   Noise noise(62);
   const std::vector<float> kv = noise.Floats(size_t{kRows} * width, 2.0f), weight = noise.Floats(width);
   const std::vector<float> cos_sin = CosSin(kKeyRope);
@@ -127,28 +150,28 @@ OpCase WriteKeysCase(bool mapped, int width = kKeyWidth) {
   op_case.row_count = kRows;
   op_case.run = [=](OpRig& rig, const std::vector<int>& rows) {
     const int count = static_cast<int>(rows.size());
-    PagedRowsFixture<bf16> window(count, kPositions, 8, width);
+    PagedRowsFixture<uint8_t> window(count, kPositions, 8, bytes);
     std::vector<int32_t> slots(count), positions;
     std::iota(slots.begin(), slots.end(), 0);  // a slot per row
     for (const int row : rows) positions.push_back(position_of(row));
     for (int slot = 0; !mapped && slot < count; ++slot) window.Unmap(slot, positions[slot]);
-    const PagedRows<bf16> pages = window.Put(rig);
-    bf16* const keys = rig.Poisoned<bf16>(count * width);
+    const PagedRows<uint8_t> pages = window.Put(rig);
+    uint8_t* const keys = rig.Poisoned<uint8_t>(count * bytes);
     const float* const inputs = rig.Put(RowsOf(kv, width, rows));
-    const WriteKeysParams params = {.keys = Dense(keys, count, width),
+    const WriteKeysParams params = {.keys = Dense(keys, count, bytes),
                                     .window = pages,
+                                    .layout = layout,
                                     .kv = Dense(inputs, count, width),
                                     .norm_weight = rig.Put(weight),
                                     .cos_sin = rig.Put(cos_sin),
                                     .index = {rig.Put(slots), rig.Put(positions), count},
-                                    .rope_dim = kKeyRope,
                                     .eps = kEps};
     rig.Run([&] { rig.ops().write_keys(rig.stream(), params); });
-    const std::vector<bf16> before = window.rows();
+    const std::vector<uint8_t> before = window.rows();
     window.Get(rig, pages);
-    const std::vector<Bytes> outputs = SplitRows(rig.Get(keys, count * width), width);
+    const std::vector<Bytes> outputs = SplitRows(rig.Get(keys, count * bytes), bytes);
     for (int i = 0; i < count && mapped; ++i) {
-      EXPECT_EQ(BytesOf(window.Row(i, positions[i]), width), outputs[i]);
+      EXPECT_EQ(BytesOf(window.Row(i, positions[i]), bytes), outputs[i]);
     }
     if (!mapped) {
       EXPECT_EQ(BytesOf(before.data(), before.size()), BytesOf(window.rows().data(), before.size()));
@@ -165,8 +188,7 @@ OpCase WriteKeysCase(bool mapped, int width = kKeyWidth) {
       largest = std::max(largest, std::abs(expected.back()));
     }
     expected = Rotated(expected, &cos_sin[position_of(row) * kKeyRope], kKeyRope, 1);
-    const std::vector<bf16> values = FromBytes<bf16>(output);
-    for (int i = 0; i < width; ++i) ExpectRounded(ToFloat(values[i]), expected[i], largest, width);
+    ExpectKey(layout, FromBytes<uint8_t>(output), expected, largest);
   };
   return op_case;
 }
@@ -174,24 +196,46 @@ OpCase WriteKeysCase(bool mapped, int width = kKeyWidth) {
 TEST(WriteKeys, Holds) {
   for (const int width : {kKeyWidth, 27, 520}) ExpectOpHolds(WriteKeysCase(true, width));
 }
+
+// The codes are those of the BF16 row's values, on every backend.
+TEST(WriteKeys, RoundsAKeyToFp8) {
+  for (const int width : {kKeyWidth, 27, 204, 520}) {
+    ExpectOpHolds(WriteKeysCase(true, width, true));
+    const KvRowLayout narrow = KeyLayout(width, kKeyRope, true), wide = KeyLayout(width, kKeyRope, false);
+    OpRig rig({}, RunMode::kEager);
+    std::vector<int> all(kRows);
+    std::iota(all.begin(), all.end(), 0);
+    const std::vector<Bytes> coded = WriteKeysCase(true, width, true).run(rig, all),
+                             plain = WriteKeysCase(true, width).run(rig, all);
+    for (int row = 0; row < kRows; ++row) {
+      const std::vector<uint8_t> coded_row = FromBytes<uint8_t>(coded[row]);
+      std::vector<bf16> expected = KeyOf(wide, FromBytes<uint8_t>(plain[row]).data());
+      RoundLatent(narrow, expected.data());
+      EXPECT_EQ(BytesOf(KeyOf(narrow, coded_row.data()).data(), width), BytesOf(expected.data(), width))
+          << row;
+    }
+  }
+}
+
 TEST(WriteKeys, WritesNoRowWithoutMemory) { ExpectOpHolds(WriteKeysCase(false)); }
 
 TEST(WriteKeys, SkipsIdleRows) {
   OpRig rig({}, RunMode::kEager);
-  PagedRowsFixture<bf16> window(1, kPositions, 8, kKeyWidth);
-  const PagedRows<bf16> pages = window.Put(rig);
+  const KvRowLayout layout = KeyLayout(kKeyWidth, kKeyRope, false);
+  PagedRowsFixture<uint8_t> window(1, kPositions, 8, layout.bytes());
+  const PagedRows<uint8_t> pages = window.Put(rig);
   Noise noise(63);
   const float* const kv = rig.Put(noise.Floats(kKeyWidth));
   rig.ops().write_keys(rig.stream(),
-                       {.keys = Dense(rig.Poisoned<bf16>(kKeyWidth), 1, kKeyWidth),
+                       {.keys = Dense(rig.Poisoned<uint8_t>(layout.bytes()), 1, layout.bytes()),
                         .window = pages,
+                        .layout = layout,
                         .kv = Dense(kv, 1, kKeyWidth),
                         .norm_weight = rig.Put(noise.Floats(kKeyWidth)),
                         .cos_sin = rig.Put(CosSin(kKeyRope)),
                         .index = {rig.Put(std::vector<int32_t>{-1}), rig.Put(std::vector<int32_t>{3}), 1},
-                        .rope_dim = kKeyRope,
                         .eps = kEps});
-  const std::vector<bf16> before = window.rows();
+  const std::vector<uint8_t> before = window.rows();
   window.Get(rig, pages);
   EXPECT_EQ(BytesOf(before.data(), before.size()), BytesOf(window.rows().data(), before.size()));
 }

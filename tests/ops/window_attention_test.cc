@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/ops/key_rows.h"
 #include "tests/ops/op_harness.h"
 #include "tests/ops/paged_rows_fixture.h"
 
@@ -16,20 +17,29 @@ constexpr int kBlock = 16;
 struct Shape {
   const char* name;
   int heads, width, window, ratio, selected, first_position;
+  bool fp8 = false;
   int entries() const { return ratio == 0 ? 1 : kLength / ratio; }
+  KvRowLayout layout() const { return KeyLayout(width, 8, fp8); }
 };
 
-const Shape kShapes[] = {{"SWA", 5, 24, 20, 0, 0, 0},          {"SWA of a module", 2, 16, 140, 0, 0, 1},
-                         {"CSA", 19, 24, 12, 4, 9, 0},         {"HCA", 3, 40, 20, 8, 0, 0},
-                         {"window of one", 2, 24, 1, 4, 3, 0}, {"wide", 2, 136, 70, 8, 0, 0},
-                         {"odd width", 2, 21, 20, 4, 5, 1}};
+const Shape kShapes[] = {{"SWA", 5, 24, 20, 0, 0, 0},
+                         {"SWA of a module", 2, 16, 140, 0, 0, 1},
+                         {"CSA", 19, 24, 12, 4, 9, 0},
+                         {"HCA", 3, 40, 20, 8, 0, 0},
+                         {"window of one", 2, 24, 1, 4, 3, 0},
+                         {"wide", 2, 136, 70, 8, 0, 0},
+                         {"odd width", 2, 21, 20, 4, 5, 1},
+                         {"CSA, FP8", 19, 80, 12, 4, 9, 0, true},
+                         {"wide, FP8", 2, 264, 70, 8, 0, 0, true},
+                         {"odd width, FP8", 2, 141, 20, 4, 5, 1, true}};
 
 struct Sequence {
   Shape shape;
   std::vector<bf16> q;        // [kLength, heads * width]
   std::vector<bf16> keys;     // [kLength, width]
   std::vector<bf16> entries;  // [entries, width]
-  std::vector<float> sinks;   // [heads]
+  std::vector<uint8_t> key_rows, entry_rows;
+  std::vector<float> sinks;  // [heads]
   float scale;
 
   explicit Sequence(const Shape& s) : shape(s), scale(1 / std::sqrt(static_cast<float>(s.width))) {
@@ -37,6 +47,8 @@ struct Sequence {
     q = noise.Bf16s(size_t{kLength} * s.heads * s.width, 2.0f);
     keys = noise.Bf16s(size_t{kLength} * s.width);
     entries = noise.Bf16s(size_t(s.entries()) * s.width);
+    key_rows = KeyRows(s.layout(), keys);
+    entry_rows = KeyRows(s.layout(), entries);
     sinks = noise.Floats(s.heads, 2.0f);
     sinks[0] = 50.0f;  // far above every score: nothing may overflow
   }
@@ -72,29 +84,30 @@ struct Sequence {
 // One row per slot, in a cache that has only what the row may read: all else is NaN.
 WindowAttentionParams ParamsOf(OpRig& rig, const Sequence& q, const std::vector<int>& rows, float* out) {
   const Shape& s = q.shape;
-  const int count = static_cast<int>(rows.size());
-  PagedRowsFixture<bf16> window(count, kLength, kBlock, s.width), entries(count, s.entries(), 4, s.width);
+  const int count = static_cast<int>(rows.size()), bytes = s.layout().bytes();
+  PagedRowsFixture<uint8_t> window(count, kLength, kBlock, bytes), entries(count, s.entries(), 4, bytes);
   std::vector<int32_t> slots(count), selected;
   std::iota(slots.begin(), slots.end(), 0);
   for (int slot = 0; slot < count; ++slot) {
     const int position = rows[slot];
     for (int t = std::max(s.first_position, position - s.window + 1); t < position; ++t) {
-      window.Set(slot, t, &q.keys[size_t(t) * s.width]);
+      window.Set(slot, t, &q.key_rows[size_t(t) * bytes]);
     }
     const std::vector<int32_t> chosen = s.selected > 0 ? q.Selected(position) : std::vector<int32_t>{};
     selected.insert(selected.end(), chosen.begin(), chosen.end());
     for (int w = 0; s.ratio > 0 && w < (position + 1) / s.ratio; ++w) {
       if (s.selected > 0 && std::find(chosen.begin(), chosen.end(), w) == chosen.end()) continue;
-      entries.Set(slot, w, &q.entries[size_t(w) * s.width]);
+      entries.Set(slot, w, &q.entry_rows[size_t(w) * bytes]);
     }
   }
   const bf16* const queries = rig.Put(RowsOf(q.q, s.heads * s.width, rows));
-  const bf16* const keys = rig.Put(RowsOf(q.keys, s.width, rows));
+  const uint8_t* const keys = rig.Put(RowsOf(q.key_rows, bytes, rows));
   return {.out = Dense(out, count, s.heads * s.width),
           .q = Dense(queries, count, s.heads * s.width),
-          .keys = Dense(keys, count, s.width),
+          .keys = Dense(keys, count, bytes),
           .window = window.Put(rig),
-          .entries = s.ratio > 0 ? PagedRows<const bf16>(entries.Put(rig)) : PagedRows<const bf16>{},
+          .entries = s.ratio > 0 ? PagedRows<const uint8_t>(entries.Put(rig)) : PagedRows<const uint8_t>{},
+          .layout = s.layout(),
           .selected = s.selected > 0 ? rig.Put(selected) : nullptr,
           .sinks = rig.Put(q.sinks),
           .index = {rig.Put(slots), rig.Put(std::vector<int32_t>(rows.begin(), rows.end())), count},
@@ -179,9 +192,10 @@ TEST(WindowAttention, GivesTheSameBitsFromTheForwardAndFromTheWindow) {
     const WindowAttentionParams alone = ParamsOf(rig, q, positions, apart);
     rig.ops().window_attention(rig.stream(), alone);
 
-    PagedRowsFixture<bf16> window(1, kLength, kBlock, s.width), entries(1, s.entries(), 4, s.width);
+    const int bytes = s.layout().bytes();
+    PagedRowsFixture<uint8_t> window(1, kLength, kBlock, bytes), entries(1, s.entries(), 4, bytes);
     for (int t = 0; t < kLength; t += kBlock) window.Unmap(0, t);
-    for (int w = 0; w < s.entries(); ++w) entries.Set(0, w, &q.entries[size_t(w) * s.width]);
+    for (int w = 0; w < s.entries(); ++w) entries.Set(0, w, &q.entry_rows[size_t(w) * bytes]);
     float* const together = rig.Poisoned<float>(size);
     WindowAttentionParams params = alone;
     params.out = Dense(together, count, s.heads * s.width);

@@ -169,8 +169,10 @@ MtpDevice::StageContext MtpDevice::ContextOf(int stage, const DeviceRows& rows) 
   weights.stages = {dspark_.stages[stage]};
   const std::vector<V4LayerContext> context = {v4_->Context(cache_, config_.num_hidden_layers + stage)};
   WriteStageKeys(f, weights, v4_->dspark_activations(), context);
+  // The cache is BF16, and so are rows of keys.
+  const auto* const keys = reinterpret_cast<const bf16*>(context[0].activations.keys);
   return {.main_x = Get(f.activations.normed.as_bf16.first_rows(rows.count())),
-          .keys = Get(context[0].activations.keys.first_rows(rows.count()))};
+          .keys = Get(Dense(keys, rows.count(), config_.v4->head_dim))};
 }
 
 std::vector<float> MtpDevice::TokenBias(const std::vector<int32_t>& ids) {

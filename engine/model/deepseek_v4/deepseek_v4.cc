@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
                                                                const ForwardCapacity& capacity) {
   std::unique_ptr<DeepseekV4> model(new DeepseekV4(device, comm, config, std::move(weights)));
   CacheRegistry registry(/*tokens_per_block=*/1);
-  model->cache_rows_ = RegisterV4Rows(config, model->module_count(), registry);
+  model->cache_rows_ = RegisterV4Rows(config, model->module_count(), DType::kBF16, registry);
   RETURN_IF_ERROR(model->Allocate(device, capacity));
   // cos and sin have no multiplier.
   const int dim = config.qk_rope_head_dim;
@@ -61,7 +61,7 @@ V4LayerContext DeepseekV4::Context(const KvCache& cache, int layer) const {
   const AttentionKind kind = config_.v4->Kind(layer);
   return {.activations = v4_activations_,
           .kind = kind,
-          .cache = LayerCacheOf(cache, cache_rows_[layer]),
+          .cache = LayerCacheOf(config_, cache, cache_rows_[layer]),
           .first_position = layer < config_.num_hidden_layers ? 0 : 1,
           .cos_sin = kind == AttentionKind::kWindow ? main_cos_sin_ : compress_cos_sin_};
 }

@@ -5,8 +5,14 @@
 namespace foredraft {
 namespace {
 
-CacheRows Values(int count, int positions = 1) {
-  return {.row_bytes = count * static_cast<int>(sizeof(bf16)), .positions = positions, .dtype = DType::kBF16};
+CacheRows Keys(const ModelConfig& config, DType kv_dtype, int positions) {
+  return {.row_bytes = V4KeyLayout(config, kv_dtype).bytes(), .positions = positions, .dtype = kv_dtype};
+}
+
+CacheRows IndexEntries(const ModelConfig& config) {
+  return {.row_bytes = config.index_head_dim * static_cast<int>(sizeof(bf16)),
+          .positions = config.v4->sparse_ratio,
+          .dtype = DType::kBF16};
 }
 
 // A compressor keeps the values and gates of a position until its windows are complete; one whose windows
@@ -30,7 +36,14 @@ PagedRows<T> Paged(const KvCache& cache, CacheHandle handle) {
 
 }  // namespace
 
-std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count,
+KvRowLayout V4KeyLayout(const ModelConfig& config, DType kv_dtype) {
+  return {.latent_dim = config.v4->head_dim - config.qk_rope_head_dim,
+          .rope_dim = config.qk_rope_head_dim,
+          .fp8 = kv_dtype == DType::kF8E4M3,
+          .group = KvRowLayout::kKeyGroup};
+}
+
+std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count, DType kv_dtype,
                                         CacheRegistry& registry) {
   const DeepseekV4Shape& v4 = *config.v4;
   // The block of a DSpark stage reads the whole window before its first row.
@@ -43,22 +56,23 @@ std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_co
   std::vector<V4LayerRows> layers(config.num_hidden_layers + module_count);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     V4LayerRows& rows = layers[layer];
-    rows.keys = registry.AddRecent(window, Values(v4.head_dim));
+    rows.keys = registry.AddRecent(window, Keys(config, kv_dtype, 1));
     const AttentionKind kind = v4.Kind(static_cast<int>(layer));
     if (kind == AttentionKind::kWindow) continue;
     const bool sparse = kind == AttentionKind::kCompressedSparse;
-    rows.entries = registry.Add(Values(v4.head_dim, v4.Ratio(kind)));
+    rows.entries = registry.Add(Keys(config, kv_dtype, v4.Ratio(kind)));
     rows.state = registry.AddRecent(sparse ? tail : heavy_window, State(v4.head_dim, sparse));
     if (!sparse) continue;
-    rows.index_entries = registry.Add(Values(config.index_head_dim, v4.sparse_ratio));
+    rows.index_entries = registry.Add(IndexEntries(config));
     rows.index_state = registry.AddRecent(tail, State(config.index_head_dim, true));
   }
   return layers;
 }
 
-V4LayerCache LayerCacheOf(const KvCache& cache, const V4LayerRows& rows) {
-  return {.keys = Paged<bf16>(cache, rows.keys),
-          .entries = Paged<bf16>(cache, rows.entries),
+V4LayerCache LayerCacheOf(const ModelConfig& config, const KvCache& cache, const V4LayerRows& rows) {
+  return {.layout = V4KeyLayout(config, cache.rows(rows.keys).dtype),
+          .keys = Paged<uint8_t>(cache, rows.keys),
+          .entries = Paged<uint8_t>(cache, rows.entries),
           .state = Paged<float>(cache, rows.state),
           .index_entries = Paged<bf16>(cache, rows.index_entries),
           .index_state = Paged<float>(cache, rows.index_state)};

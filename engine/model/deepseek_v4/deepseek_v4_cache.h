@@ -21,17 +21,22 @@ struct V4LayerRows {
   CacheHandle index_state;    // of CSA layers
 };
 
-// [num_hidden_layers], then the MTP modules.
-std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count, CacheRegistry& registry);
+// [num_hidden_layers], then the MTP modules. kv_dtype: of keys and entries, BF16 or F8E4M3.
+std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+                                        CacheRegistry& registry);
+
+// A row of keys or entries (kernels/kv_row.h).
+KvRowLayout V4KeyLayout(const ModelConfig& config, DType kv_dtype);
 
 // The cache of one layer. What is not registered is absent.
 struct V4LayerCache {
-  PagedRows<bf16> keys;           // by position
-  PagedRows<bf16> entries;        // by window
+  KvRowLayout layout;             // of a key and an entry
+  PagedRows<uint8_t> keys;        // by position
+  PagedRows<uint8_t> entries;     // by window
   PagedRows<float> state;         // by position
   PagedRows<bf16> index_entries;  // by window
   PagedRows<float> index_state;   // by position
 };
-V4LayerCache LayerCacheOf(const KvCache& cache, const V4LayerRows& rows);
+V4LayerCache LayerCacheOf(const ModelConfig& config, const KvCache& cache, const V4LayerRows& rows);
 
 }  // namespace foredraft

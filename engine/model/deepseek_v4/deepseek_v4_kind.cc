@@ -14,12 +14,8 @@ namespace {
 // DeepSeek-V4 (Flash, Pro) with MTP modules.
 constexpr ModelName kNames[] = {{"DeepseekV4ForCausalLM", "deepseek_v4"}};
 
-// It lacks the latents that FP8 rows are for.
-constexpr RefusedValue kRefused[] = {{"kv_cache_config.dtype", "fp8", "bf16 with DeepseekV4ForCausalLM"}};
-
 }  // namespace
 
-// Its rows have one dtype, whatever kv_dtype is.
 const ModelKind kDeepseekV4Kind = {
     .names = kNames,
     .drafter_fields = kDSparkFields,
@@ -29,9 +25,10 @@ const ModelKind kDeepseekV4Kind = {
     .rename = NameDeepseekV4,
     .choose_formats = ChooseDeepseekV4Formats,
     .write_formats = WriteDeepseekV4Formats,
-    .register_rows = [](const ModelConfig& config, int module_count, DType /*kv_dtype*/,
-                        CacheRegistry& registry) { RegisterV4Rows(config, module_count, registry); },
-    .refused = kRefused,
+    .register_rows =
+        [](const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry) {
+          RegisterV4Rows(config, module_count, kv_dtype, registry);
+        },
     .create = [](Device& device, Communicator& comm, const ModelConfig& config, LoadedWeights weights,
                  const ForwardCapacity& capacity) -> absl::StatusOr<std::unique_ptr<Model>> {
       return DeepseekV4::Create(device, comm, config, std::move(weights.Get<V4Weights>()), capacity);

@@ -35,18 +35,36 @@ void Queries(const Forward& f, const V4AttentionWeights& w, const V4LayerContext
 }
 
 // Rows none of which has memory, so that nothing is written to them.
-PagedRows<bf16> Unmapped(PagedRows<bf16> rows, const int32_t* unmapped) {
+PagedRows<uint8_t> Unmapped(PagedRows<uint8_t> rows, const int32_t* unmapped) {
   rows.block_tables = unmapped;
   rows.table_stride = 0;
   rows.rows_per_block = std::numeric_limits<int32_t>::max();
   return rows;
 }
 
+// The rows of the forward's own keys.
+Matrix<uint8_t> KeysOf(const Forward& f, const V4LayerContext& context) {
+  return Dense(context.activations.keys, f.rows(), context.cache.layout.bytes());
+}
+
 // Where a compressor writes.
 struct CompressedRows {
-  PagedRows<bf16> entries;
+  PagedRows<uint8_t> entries;
+  KvRowLayout layout;  // of an entry
   PagedRows<float> state;
 };
+
+CompressedRows IndexRowsOf(const Forward& f, const V4LayerCache& cache) {
+  const PagedRows<bf16>& entries = cache.index_entries;
+  const int32_t rope_dim = f.config.qk_rope_head_dim;
+  return {.entries = {.data = reinterpret_cast<uint8_t*>(entries.data),
+                      .block_tables = entries.block_tables,
+                      .table_stride = entries.table_stride,
+                      .rows_per_block = entries.rows_per_block,
+                      .width = entries.width * static_cast<int32_t>(sizeof(bf16))},
+          .layout = {.latent_dim = entries.width - rope_dim, .rope_dim = rope_dim},
+          .state = cache.index_state};
+}
 
 void Compressor(const Forward& f, const CompressorWeights& w, const V4LayerContext& context,
                 const InputRows& normed, const CompressedRows& out) {
@@ -56,6 +74,7 @@ void Compressor(const Forward& f, const CompressorWeights& w, const V4LayerConte
   Linear(f, normed, {.out = values, .weight = w.wkv});
   Linear(f, normed, {.out = gates, .weight = w.wgate});
   f.ops.compress(f.stream, {.entries = out.entries,
+                            .layout = out.layout,
                             .state = out.state,
                             .values = values,
                             .gates = gates,
@@ -65,7 +84,6 @@ void Compressor(const Forward& f, const CompressorWeights& w, const V4LayerConte
                             .index = f.batch.index,
                             .ratio = f.config.v4->Ratio(context.kind),
                             .overlapping = context.kind == AttentionKind::kCompressedSparse ? 1 : 0,
-                            .rope_dim = f.config.qk_rope_head_dim,
                             .eps = f.norm_eps()});
 }
 
@@ -76,7 +94,7 @@ void SelectByIndexer(const Forward& f, const V4AttentionWeights& w, const V4Laye
   const V4LayerCache& cache = context.cache;
   const Matrix<float> q = a.index_q.first_rows(f.rows()), weights = a.index_weights.first_rows(f.rows());
   const Matrix<bf16> rotated = a.index_rotated.first_rows(f.rows());
-  Compressor(f, w.indexer.compressor, context, normed, {cache.index_entries, cache.index_state});
+  Compressor(f, w.indexer.compressor, context, normed, IndexRowsOf(f, cache));
   Linear(f, LatentRows(f, w, a), {.out = q, .weight = w.indexer.wq_b});
   Linear(f, normed, {.out = weights, .weight = w.indexer.weights_proj});
   f.ops.rotate_heads(f.stream, {.out = rotated,
@@ -142,7 +160,9 @@ void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const 
   allocate(a.q, rows, width);
   allocate(a.q_rotated, rows, width);
   allocate(a.kv, rows, shape.head_dim);
-  allocate(a.keys, rows, shape.head_dim);
+  const int key_bytes =
+      std::max(V4KeyLayout(config, DType::kBF16).bytes(), V4KeyLayout(config, DType::kF8E4M3).bytes());
+  allocate(a.keys, static_cast<size_t>(rows) * key_bytes);
   allocate(a.values, rows, channels);
   allocate(a.gates, rows, channels);
   allocate(a.index_q, rows, index_width);
@@ -161,13 +181,13 @@ void V4Keys(const Forward& f, const V4AttentionWeights& w, const V4LayerContext&
   const bool cached = context.block_rows == 0;
   Linear(f, normed, {.out = kv, .weight = w.wkv});
   f.ops.write_keys(f.stream,
-                   {.keys = a.keys.first_rows(f.rows()),
+                   {.keys = KeysOf(f, context),
                     .window = cached ? context.cache.keys : Unmapped(context.cache.keys, a.unmapped),
+                    .layout = context.cache.layout,
                     .kv = kv,
                     .norm_weight = w.kv_norm,
                     .cos_sin = context.cos_sin,
                     .index = f.batch.index,
-                    .rope_dim = f.config.qk_rope_head_dim,
                     .eps = f.norm_eps()});
 }
 
@@ -185,14 +205,15 @@ void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerCon
   Queries(f, w, context, normed);
   V4Keys(f, w, context, normed);
   if (context.kind != AttentionKind::kWindow) {
-    Compressor(f, w.compressor, context, normed, {cache.entries, cache.state});
+    Compressor(f, w.compressor, context, normed, {cache.entries, cache.layout, cache.state});
   }
   if (sparse) SelectByIndexer(f, w, context, normed);
   if (context.block_rows > 0) {
     f.ops.block_attention(f.stream, {.out = a.q.first_rows(f.rows()),
                                      .q = a.q_rotated.first_rows(f.rows()),
-                                     .keys = a.keys.first_rows(f.rows()),
+                                     .keys = KeysOf(f, context),
                                      .window = cache.keys,
+                                     .layout = cache.layout,
                                      .sinks = w.attn_sink,
                                      .index = f.batch.index,
                                      .block_rows = context.block_rows,
@@ -203,9 +224,10 @@ void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerCon
   }
   f.ops.window_attention(f.stream, {.out = a.q.first_rows(f.rows()),
                                     .q = a.q_rotated.first_rows(f.rows()),
-                                    .keys = a.keys.first_rows(f.rows()),
+                                    .keys = KeysOf(f, context),
                                     .window = cache.keys,
                                     .entries = cache.entries,
+                                    .layout = cache.layout,
                                     .selected = sparse ? a.selected : nullptr,
                                     .sinks = w.attn_sink,
                                     .index = f.batch.index,

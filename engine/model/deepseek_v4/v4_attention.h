@@ -21,7 +21,7 @@ struct V4Activations {
   Matrix<float> q;              // [R, H d]: queries, then the heads' outputs
   Matrix<bf16> q_rotated;       // [R, H d]: queries, then the heads' outputs rotated back
   Matrix<float> kv;             // [R, d]
-  Matrix<bf16> keys;            // [R, d]
+  uint8_t* keys = nullptr;      // [R] rows of keys (kernels/kv_row.h)
   Matrix<float> values;         // [R, 2 d] of a compressor
   Matrix<float> gates;          // [R, 2 d]
   Matrix<float> index_q;        // [R, index heads * index width]

@@ -3,8 +3,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "kernels/cpu/attention/rope.h"
-#include "kernels/cpu/common/row_math.h"
+#include "kernels/cpu/attention/kv_row_math.h"
 #include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
@@ -61,7 +60,7 @@ Candidate CandidateAt(const CompressParams& p, int64_t row, int32_t position, in
 
 // The entry of the span that the row completes.
 void WriteEntry(const CompressParams& p, int64_t row, const EntryScratch& s) {
-  const int32_t width = p.entries.width;
+  const int32_t width = p.layout.width();
   const int32_t last = p.index.positions[row];
   const int32_t first = last + 1 - p.ratio;
   const bool overlaps = p.overlapping != 0;
@@ -77,17 +76,15 @@ void WriteEntry(const CompressParams& p, int64_t row, const EntryScratch& s) {
   for_each([&](const Candidate& c) { TakeLargest(c, width, s.largest); });
   for_each([&](const Candidate& c) { AddCandidate(c, width, s); });
   FinishEntry(p.norm_weight, p.eps, width, s);
-  bf16* const entry = p.entries.row(p.index.slots[row], last / p.ratio);
+  uint8_t* const entry = p.entries.row(p.index.slots[row], last / p.ratio);
   CHECK(entry != nullptr) << "slot " << p.index.slots[row] << " has no memory for entry " << last / p.ratio;
-  const int32_t kept = width - p.rope_dim;
-  RoundToBf16(s.out, kept, entry);
-  RotatePairs(s.out + kept, p.cos_sin + int64_t{first} * p.rope_dim, 1.0f, p.rope_dim, entry + kept);
+  WriteKeyRow(s.out, p.cos_sin + int64_t{first} * p.layout.rope_dim, p.layout, entry);
 }
 
 }  // namespace
 
 void Compress(const CpuContext& context, const CompressParams& p) {
-  const int32_t width = p.entries.width;
+  const int32_t width = p.layout.width();
   const int64_t channels = p.values.cols;
   CHECK_EQ(channels, (p.overlapping != 0 ? 2 : 1) * int64_t{width});
   CHECK_EQ(p.state.width, 2 * channels);

@@ -36,12 +36,12 @@ inline __m512i WithSignsOf(__m512i values, uint32_t nan) {
 
 void DecodeLatentAvx512(const DecodeLatentArgs& args) {
   const Bf16Lookup lookup(kLatentBytes);
-  for (int32_t begin = 0; begin < args.len; begin += 128) {
+  for (int32_t begin = 0; begin < args.len; begin += args.group) {
     uint32_t scale;
-    __builtin_memcpy(&scale, args.scales + begin / 128, sizeof(scale));
+    __builtin_memcpy(&scale, args.scales + begin / args.group, sizeof(scale));
     const int32_t exponent = static_cast<int32_t>(scale >> 23 & 255u);
     const __m512i added = _mm512_set1_epi16(static_cast<int16_t>((exponent - 127) << 7));
-    const int32_t end = begin + 128 < args.len ? begin + 128 : args.len;
+    const int32_t end = begin + args.group < args.len ? begin + args.group : args.len;
     for (int32_t i = begin; i < end; i += 64) {
       const int32_t left = end - i;
       const uint64_t mask = left >= 64 ? ~uint64_t{0} : (uint64_t{1} << left) - 1;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/attention/rope.h"
+#include "kernels/cpu/common/row_math.h"
+#include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/kv_row.h"
 
@@ -27,20 +30,34 @@ FOREDRAFT_WIDE void DecodeGroup(const uint8_t* codes, int32_t count, float scale
 
 void EncodeLatent(const bf16* latent, const KvRowLayout& layout, uint8_t* row) {
   float* scales = reinterpret_cast<float*>(row + layout.scale_offset());
-  for (int32_t begin = 0; begin < layout.latent_dim; begin += KvRowLayout::kGroup) {
-    const int32_t count = std::min(KvRowLayout::kGroup, layout.latent_dim - begin);
+  for (int32_t begin = 0; begin < layout.latent_dim; begin += layout.group) {
+    const int32_t count = std::min(layout.group, layout.latent_dim - begin);
     const float scale = KvScale(LargestMagnitude(latent + begin, count));
     EncodeGroup(latent + begin, count, 1.0f / scale, row + begin);
     *scales++ = scale;
   }
 }
 
+void WriteKeyRow(const float* x, const float* cos_sin, const KvRowLayout& layout, uint8_t* row) {
+  const int32_t kept = layout.latent_dim;
+  bf16* const rounded = layout.fp8 ? ThreadScratch<bf16>(kept) : reinterpret_cast<bf16*>(row);
+  RoundToBf16(x, kept, rounded);
+  if (layout.fp8) EncodeLatent(rounded, layout, row);
+  RotatePairs(x + kept, cos_sin, 1.0f, layout.rope_dim, reinterpret_cast<bf16*>(row + layout.rope_offset()));
+}
+
+void WidenKeyRow(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& layout, float* out) {
+  bf16* const scratch = layout.fp8 ? ThreadScratch<bf16>(layout.latent_dim) : nullptr;
+  ToFloats(LatentOf(isa, row, layout, scratch), layout.latent_dim, out);
+  ToFloats(RopeOf(row, layout), layout.rope_dim, out + layout.latent_dim);
+}
+
 }  // namespace cpu
 
 void DecodeLatentPortable(const DecodeLatentArgs& args) {
-  for (int32_t begin = 0; begin < args.len; begin += KvRowLayout::kGroup) {
-    const int32_t count = std::min(KvRowLayout::kGroup, args.len - begin);
-    cpu::DecodeGroup(args.codes + begin, count, args.scales[begin / KvRowLayout::kGroup], args.out + begin);
+  for (int32_t begin = 0; begin < args.len; begin += args.group) {
+    const int32_t count = std::min(args.group, args.len - begin);
+    cpu::DecodeGroup(args.codes + begin, count, args.scales[begin / args.group], args.out + begin);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// The latent of one row of the KV cache (kernels/kv_row.h). All instruction paths give the same bits.
+// One row of the KV cache (kernels/kv_row.h): a latent with its k_pe, or a key of DeepSeek-V4. All
+// instruction paths give the same bits.
 
 #include <cstdint>
 
@@ -15,8 +16,8 @@ void EncodeLatent(const bf16* latent, const KvRowLayout& layout, uint8_t* row);
 
 // The inverse, exact: latent [latent_dim] from the codes and scales of an FP8 row.
 inline void DecodeLatent(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& layout, bf16* latent) {
-  isa.decode_latent(
-      {&latent->bits, row, reinterpret_cast<const float*>(row + layout.scale_offset()), layout.latent_dim});
+  isa.decode_latent({&latent->bits, row, reinterpret_cast<const float*>(row + layout.scale_offset()),
+                     layout.latent_dim, layout.group});
 }
 
 // The latent of a row of either kind: in the row itself, or decoded into scratch [latent_dim].
@@ -30,5 +31,11 @@ inline const bf16* LatentOf(const IsaKernels& isa, const uint8_t* row, const KvR
 inline const bf16* RopeOf(const uint8_t* row, const KvRowLayout& layout) {
   return reinterpret_cast<const bf16*>(row + layout.rope_offset());
 }
+
+// Rotates the last layout.rope_dim values of a key x [layout.width()], rounds it to BF16 and writes the row.
+void WriteKeyRow(const float* x, const float* cos_sin, const KvRowLayout& layout, uint8_t* row);
+
+// The key of a row in FP32: out [layout.width()].
+void WidenKeyRow(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& layout, float* out);
 
 }  // namespace foredraft::cpu

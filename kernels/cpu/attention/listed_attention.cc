@@ -8,10 +8,6 @@ namespace {
 
 constexpr int32_t kTogether = 4;  // keys whose products and sums run side by side
 
-FOREDRAFT_WIDE void Widen(const bf16* x, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = ToFloat(x[i]);
-}
-
 FOREDRAFT_WIDE void AddToSoftmax(const float* q, const float* keys, int32_t count, int64_t width, float scale,
                                  ListHead& state) {
   float scores[kListSplit];
@@ -45,8 +41,6 @@ FOREDRAFT_WIDE void Divide(const float* acc, float sum, int64_t width, float* ou
 }
 
 }  // namespace
-
-void WidenKey(const bf16* x, int64_t width, float* out) { Widen(x, width, out); }
 
 void AddKeys(const float* q, const float* keys, int32_t count, int64_t width, float scale, ListHead& head) {
   AddToSoftmax(q, keys, count, width, scale, head);

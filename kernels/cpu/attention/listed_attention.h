@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/attention/kv_row_math.h"
+#include "kernels/cpu/common/row_math.h"
 #include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/device/cpu_stream.h"
 #include "kernels/ops/attention.h"
@@ -24,15 +26,16 @@ struct ListHead {
   float* acc;  // [d]
 };
 
-void WidenKey(const bf16* x, int64_t width, float* out);
 // Adds `count` keys of `keys` [count, width], at most kListSplit, to the softmax of one head.
 void AddKeys(const float* q, const float* keys, int32_t count, int64_t width, float scale, ListHead& head);
 void DivideBySum(const ListHead& head, int64_t width, float* out);
 
-// Keys(p, row) has count() and operator[], the keys in order. `memory`: [kListSplit + 2 * kMaxListHeads, d].
+// Keys(p, row) has count() and operator[], the keys' rows in order. `memory`: [kListSplit + 2 *
+// kMaxListHeads, d].
 template <class Keys, class Params>
-void AttendHeads(const Params& p, int64_t row, int32_t first_head, int32_t head_count, float* memory) {
-  const int64_t width = p.keys.cols;
+void AttendHeads(const IsaKernels& isa, const Params& p, int64_t row, int32_t first_head, int32_t head_count,
+                 float* memory) {
+  const int64_t width = p.layout.width();
   const Keys attended(p, row);
   float* const keys = memory;
   float* const queries = keys + kListSplit * width;
@@ -40,11 +43,11 @@ void AttendHeads(const Params& p, int64_t row, int32_t first_head, int32_t head_
   for (int32_t h = 0; h < head_count; ++h) {
     heads[h] = {p.sinks[first_head + h], 1.0f, queries + (kMaxListHeads + h) * width};
     std::fill_n(heads[h].acc, width, 0.0f);
-    WidenKey(p.q.row(row) + (first_head + h) * width, width, queries + h * width);
+    ToFloats(p.q.row(row) + (first_head + h) * width, width, queries + h * width);
   }
   for (int32_t begin = 0; begin < attended.count(); begin += kListSplit) {
     const int32_t count = std::min(kListSplit, attended.count() - begin);
-    for (int32_t t = 0; t < count; ++t) WidenKey(attended[begin + t], width, keys + t * width);
+    for (int32_t t = 0; t < count; ++t) WidenKeyRow(isa, attended[begin + t], p.layout, keys + t * width);
     for (int32_t h = 0; h < head_count; ++h) {
       AddKeys(queries + h * width, keys, count, width, p.scale, heads[h]);
     }
@@ -57,7 +60,7 @@ void AttendHeads(const Params& p, int64_t row, int32_t first_head, int32_t head_
 // key_count: about as many as a row has.
 template <class Keys, class Params>
 void AttendLists(const CpuContext& context, const Params& p, int32_t key_count) {
-  const int64_t width = p.keys.cols;
+  const int64_t width = p.layout.width();
   // Heads of one item: as many as leave every thread two items. A head's bits do not depend on it.
   const int64_t wanted = int64_t{p.index.rows} * p.head_count / (2 * context.pool.thread_count());
   const auto block = static_cast<int32_t>(std::clamp<int64_t>(wanted, kMinListHeads, kMaxListHeads));
@@ -69,7 +72,7 @@ void AttendLists(const CpuContext& context, const Params& p, int32_t key_count) 
       const int64_t row = item / blocks;
       if (p.index.slots[row] < 0) continue;
       const int32_t first = static_cast<int32_t>(item % blocks) * block;
-      AttendHeads<Keys>(p, row, first, std::min(block, p.head_count - first), memory);
+      AttendHeads<Keys>(context.isa, p, row, first, std::min(block, p.head_count - first), memory);
     }
   });
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/cpu/attention/kv_row_math.h"
 #include "kernels/cpu/attention/rope.h"
 #include "kernels/cpu/common/row_math.h"
 #include "kernels/cpu/common/scratch.h"
@@ -47,20 +48,18 @@ void RotateHeads(const CpuContext& context, const RotateHeadsParams& p) {
 }
 
 void WriteKeys(const CpuContext& context, const WriteKeysParams& p) {
-  const int32_t width = p.kv.cols;
-  const int32_t kept = width - p.rope_dim;
+  const int32_t width = p.layout.width();
   context.pool.ParallelFor(p.index.rows, 4 * width, [&](int64_t begin, int64_t end) {
     float* const normed = ThreadScratch<float>(width);
     for (int64_t r = begin; r < end; ++r) {
       const int32_t slot = p.index.slots[r];
       if (slot < 0) continue;
       const int32_t position = p.index.positions[r];
-      bf16* const key = p.keys.row(r);
+      uint8_t* const key = p.keys.row(r);
       NormRow(p.kv.row(r), p.norm_weight, p.eps, width, normed);
-      RoundToBf16(normed, kept, key);
-      RotatePairs(normed + kept, p.cos_sin + int64_t{position} * p.rope_dim, 1.0f, p.rope_dim, key + kept);
-      bf16* const cached = p.window.row(slot, position);
-      if (cached != nullptr) std::memcpy(cached, key, width * sizeof(bf16));
+      WriteKeyRow(normed, p.cos_sin + int64_t{position} * p.layout.rope_dim, p.layout, key);
+      uint8_t* const cached = p.window.row(slot, position);
+      if (cached != nullptr) std::memcpy(cached, key, p.layout.bytes());
     }
   });
 }

@@ -27,9 +27,9 @@ struct AttendedKeys {
 
   int32_t count() const { return raw_count + entry_count; }
 
-  const bf16* operator[](int32_t i) const {
+  const uint8_t* operator[](int32_t i) const {
     const int32_t slot = p.index.slots[row];
-    const bf16* key = nullptr;
+    const uint8_t* key = nullptr;
     if (i < raw_count) {
       const int64_t at = RowAt(p.index, row, first + i);
       key = at >= 0 ? p.keys.row(at) : p.window.row(slot, first + i);

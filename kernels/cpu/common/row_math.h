@@ -14,6 +14,9 @@ void ScaleToBf16(const float* x, float factor, int64_t count, bf16* out);
 // out = BF16(x)
 void RoundToBf16(const float* x, int64_t count, bf16* out);
 
+// out = x
+void ToFloats(const bf16* x, int64_t count, float* out);
+
 // out = BF16(weight * (x * factor)), factor = RmsFactor(x): the RMS norm of rms_norm and kv_write.
 void NormToBf16(const float* x, const float* weight, float eps, int64_t count, bf16* out);
 

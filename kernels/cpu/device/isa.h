@@ -150,12 +150,13 @@ struct TileSumArgs {
 };
 using TileSumFn = void (*)(const TileSumArgs& args);
 
-// out[i] = codes[i] times the scale of its 128 columns, exactly (kernels/kv_row.h).
+// out[i] = codes[i] times the scale of its group of columns, exactly (kernels/kv_row.h).
 struct DecodeLatentArgs {
   uint16_t* out;         // [len] bf16 bits
   const uint8_t* codes;  // [len]
-  const float* scales;   // [ceil(len / 128)]
+  const float* scales;   // [ceil(len / group)]
   int32_t len;
+  int32_t group;  // a multiple of 64
 };
 using DecodeLatentFn = void (*)(const DecodeLatentArgs& args);
 

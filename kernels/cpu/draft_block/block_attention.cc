@@ -23,10 +23,10 @@ struct BlockKeys {
 
   int32_t count() const { return window_count + p.block_rows; }
 
-  const bf16* operator[](int32_t i) const {
+  const uint8_t* operator[](int32_t i) const {
     if (i >= window_count) return p.keys.row(anchor_row + i - window_count);
     const int32_t slot = p.index.slots[anchor_row];
-    const bf16* const key = p.window.row(slot, first + i);
+    const uint8_t* const key = p.window.row(slot, first + i);
     CHECK(key != nullptr) << "slot " << slot << " has no key at " << first + i;
     return key;
   }

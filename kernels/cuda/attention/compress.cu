@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "kernels/cuda/attention/kv_row_store.h"
 #include "kernels/cuda/attention/mapped_row.h"
 #include "kernels/cuda/attention/rope.h"
 #include "kernels/cuda/common/ptx.h"
@@ -45,7 +46,7 @@ constexpr size_t SharedBytes(int32_t candidates, int32_t width) {
 // of the token's channels.
 __device__ Candidate CandidateAt(const CompressParams& p, int32_t row, int32_t position, int32_t half) {
   const int32_t channels = p.values.cols;
-  const int64_t offset = static_cast<int64_t>(half) * p.entries.width;
+  const int64_t offset = static_cast<int64_t>(half) * p.layout.width();
   const float* const ape = p.ape + static_cast<int64_t>(position % p.ratio) * channels + offset;
   const int64_t at = RowAt(p.index, row, position);
   if (at >= 0) return {p.values.row(at) + offset, p.gates.row(at) + offset, ape};
@@ -113,9 +114,9 @@ __device__ Vec4 Pooled(const Candidate* candidates, int32_t count, int32_t first
 // batches.
 //
 // Bytes of an entry of V4-Flash: values once, gates twice (the second time from L1 or L2): HCA 128 x 512 x 3
-// x 4 = 786,432, CSA 8 x 512 x 3 x 4 = 49,152; ape is shared by all entries; 1,024 written. Entries come
-// every `ratio` rows, so that is 6 KB (CSA 12 KB) a row.
-template <bool aligned, int kThreads>
+// x 4 = 786,432, CSA 8 x 512 x 3 x 4 = 49,152; ape is shared by all entries; 1,024 written, in FP8 608.
+// Entries come every `ratio` rows, so that is 6 KB (CSA 12 KB) a row.
+template <bool aligned, bool kFp8, int kThreads>
 __global__ void __launch_bounds__(kThreads) EntriesKernel(const __grid_constant__ CompressPlan plan) {
   GridDependencySync();
   const CompressParams& p = plan.op;
@@ -124,7 +125,8 @@ __global__ void __launch_bounds__(kThreads) EntriesKernel(const __grid_constant_
   if (slot < 0) return;  // the whole block
   const int32_t last = p.index.positions[r];
   if ((last + 1) % p.ratio != 0) return;
-  const int32_t width = p.entries.width;
+  const KvRowLayout layout = KeyLayout<kFp8>(p.layout);
+  const int32_t width = layout.width();
   float* const pooled = &SharedStorage<float>();
   float* const sums = pooled + SharedFloats(width) - kMaxWarps;
   Candidate* const candidates = reinterpret_cast<Candidate*>(sums + kMaxWarps);
@@ -150,18 +152,21 @@ __global__ void __launch_bounds__(kThreads) EntriesKernel(const __grid_constant_
   __syncthreads();  // pairs of a rotation may be another thread's columns
 
   const auto normed = [&](int32_t i) { return __fmul_rn(p.norm_weight[i], __fmul_rn(pooled[i], factor)); };
-  const TailRotation rotation = {.cos_sin = p.cos_sin + static_cast<int64_t>(first) * p.rope_dim,
+  const TailRotation rotation = {.cos_sin = p.cos_sin + static_cast<int64_t>(first) * layout.rope_dim,
                                  .width = width,
-                                 .rope_dim = p.rope_dim,
+                                 .rope_dim = layout.rope_dim,
                                  .sign = 1.0f};
-  bf16* const entry = MappedRow(p.entries, slot, last / p.ratio);
-  for (int32_t i = own; i < width; i += step) {
+  uint8_t* const entry = MappedRow(p.entries, slot, last / p.ratio);
+  for (int32_t i = own; HasColumns<kFp8>(i, width); i += step) {
     Vec4 four = {};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (aligned || i + j < width) four.x[j] = normed(i + j);
+      if ((aligned && !kFp8) || i + j < width) four.x[j] = normed(i + j);
     }
-    StoreVec4<aligned>(entry, i, width, rotation.Apply<aligned>(four, i, normed));
+    if (i < width) four = rotation.Apply<aligned>(four, i, normed);
+    LatentCodes codes = {};
+    if constexpr (kFp8) codes = EncodeKey(layout, i, four);
+    StoreKey<aligned, kFp8>(layout, entry, i, four, codes);
   }
 }
 
@@ -183,31 +188,36 @@ __global__ void __launch_bounds__(kVec4Threads) StateKernel(const __grid_constan
   StoreVec4<aligned>(kept + channels, first, channels, LoadVec4<aligned>(p.gates.row(r), first, channels));
 }
 
-template <bool aligned>
+template <bool aligned, bool kFp8>
 void LaunchEntries(Stream& stream, const CompressPlan& plan) {
-  const uint32_t threads = RmsThreads(plan.op.entries.width, 4);
-  Launch(
-      stream,
-      threads <= kFewThreads ? EntriesKernel<aligned, kFewThreads> : EntriesKernel<aligned, 32 * kMaxWarps>,
-      {.grid = dim3(static_cast<uint32_t>(plan.op.index.rows)),
-       .block = dim3(threads),
-       .shared_bytes = SharedBytes(plan.candidates, plan.op.entries.width)},
-      plan);
+  const int32_t width = plan.op.layout.width();
+  const uint32_t threads = RmsThreads(width, 4);
+  Launch(stream,
+         threads <= kFewThreads ? EntriesKernel<aligned, kFp8, kFewThreads>
+                                : EntriesKernel<aligned, kFp8, 32 * kMaxWarps>,
+         {.grid = dim3(static_cast<uint32_t>(plan.op.index.rows)),
+          .block = dim3(threads),
+          .shared_bytes = SharedBytes(plan.candidates, width)},
+         plan);
 }
 
 }  // namespace
 
 void Compress(Stream& stream, const CompressParams& p) {
-  const int32_t width = p.entries.width;
+  const int32_t width = p.layout.width();
   const int32_t channels = p.values.cols;
   CHECK_EQ(channels, (p.overlapping != 0 ? 2 : 1) * width);
   CHECK_EQ(p.state.width, 2 * channels);
-  const bool aligned =
-      IsVec4Aligned(p.entries.data, width, width) && IsVec4Aligned(p.state.data, p.state.width, width) &&
-      IsVec4Aligned(p.values) && IsVec4Aligned(p.gates) && IsVec4Aligned(p.ape, channels, width) &&
-      IsVec4Aligned(p.norm_weight, width, width) && IsRotationAligned(p.cos_sin, width, p.rope_dim);
+  CHECK_EQ(p.entries.width, p.layout.bytes());
+  const bool aligned = IsKeyAligned(p.layout, p.entries.data, p.entries.width) &&
+                       IsVec4Aligned(p.state.data, p.state.width, width) && IsVec4Aligned(p.values) &&
+                       IsVec4Aligned(p.gates) && IsVec4Aligned(p.ape, channels, width) &&
+                       IsVec4Aligned(p.norm_weight, width, width) &&
+                       IsRotationAligned(p.cos_sin, width, p.layout.rope_dim);
   const CompressPlan plan = {.op = p, .candidates = (p.overlapping != 0 ? 2 : 1) * p.ratio};
-  aligned ? LaunchEntries<true>(stream, plan) : LaunchEntries<false>(stream, plan);
+  const auto launch = p.layout.fp8 ? (aligned ? LaunchEntries<true, true> : LaunchEntries<false, true>)
+                                   : (aligned ? LaunchEntries<true, false> : LaunchEntries<false, false>);
+  launch(stream, plan);
   // After all entries: a row of this forward may take the memory of a position that an entry still reads.
   Launch(stream, aligned ? StateKernel<true> : StateKernel<false>, Vec4Grid(p.index.rows, channels), plan);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention/kv_row_load.h"
+#include "kernels/cuda/attention/kv_row_store.h"
 #include "kernels/cuda/attention/rope.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/dense/rms_norm.h"
@@ -52,31 +53,14 @@ struct KvWritePlan {
 // Stores columns [first, first + 4) of a latent. Called by whole warps: a warp has one group of an FP8 row,
 // and lanes past the last column pass zeros.
 template <bool aligned, bool kFp8>
-__device__ __forceinline__ void StoreLatent(const KvRowLayout& layout, uint8_t* row, int32_t first,
-                                            const Vec4& y) {
+__device__ __forceinline__ void StoreColumns(const KvRowLayout& layout, uint8_t* row, int32_t first,
+                                             const Vec4& y) {
   const int32_t latent = layout.latent_dim;
-  if constexpr (!kFp8) {
-    if (first < latent) StoreVec4<aligned>(reinterpret_cast<bf16*>(row), first, latent, y);
+  if constexpr (kFp8) {
+    const LatentCodes codes = EncodeLatent<KvRowLayout::kLatentGroup>(y);
+    if (first < latent) StoreLatent(layout, row, first, codes);
   } else {
-    uint32_t largest = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) largest = max(largest, KvMagnitude(ToBf16(y.x[i])));
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
-    }
-    if (first >= latent) return;
-    const float scale = KvScale(largest);
-    const float inverse = __fdiv_rn(1.0f, scale);
-    uint32_t codes = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      codes |= static_cast<uint32_t>(KvCode(ToBf16(y.x[i]), inverse)) << (8 * i);
-    }
-    *reinterpret_cast<uint32_t*>(row + first) = codes;  // the codes are padded to a multiple of 16
-    if (first % KvRowLayout::kGroup == 0) {
-      reinterpret_cast<float*>(row + layout.scale_offset())[first / KvRowLayout::kGroup] = scale;
-    }
+    if (first < latent) StoreVec4<aligned>(reinterpret_cast<bf16*>(row), first, latent, y);
   }
 }
 
@@ -92,16 +76,16 @@ __device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32
   uint8_t* const row = p.layer.row(slot, position);
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
   // Further threads only add zeros to the sum.
-  const int32_t first = thread < threads ? 4 * thread : layout.group_count() * KvRowLayout::kGroup;
+  const int32_t first = thread < threads ? 4 * thread : layout.group_count() * KvRowLayout::kLatentGroup;
   const int32_t step = threads * 4;
 
   float sum = 0.0f;
   for (int32_t i = first; i < latent; i += step) sum = AddSquares(sum, LoadVec4<aligned>(c, i, latent));
   const float factor = RmsFactor(sum, latent, p.eps, sums);
-  for (int32_t i = first; i / KvRowLayout::kGroup * KvRowLayout::kGroup < latent; i += step) {
+  for (int32_t i = first; i / layout.group * layout.group < latent; i += step) {
     const Vec4 x = LoadInside<aligned>(c, i, latent);
     const Vec4 weight = LoadInside<aligned>(p.norm_weight, i, latent);
-    StoreLatent<aligned, kFp8>(layout, row, i, Normed(x, weight, factor));
+    StoreColumns<aligned, kFp8>(layout, row, i, Normed(x, weight, factor));
   }
 
   const float* const k_pe = c + latent;

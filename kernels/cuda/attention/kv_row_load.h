@@ -11,7 +11,7 @@ namespace foredraft::cuda {
 
 // The scale of the group of a column.
 __device__ __forceinline__ float KvScaleAt(const uint8_t* row, const KvRowLayout& layout, int32_t column) {
-  return reinterpret_cast<const float*>(row + layout.scale_offset())[column / KvRowLayout::kGroup];
+  return reinterpret_cast<const float*>(row + layout.scale_offset())[column / layout.group];
 }
 
 // Element i of a row, c then k_pe.
@@ -43,6 +43,36 @@ __device__ __forceinline__ uint4 DecodeEight(uint2 codes, float scale) {
   return make_uint4(
       DecodePair(__byte_perm(codes.x, 0, 0x1404), both), DecodePair(__byte_perm(codes.x, 0, 0x3424), both),
       DecodePair(__byte_perm(codes.y, 0, 0x1404), both), DecodePair(__byte_perm(codes.y, 0, 0x3424), both));
+}
+
+// Eight elements of an FP8 row as they lie in it, so that they can be loaded before they are decoded.
+struct StoredEight {
+  uint4 bytes;
+  float scale;  // of eight codes; 0: the bytes are BF16 values
+
+  __device__ __forceinline__ uint4 Decoded() const {
+    return scale == 0.0f ? bytes : DecodeEight(make_uint2(bytes.x, bytes.y), scale);
+  }
+};
+
+// Elements [i, i + 8). i, latent_dim and rope_dim are multiples of 8.
+__device__ __forceinline__ StoredEight LoadStoredEight(const uint8_t* row, const KvRowLayout& layout,
+                                                       int32_t i) {
+  if (i >= layout.latent_dim) {
+    return {*reinterpret_cast<const uint4*>(row + layout.rope_offset() + 2 * (i - layout.latent_dim)), 0.0f};
+  }
+  const uint2 codes = *reinterpret_cast<const uint2*>(row + i);
+  return {make_uint4(codes.x, codes.y, 0, 0), KvScaleAt(row, layout, i)};
+}
+
+// The same for any widths, decoded; zeros past the row's end.
+__device__ __forceinline__ StoredEight DecodedEight(const uint8_t* row, const KvRowLayout& layout,
+                                                    int32_t i) {
+  uint32_t pairs[4] = {};
+  for (int j = 0; j < 8 && i + j < layout.width(); ++j) {
+    pairs[j / 2] |= uint32_t{LoadKvElement<true>(row, layout, i + j).bits} << (16 * (j % 2));
+  }
+  return {make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]), 0.0f};
 }
 
 // Elements [i, i + 8) of a row, c then k_pe. i, latent_dim and rope_dim are multiples of 8.

@@ -3,13 +3,15 @@
 // Attention of one row and 16 or 64 heads by one block (attention_heads.h) over a list of keys, which are
 // also the values: what the attention ops without latents share. Their parameters have the same names; they
 // differ in which keys a row attends. cp.async loads tiles of 64 keys from the forward's rows and from
-// the paged cache.
+// the paged cache; FP8 rows are decoded by the threads that load them.
 //
 // Tiles are counted from the start of a row's list, and the softmax goes through them in order, so a row's
 // own list alone fixes its bits; where a key lies in memory does not matter.
 
 #include "base/check.h"
 #include "kernels/cuda/attention/attention_heads.h"
+#include "kernels/cuda/attention/kv_row_load.h"
+#include "kernels/cuda/attention/kv_row_store.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/ops/attention.h"
@@ -42,7 +44,7 @@ struct AttentionShared : HeadsShared<Shape> {
 
 // The attention of one row and one tile of heads by one block; members are per thread. Keys(p, row) has the
 // row and its keys: count, and operator[] in order, null past the last one.
-template <class Shape, class Keys>
+template <class Shape, class Keys, bool kFp8>
 class RowAttention {
  public:
   using Shared = AttentionShared<Shape>;
@@ -53,7 +55,7 @@ class RowAttention {
         shared_(shared),
         attended_(p.op, row),
         first_head_(head_tile * Shape::kHeads),
-        width_(Shape::kExact ? Shape::kStride : p.op.keys.cols),
+        width_(Shape::kExact ? Shape::kStride : p.op.layout.width()),
         heads_(shared, width_, width_, p.score_scale) {}
 
   __device__ __forceinline__ void Run() {
@@ -80,10 +82,14 @@ class RowAttention {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const int key = heads_.CopiedKey(round);
+      if constexpr (kFp8) {
+        LoadCodes(stage, key, key_rows_[round]);
+      } else {
+        const RowParts row = Whole(reinterpret_cast<const bf16*>(key_rows_[round]));
 #pragma unroll 4
-      for (int column = heads_.lane() % 8 * 8; column < heads_.PaddedWidth(); column += 64) {
-        FillChunk(shared_.keys[stage].At(key, column), Whole(key_rows_[round]), column, Aligned(),
-                  p_.op.q.data);
+        for (int column = heads_.lane() % 8 * 8; column < heads_.PaddedWidth(); column += 64) {
+          FillChunk(shared_.keys[stage].At(key, column), row, column, Aligned(), p_.op.q.data);
+        }
       }
       if (heads_.lane() % 8 == 0) shared_.present[stage][key] = key_rows_[round] != nullptr;
     }
@@ -103,6 +109,30 @@ class RowAttention {
     return first_head_ + head < p_.op.head_count ? p_.op.sinks[first_head_ + head] * kLog2E : 0.0f;
   }
 
+  // Decodes this thread's chunks of an FP8 row, null: zeros. Four of them at a time, so that their loads wait
+  // for memory together.
+  __device__ __forceinline__ void LoadCodes(int stage, int key, const uint8_t* row) {
+    constexpr int kTogether = 4;
+    const KvRowLayout layout = KeyLayout<true>(p_.op.layout);
+    const int padded = heads_.PaddedWidth();
+    for (int first = heads_.lane() % 8 * 8; first < padded; first += 64 * kTogether) {
+      StoredEight stored[kTogether] = {};
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int column = first + 64 * i;
+        if (row == nullptr || column >= width_) continue;
+        stored[i] = Aligned() ? LoadStoredEight(row, layout, column) : DecodedEight(row, layout, column);
+      }
+      IssueLoads();
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int column = first + 64 * i;
+        if (column >= padded) continue;
+        *reinterpret_cast<uint4*>(shared_.keys[stage].At(key, column)) = stored[i].Decoded();
+      }
+    }
+  }
+
   __device__ __forceinline__ void StoreOutput() {
     heads_.ForEachHead(p_.op.head_count - first_head_, [&](int tile, int half, int head) {
       const float factor = 1.0f / (heads_.Sum(head) + exp2f(Sink(head) - heads_.Max(tile, half)));
@@ -120,17 +150,18 @@ class RowAttention {
   const int width_;
 
   Heads heads_;
-  const bf16* key_rows_[kRounds];  // of the next tile; null: no key
+  const uint8_t* key_rows_[kRounds];  // of the next tile; null: no key
 };
 
-template <class Shape, class Keys>
+template <class Shape, class Keys, bool kFp8>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     ListedAttentionKernel(const __grid_constant__ AttentionPlan<typename Keys::Params> p) {
   GridDependencySync();
   const int32_t block = static_cast<int32_t>(blockIdx.x);
   const int32_t row = block / p.head_tiles;
   if (p.op.index.slots[row] < 0) return;
-  RowAttention<Shape, Keys>(p, row, block % p.head_tiles, SharedStorage<AttentionShared<Shape>>()).Run();
+  RowAttention<Shape, Keys, kFp8>(p, row, block % p.head_tiles, SharedStorage<AttentionShared<Shape>>())
+      .Run();
 }
 
 template <class Shape>
@@ -141,7 +172,9 @@ bool Fits() {
 template <class Shape, class Keys>
 void LaunchAttention(Stream& stream, AttentionPlan<typename Keys::Params> plan) {
   plan.head_tiles = (plan.op.head_count + Shape::kHeads - 1) / Shape::kHeads;
-  Launch(stream, ListedAttentionKernel<Shape, Keys>,
+  Launch(stream,
+         plan.op.layout.fp8 ? ListedAttentionKernel<Shape, Keys, true>
+                            : ListedAttentionKernel<Shape, Keys, false>,
          {.grid = dim3(static_cast<uint32_t>(plan.op.index.rows * plan.head_tiles)),
           .block = dim3(Shape::kThreads),
           .shared_bytes = sizeof(AttentionShared<Shape>)},
@@ -155,9 +188,10 @@ inline bool Aligned16(const void* pointer, int64_t stride) {
 // many_heads: see WindowAttentionChoice.
 template <class Keys>
 void AttendLists(Stream& stream, const typename Keys::Params& p, bool many_heads, bool aligned) {
-  const int32_t width = p.keys.cols;
+  const int32_t width = p.layout.width();
   CHECK_LE(width, FewHeadsShape::kStride);
-  CHECK_EQ(p.window.width, width);
+  CHECK_EQ(p.keys.cols, p.layout.bytes());
+  CHECK_EQ(p.window.width, p.layout.bytes());
   CHECK_GT(p.scale, 0.0f);
   const AttentionPlan<typename Keys::Params> plan = {
       .op = p, .score_scale = p.scale * kLog2E, .head_tiles = 0, .aligned = aligned};
@@ -180,8 +214,11 @@ inline bool ManyRows(Stream& stream, int32_t rows) {
 // Whether outputs, queries and keys allow 16-byte copies.
 template <class Params>
 bool RowsAligned(const Params& p) {
-  return p.keys.cols % 8 == 0 && Aligned16(p.out.data, p.out.stride) && Aligned16(p.q.data, p.q.stride) &&
-         Aligned16(p.keys.data, p.keys.stride) && Aligned16(p.window.data, 0);
+  // Eight elements are of one part of an FP8 row.
+  const bool whole =
+      p.layout.fp8 ? p.layout.latent_dim % 8 == 0 && p.layout.rope_dim % 8 == 0 : p.layout.width() % 8 == 0;
+  return whole && Aligned16(p.out.data, p.out.stride) && Aligned16(p.q.data, p.q.stride) &&
+         Aligned16(p.keys.data, p.keys.stride / 2) && p.keys.stride % 2 == 0 && Aligned16(p.window.data, 0);
 }
 
 }  // namespace foredraft::cuda

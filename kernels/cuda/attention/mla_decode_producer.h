@@ -165,7 +165,7 @@ class Fp8KeyProducer {
 
  private:
   static constexpr KvRowLayout Layout() { return {kLatent, kChunkColumns, true}; }
-  static constexpr int kRopeStep = kLatent / KvRowLayout::kGroup;
+  static constexpr int kRopeStep = kLatent / KvRowLayout::kLatentGroup;
   static constexpr int kKeys = 2;   // of a thread
   static constexpr int kAhead = 2;  // tiles
 
@@ -219,7 +219,7 @@ class Fp8KeyProducer {
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
       if (keys.rows[i] == nullptr) continue;
-      scales.of_key[i] = KvScaleAt(keys.rows[i], Layout(), step * KvRowLayout::kGroup);
+      scales.of_key[i] = KvScaleAt(keys.rows[i], Layout(), step * KvRowLayout::kLatentGroup);
     }
     return scales;
   }

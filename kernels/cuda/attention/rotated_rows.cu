@@ -2,6 +2,7 @@
 // vector loads.
 
 #include "base/check.h"
+#include "kernels/cuda/attention/kv_row_store.h"
 #include "kernels/cuda/attention/rope.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
@@ -69,35 +70,41 @@ struct WriteKeysShared {
 
 // A block per row, of RmsThreads(width, 4) threads.
 //
-// Bytes of a row of V4-Flash: 2,048 read, 2 x 1,024 written.
-template <bool aligned>
+// Bytes of a row of V4-Flash: 2,048 read, 2 x 1,024 written, in FP8 2 x 608.
+template <bool aligned, bool kFp8>
 __global__ void __launch_bounds__(32 * kMaxWarps) WriteKeysKernel(const __grid_constant__ WriteKeysParams p) {
   GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
   if (slot < 0) return;  // the whole block
   const int32_t position = p.index.positions[r];
-  const int32_t width = p.kv.cols;
+  const KvRowLayout layout = KeyLayout<kFp8>(p.layout);
+  const int32_t width = layout.width();
   const float* const x = p.kv.row(r);
-  bf16* const key = p.keys.row(r);
-  bf16* const cached = p.window.row(slot, position);
+  uint8_t* const key = p.keys.row(r);
+  uint8_t* const cached = p.window.row(slot, position);
   const int32_t first = 4 * static_cast<int32_t>(threadIdx.x);
   const int32_t step = 4 * static_cast<int32_t>(blockDim.x);
   float sum = 0.0f;
   for (int32_t i = first; i < width; i += step) sum = AddSquares(sum, LoadVec4<aligned>(x, i, width));
   const float factor = RmsFactor(sum, width, p.eps, SharedStorage<WriteKeysShared>().sums);
-  const TailRotation rotation = {.cos_sin = p.cos_sin + static_cast<int64_t>(position) * p.rope_dim,
+  const TailRotation rotation = {.cos_sin = p.cos_sin + static_cast<int64_t>(position) * layout.rope_dim,
                                  .width = width,
-                                 .rope_dim = p.rope_dim,
+                                 .rope_dim = layout.rope_dim,
                                  .sign = 1.0f};
-  for (int32_t i = first; i < width; i += step) {
+  for (int32_t i = first; HasColumns<kFp8>(i, width); i += step) {
     const Vec4 normed =
-        Normed(LoadVec4<aligned>(x, i, width), LoadVec4<aligned>(p.norm_weight, i, width), factor);
-    const Vec4 rotated = rotation.Apply<aligned>(normed, i, [&](int32_t column) {
-      return __fmul_rn(p.norm_weight[column], __fmul_rn(x[column], factor));
-    });
-    StoreVec4<aligned>(key, i, width, rotated);
-    if (cached != nullptr) StoreVec4<aligned>(cached, i, width, rotated);
+        Normed(LoadInside<aligned>(x, i, width), LoadInside<aligned>(p.norm_weight, i, width), factor);
+    Vec4 rotated = normed;
+    if (i < width) {
+      rotated = rotation.Apply<aligned>(normed, i, [&](int32_t column) {
+        return __fmul_rn(p.norm_weight[column], __fmul_rn(x[column], factor));
+      });
+    }
+    LatentCodes codes = {};
+    if constexpr (kFp8) codes = EncodeKey(layout, i, rotated);
+    StoreKey<aligned, kFp8>(layout, key, i, rotated, codes);
+    if (cached != nullptr) StoreKey<aligned, kFp8>(layout, cached, i, rotated, codes);
   }
 }
 
@@ -115,12 +122,17 @@ void RotateHeads(Stream& stream, const RotateHeadsParams& p) {
 }
 
 void WriteKeys(Stream& stream, const WriteKeysParams& p) {
-  const int32_t width = p.kv.cols;
-  CHECK_EQ(p.window.width, width);
-  const bool aligned =
-      IsVec4Aligned(p.keys) && IsVec4Aligned(p.kv) && IsVec4Aligned(p.window.data, width, width) &&
-      IsVec4Aligned(p.norm_weight, width, width) && IsRotationAligned(p.cos_sin, width, p.rope_dim);
-  Launch(stream, aligned ? WriteKeysKernel<true> : WriteKeysKernel<false>,
+  const int32_t width = p.layout.width();
+  CHECK_EQ(p.kv.cols, width);
+  CHECK_EQ(p.window.width, p.layout.bytes());
+  const bool aligned = IsKeyAligned(p.layout, p.keys.data, p.keys.stride) && IsVec4Aligned(p.kv) &&
+                       IsKeyAligned(p.layout, p.window.data, p.window.width) &&
+                       IsVec4Aligned(p.norm_weight, width, width) &&
+                       IsRotationAligned(p.cos_sin, width, p.layout.rope_dim);
+  void (*const kernel)(WriteKeysParams) =
+      p.layout.fp8 ? (aligned ? WriteKeysKernel<true, true> : WriteKeysKernel<false, true>)
+                   : (aligned ? WriteKeysKernel<true, false> : WriteKeysKernel<false, false>);
+  Launch(stream, kernel,
          {.grid = dim3(static_cast<uint32_t>(p.index.rows)),
           .block = dim3(RmsThreads(width, 4)),
           .shared_bytes = sizeof(WriteKeysShared)},

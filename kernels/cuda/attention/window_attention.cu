@@ -1,8 +1,8 @@
 // A row's keys are one list: the raw keys by ascending position, then its entries (listed_attention.h).
 //
-// Bytes of a row of V4-Flash: 65,536 of queries, 131,072 of outputs, and 1,024 a key: 128 raw keys, with CSA
-// 512 entries more (655,360 in all), with HCA one per 128 tokens. Rows of few heads read the keys four times,
-// three of them from L2.
+// Bytes of a row of V4-Flash: 65,536 of queries, 131,072 of outputs, and 1,024 a key, in FP8 608: 128 raw
+// keys, with CSA 512 entries more (655,360 in all), with HCA one per 128 tokens. Rows of few heads read the
+// keys four times, three of them from L2.
 
 #include "base/check.h"
 #include "kernels/cuda/attention/listed_attention.h"
@@ -34,7 +34,7 @@ struct AttendedKeys {
   }
 
   // Null past the last key.
-  __device__ __forceinline__ const bf16* operator[](int32_t i) const {
+  __device__ __forceinline__ const uint8_t* operator[](int32_t i) const {
     if (i >= count) return nullptr;
     if (i < raw_count) {
       const int64_t at = RowAt(p.index, row, first + i);
@@ -49,7 +49,7 @@ struct AttendedKeys {
 }  // namespace
 
 void WindowAttentionBy(const WindowAttentionChoice& choice, Stream& stream, const WindowAttentionParams& p) {
-  CHECK(p.ratio == 0 || p.entries.width == p.keys.cols);
+  CHECK(p.ratio == 0 || p.entries.width == p.layout.bytes());
   AttendLists<AttendedKeys>(stream, p, choice.many_heads, RowsAligned(p) && Aligned16(p.entries.data, 0));
 }
 

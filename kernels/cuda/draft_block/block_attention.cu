@@ -1,6 +1,7 @@
 // A row's keys are one list: the window before its block, then the block's own (listed_attention.h).
 //
-// Bytes of a row of V4-Flash: 65,536 of queries, 131,072 of outputs, 1,024 for each of 128 + 5 keys.
+// Bytes of a row of V4-Flash: 65,536 of queries, 131,072 of outputs, 1,024 for each of 128 + 5 keys,
+// in FP8 608.
 
 #include "base/check.h"
 #include "kernels/cuda/attention/listed_attention.h"
@@ -33,7 +34,7 @@ struct BlockKeys {
   }
 
   // Null past the last key.
-  __device__ __forceinline__ const bf16* operator[](int32_t i) const {
+  __device__ __forceinline__ const uint8_t* operator[](int32_t i) const {
     if (i >= count) return nullptr;
     return i < window_count ? MappedRow(p.window, slot, first + i)
                             : p.keys.row(anchor_row + i - window_count);

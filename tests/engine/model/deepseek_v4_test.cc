@@ -27,12 +27,13 @@ constexpr int kBlock = 16;
 // A model, and forwards over one sequence.
 class V4Runner {
  public:
-  V4Runner(const std::string& checkpoint, int positions)
+  V4Runner(const std::string& checkpoint, int positions, DType kv_dtype = DType::kBF16)
       : config_(*ReadModelConfig(checkpoint + "/config.json")),
         device_(*CreateDevice("cpu", {.threads = 2})),
         solo_(device_->ops()),
         stream_(device_->CreateStream()),
         positions_(positions),
+        kv_dtype_(kv_dtype),
         modules_(config_.num_nextn_predict_layers) {
     auto weights = As<V4Weights>(LoadWeights(checkpoint, config_, modules_, *device_, *stream_, nullptr));
     CHECK(weights.ok()) << weights.status();
@@ -49,15 +50,14 @@ class V4Runner {
   void NewSequence() {
     std::vector<CacheGroupTable> tables;
     std::vector<int> block_counts;
-    for (const CacheGroup& group : CacheGroupsOf(config_, modules_, kBlock)) {
+    for (const CacheGroup& group : CacheGroupsOf(config_, modules_, kBlock, kv_dtype_)) {
       std::vector<int32_t> table((positions_ + group.tokens_per_block - 1) / group.tokens_per_block);
       std::iota(table.rbegin(), table.rend(), 1);  // in descending order; block 0 is scratch
       tables.push_back({Put(table), static_cast<int>(table.size())});
       block_counts.push_back(static_cast<int>(table.size()) + 1);
     }
-    cache_ =
-        *KvCache::Create(*device_, KvCacheShape::Of(config_, modules_, kBlock, block_counts, DType::kBF16),
-                         tables, /*poison=*/true);
+    cache_ = *KvCache::Create(*device_, KvCacheShape::Of(config_, modules_, kBlock, block_counts, kv_dtype_),
+                              tables, /*poison=*/true);
   }
 
   // What a level made of some rows.
@@ -114,6 +114,7 @@ class V4Runner {
   SoloCommunicator solo_;
   std::unique_ptr<Stream> stream_;
   const int positions_;
+  const DType kv_dtype_;
   const int modules_;  // or stages of DSpark
   std::unique_ptr<DeepseekV4> model_;
   KvCache cache_;
@@ -179,11 +180,16 @@ Levels Decode(V4Runner& runner, const std::vector<int32_t>& ids) {
 
 class DeepseekV4Golden : public ::testing::TestWithParam<const char*> {};
 
-void ExpectNear(const Levels& levels, const ModelGolden& golden, const char* form) {
+LogitDistance DistanceOf(const Levels& levels, const ModelGolden& golden) {
   const GoldenPrompt& prompt = golden.prompts[0];
   LogitDistance distance;
   distance.Add(levels.target, prompt.logits, golden.vocab_size);
   for (const GoldenMtp& mtp : prompt.mtp) distance.Add(levels.module, mtp.logits, golden.vocab_size);
+  return distance;
+}
+
+void ExpectNear(const Levels& levels, const ModelGolden& golden, const char* form) {
+  const LogitDistance distance = DistanceOf(levels, golden);
   std::cout << absl::StreamFormat(
       "%s form, %d rows: error over rms %.4f mean, %.4f max (transformers in BF16: %.4f, %.4f), argmax "
       "%.2f%% "
@@ -220,6 +226,29 @@ TEST_P(DeepseekV4Golden, IsAsNearAsTransformersInBf16) {
   EXPECT_EQ(whole.module, chunks.module);
   EXPECT_EQ(whole.streams, chunks.streams);
   ExpectNear(Decode(runner, ids), golden, "decode");
+}
+
+// As golden_logits_test.cc has it. A row of the forward itself is read as it is read from the cache: the
+// forms and the chunks give the same bits in FP8, too.
+TEST_P(DeepseekV4Golden, WithAnFp8CacheIsWithin16TimesTransformersInBf16) {
+  const ModelGolden golden = GoldenOf(GetParam());
+  const std::vector<int32_t>& ids = golden.prompts[0].ids;
+  V4Runner runner(golden.checkpoint, static_cast<int>(ids.size()), DType::kF8E4M3);
+  const Levels whole = Prefill(runner, ids, {600});
+  const LogitDistance distance = DistanceOf(whole, golden);
+  std::cout << absl::StreamFormat("FP8 cache: error over rms %.4f mean, %.4f max, argmax %.2f%%\n",
+                                  distance.mean_error(), distance.largest_error,
+                                  100 * distance.argmax_agreement());
+  EXPECT_LE(distance.mean_error(), 16 * golden.bfloat16_mean_error);
+  EXPECT_LE(distance.rows_above(16 * golden.bfloat16_max_error), distance.rows / 100);
+  V4Runner plain(golden.checkpoint, static_cast<int>(ids.size()));
+  EXPECT_NE(whole.target, Prefill(plain, ids, {600}).target) << "the FP8 cache was not read";
+  const Levels chunks = Prefill(runner, ids, {1, 2, 13, 128, 129, 327});
+  EXPECT_EQ(whole.target, chunks.target);
+  EXPECT_EQ(whole.module, chunks.module);
+  const Levels decode = Decode(runner, ids);
+  EXPECT_EQ(whole.target, decode.target);
+  EXPECT_EQ(whole.module, decode.module);
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, DeepseekV4Golden,
