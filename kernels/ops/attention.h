@@ -131,10 +131,16 @@ struct PagedRows {
   constexpr operator PagedRows<const T>() const {
     return {data, block_tables, table_stride, rows_per_block, width};
   }
+  constexpr int64_t block(int32_t slot, int32_t index) const {
+    return block_tables[int64_t{slot} * table_stride + index / rows_per_block];
+  }
+  constexpr T* row_of_block(int64_t block, int32_t index) const {
+    return data + (block * rows_per_block + index % rows_per_block) * width;
+  }
   // Null where the row has no memory.
   constexpr T* row(int32_t slot, int32_t index) const {
-    const int64_t block = block_tables[int64_t{slot} * table_stride + index / rows_per_block];
-    return block == 0 ? nullptr : data + (block * rows_per_block + index % rows_per_block) * width;
+    const int64_t at = block(slot, index);
+    return at == 0 ? nullptr : row_of_block(at, index);
   }
 };
 

@@ -33,8 +33,8 @@ struct AttentionShape : HeadsShape<kHeadTiles, kWarps, kStrideOf, kStrideOf, kSt
 };
 
 using ManyHeadsShape = AttentionShape<4, 8, 512, 2, true, 1>;  // 201 KB
-using FewHeadsShape = AttentionShape<1, 4, 512, 2, false, 1>;  // 147 KB
-using OneStageShape = AttentionShape<1, 4, 512, 1, false, 1>;  // 83 KB, for GPUs with 99 KB
+using FewHeadsShape = AttentionShape<1, 4, 512, 2, true, 1>;   // 147 KB
+using OneStageShape = AttentionShape<1, 4, 512, 1, false, 1>;  // 83 KB, for other rows and GPUs with 99 KB
 using NarrowShape = AttentionShape<1, 4, 128, 2, false, 4>;    // 39 KB, up to 128 wide
 
 template <class Shape>
@@ -43,7 +43,7 @@ struct AttentionShared : HeadsShared<Shape> {
 };
 
 // The attention of one row and one tile of heads by one block; members are per thread. Keys(p, row) has the
-// row and its keys: count, and operator[] in order, null past the last one.
+// row and its keys: their count, and Find(), which has the rows of some of them.
 template <class Shape, class Keys, bool kFp8>
 class RowAttention {
  public:
@@ -73,10 +73,8 @@ class RowAttention {
   // ---- the keys of heads_ ----
 
   __device__ __forceinline__ void Locate(int32_t tile) {
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      key_rows_[round] = attended_[tile * kKeyTile + heads_.CopiedKey(round)];
-    }
+    attended_.Find(tile * kKeyTile + heads_.CopiedKey(0), heads_.CopiedKey(1) - heads_.CopiedKey(0),
+                   key_rows_);
   }
   __device__ __forceinline__ void Load(int stage) {
 #pragma unroll
@@ -195,11 +193,12 @@ void AttendLists(Stream& stream, const typename Keys::Params& p, bool many_heads
   CHECK_GT(p.scale, 0.0f);
   const AttentionPlan<typename Keys::Params> plan = {
       .op = p, .score_scale = p.scale * kLog2E, .head_tiles = 0, .aligned = aligned};
-  if (many_heads && width == ManyHeadsShape::kStride && plan.aligned && Fits<ManyHeadsShape>()) {
+  const bool exact = width == ManyHeadsShape::kStride && plan.aligned;
+  if (many_heads && exact && Fits<ManyHeadsShape>()) {
     LaunchAttention<ManyHeadsShape, Keys>(stream, plan);
   } else if (width <= NarrowShape::kStride) {
     LaunchAttention<NarrowShape, Keys>(stream, plan);
-  } else if (Fits<FewHeadsShape>()) {
+  } else if (exact && Fits<FewHeadsShape>()) {
     LaunchAttention<FewHeadsShape, Keys>(stream, plan);
   } else {
     LaunchAttention<OneStageShape, Keys>(stream, plan);

@@ -33,16 +33,50 @@ struct AttendedKeys {
     count = raw_count + (p.selected == nullptr ? visible : min(visible, p.selected_count));
   }
 
-  // Null past the last key.
-  __device__ __forceinline__ const uint8_t* operator[](int32_t i) const {
-    if (i >= count) return nullptr;
-    if (i < raw_count) {
-      const int64_t at = RowAt(p.index, row, first + i);
-      return at >= 0 ? p.keys.row(at) : MappedRow(p.window, slot, first + i);
+  // The rows of keys first_key, first_key + step, ..; null past the last key. A key takes up to three loads
+  // that depend on each other, so those of all keys are started together.
+  template <int kKeys>
+  __device__ __forceinline__ void Find(int32_t first_key, int32_t step, const uint8_t* (&rows)[kKeys]) const {
+    int32_t wanted[kKeys];  // a position, or the number of an entry; -1: none
+    int32_t at_slot[kKeys], at_position[kKeys];
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      const int32_t key = first_key + i * step;
+      wanted[i] = key < raw_count ? first + key : key < count ? key - raw_count : -1;
+      if (key >= raw_count && key < count && p.selected != nullptr) wanted[i] = SelectedEntry(key);
+      const int32_t at = max(OwnRow(first + key), 0);
+      at_slot[i] = p.index.slots[at];
+      at_position[i] = p.index.positions[at];
     }
-    int32_t entry = i - raw_count;
-    if (p.selected != nullptr) entry = p.selected[static_cast<int64_t>(row) * p.selected_count + entry];
-    return entry < 0 ? nullptr : MappedRow(p.entries, slot, entry);
+    IssueLoads();
+    int64_t block[kKeys];
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) block[i] = BlockOf(first_key + i * step < raw_count, max(wanted[i], 0));
+    IssueLoads();
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      const bool raw = first_key + i * step < raw_count;
+      const int32_t own = OwnRow(wanted[i]);
+      if (wanted[i] < 0) {
+        rows[i] = nullptr;
+      } else if (raw && own >= 0 && at_slot[i] == slot && at_position[i] == wanted[i]) {
+        rows[i] = p.keys.row(own);
+      } else {
+        rows[i] = MappedRow(raw ? p.window : p.entries, block[i], wanted[i]);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int32_t SelectedEntry(int32_t key) const {
+    return p.selected[static_cast<int64_t>(row) * p.selected_count + (key - raw_count)];
+  }
+  // Where a position, at most the row's own, is in this forward, if it is: as RowAt has it.
+  __device__ __forceinline__ int32_t OwnRow(int32_t wanted) const { return row - max(position - wanted, 0); }
+  // The block of a position or an entry. Entries are absent where nothing asks for one.
+  __device__ __forceinline__ int64_t BlockOf(bool raw, int32_t index) const {
+    const PagedRows<const uint8_t>& pages = raw || !p.entries ? p.window : p.entries;
+    return pages.block(slot, raw || p.entries ? index : 0);
   }
 };
 

@@ -33,11 +33,23 @@ struct BlockKeys {
     count = window_count + p.block_rows;
   }
 
-  // Null past the last key.
-  __device__ __forceinline__ const uint8_t* operator[](int32_t i) const {
-    if (i >= count) return nullptr;
-    return i < window_count ? MappedRow(p.window, slot, first + i)
-                            : p.keys.row(anchor_row + i - window_count);
+  // The rows of keys first_key, first_key + step, ..; null past the last key.
+  template <int kKeys>
+  __device__ __forceinline__ void Find(int32_t first_key, int32_t step, const uint8_t* (&rows)[kKeys]) const {
+    int64_t block[kKeys];
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      const int32_t key = first_key + i * step;
+      block[i] = p.window.block(slot, key < window_count ? first + key : 0);
+    }
+    IssueLoads();
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      const int32_t key = first_key + i * step;
+      rows[i] = key >= count          ? nullptr
+                : key >= window_count ? p.keys.row(anchor_row + key - window_count)
+                                      : MappedRow(p.window, block[i], first + key);
+    }
   }
 };
 
