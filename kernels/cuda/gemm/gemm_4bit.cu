@@ -2,9 +2,9 @@
 
 #include "base/check.h"
 #include "kernels/cuda/common/ptx.h"
-#include "kernels/cuda/common/ptx_bf16x2.h"
 #include "kernels/cuda/common/row_chunk.h"
 #include "kernels/cuda/gemm/gemm_4bit.h"
+#include "kernels/cuda/gemm/gemm_4bit_tile.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
 #include "kernels/cuda/gemm/gemm_item_search.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
@@ -15,10 +15,6 @@ namespace foredraft::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRowBytes = kBlock4Inputs * static_cast<int>(sizeof(bf16));  // of a row of x per step
-constexpr int kRowPitch = kRowBytes + 16;  // in shared memory: avoids bank conflicts of ldmatrix
-
-enum class Codes4 { kInt4, kMxfp4, kNvfp4 };
 
 struct Gemm4BitParams {
   float* out;
@@ -36,172 +32,57 @@ struct Gemm4BitParams {
   int64_t x_group_stride;  // bytes
   int64_t weight_group_stride;
   int64_t weight_tile_bytes;
-  int32_t x_vector_loads;
+  int32_t whole_chunks;  // rows of x are 16-byte aligned, and so are their ends
   int32_t n;
   int32_t x_bytes;  // k inputs
   int32_t steps;    // blocks of 128 inputs
   int32_t splits;   // of the steps; each is an item of its own
-  int32_t block_bytes;
   int32_t tensor_scale_bytes;
-  int32_t group_quarters;  // of a group of inputs: 1, 2 or 4
   GroupRowRanges ranges;
-};
-
-// The part of a tile that a warp computes. Warps side by side widen every code once; with 64 rows, 2 x 2
-// warps read shared memory less often.
-template <int kTileRows>
-struct Tile4 {
-  static constexpr int kStages = Stages4Bit(kTileRows);
-  static constexpr int kWarpsN = kTileRows == 64 ? 2 : 4;
-  static constexpr int kRows = kTileRows == 64 ? 32 : kTileRows;
-  static constexpr int kOutputs = kTile4Outputs / kWarpsN;
-  static constexpr int kRowParts = kRows / 16;       // of an mma
-  static constexpr int kOutputParts = kOutputs / 8;  // of an mma
-  static constexpr int kSums = kRowParts * kOutputParts * 4;
 };
 
 template <int kTileRows>
 struct Shared4 {
-  unsigned char x[Tile4<kTileRows>::kStages][kTileRows][kRowPitch];
+  unsigned char x[Tile4<kTileRows>::kStages][kTileRows][kRowPitch4];
   unsigned char weight[Tile4<kTileRows>::kStages][kMaxBlock4Bytes];
   const unsigned char* x_row[kTileRows];  // null past the group's end
   int32_t tile_starts[kMaxGroups + 1];
   int32_t is_last;  // of a tile's blocks, this one has counted last
 };
 
-// The sums of a thread, in the order of mma's fragments.
-template <int kTileRows>
-using Sums = float[Tile4<kTileRows>::kRowParts][Tile4<kTileRows>::kOutputParts][4];
-
-template <int kTileRows>
-__device__ __forceinline__ void Clear(Sums<kTileRows>& sums) {
-#pragma unroll
-  for (auto& row : sums) {
-#pragma unroll
-    for (auto& part : row) {
-#pragma unroll
-      for (float& value : part) value = 0.0f;
+// The rows of x of a step. Rows past the group's end stay as they are: their products are not stored.
+template <bool kWholeChunks, int kTileRows>
+__device__ __forceinline__ void LoadRows(const Gemm4BitParams& p, int32_t step, int stage,
+                                         Shared4<kTileRows>& shared) {
+  constexpr int kChunks = kRowBytes4 / 16;
+  const int first = static_cast<int>(threadIdx.x) % kChunks * 16;
+  const int32_t byte = step * kRowBytes4 + first;
+#pragma unroll(kWholeChunks ? kTileRows* kChunks / kThreads : 1)
+  for (int i = 0; i < kTileRows * kChunks / kThreads; ++i) {
+    const int row = static_cast<int>(threadIdx.x) / kChunks + i * (kThreads / kChunks);
+    const unsigned char* const source = shared.x_row[row];
+    unsigned char* const into = &shared.x[stage][row][first];
+    if (source == nullptr) continue;
+    if constexpr (kWholeChunks) {
+      const bool inside = byte < p.x_bytes;
+      CpAsync16(into, source + (inside ? byte : 0), inside);
+    } else {
+      LoadChunk(into, source, byte, p.x_bytes, /*vector_loads=*/false);
     }
   }
 }
 
-// The values of the codes in nibble q of a word's halves, as two BF16. Both kinds are exact, and take fewer
-// instructions than a table of 16 values: a GPU looks up bytes, and eight at a time.
-template <Codes4 kCodes>
-__device__ __forceinline__ uint32_t ValuesOf(uint32_t word, int q) {
-  if constexpr (kCodes == Codes4::kInt4) {
-    // 128 + code has the code in its last mantissa bits; 136 is 128 and the codes' offset.
-    return SubBf16x2((word >> (4 * q) & 0x000f000fu) | 0x43004300u, 0x43084308u);
-  } else {
-    // E2M1 in the place of BF16's sign, last exponent bits and first mantissa bit is the value times 2^-126,
-    // subnormal or not.
-    const uint32_t magnitude = q < 2 ? word << (6 - 4 * q) : word >> (4 * q - 6);
-    const uint32_t sign = word << (12 - 4 * q);
-    return MulBf16x2((magnitude & 0x01c001c0u) | (sign & 0x80008000u), 0x7e807e80u);
-  }
-}
-
-// An E4M3 scale, without its sign, as two equal BF16: its bits in the places of BF16's exponent and mantissa
-// are the value times 2^-120, subnormal or not.
-__device__ __forceinline__ uint32_t ScalePair(uint32_t bits) {
-  return MulBf16x2(bits << 4 | bits << 20, 0x7b807b80u);
-}
-
-// Where a warp is in its tile.
-template <int kTileRows>
-struct WarpPlace {
-  int row = static_cast<int>(threadIdx.x) / 32 / Tile4<kTileRows>::kWarpsN * Tile4<kTileRows>::kRows;
-  int output = static_cast<int>(threadIdx.x) / 32 % Tile4<kTileRows>::kWarpsN * Tile4<kTileRows>::kOutputs;
-  int lane = static_cast<int>(threadIdx.x) % 32;
-};
-
-// sums += scale * group, group = 0. `scales`: of the group, of the tile's 64 outputs.
-template <int kTileRows>
-__device__ __forceinline__ void Promote(const unsigned char* scales, const WarpPlace<kTileRows>& place,
-                                        Sums<kTileRows>& group, Sums<kTileRows>& sums) {
-  using Tile = Tile4<kTileRows>;
-#pragma unroll
-  for (int j = 0; j < Tile::kOutputParts; ++j) {
-    const uint32_t pair = *reinterpret_cast<const uint32_t*>(
-        scales + (place.output + j * 8 + place.lane % 4 * 2) * static_cast<int>(sizeof(bf16)));
-    const float scale[2] = {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-#pragma unroll
-    for (int i = 0; i < Tile::kRowParts; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        sums[i][j][e] = fmaf(scale[e % 2], group[i][j][e], sums[i][j][e]);
-        group[i][j][e] = 0.0f;
-      }
-    }
-  }
-}
-
-// A block of 128 inputs. `group` holds the sums of the group in progress, zero between blocks. NVFP4's codes
-// are multiplied by their scales first, which BF16 holds exactly, and have no sums of groups.
-template <Codes4 kCodes, int kTileRows>
-__device__ __forceinline__ void MultiplyBlock(const unsigned char (&x)[kTileRows][kRowPitch],
-                                              const unsigned char (&weight)[kMaxBlock4Bytes],
-                                              int32_t group_quarters, const WarpPlace<kTileRows>& place,
-                                              Sums<kTileRows>& group, Sums<kTileRows>& sums) {
-  using Tile = Tile4<kTileRows>;
-  uint4 codes[Tile::kOutputParts];
-#pragma unroll
-  for (int j = 0; j < Tile::kOutputParts; ++j) {
-    codes[j] = *reinterpret_cast<const uint4*>(
-        weight + Word4At(place.output + j * 8 + place.lane / 4, place.lane % 4, 0));
-  }
-#pragma unroll
-  for (int quarter = 0; quarter < kBlock4Quarters; ++quarter) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {  // a k16 group
-      uint32_t a[Tile::kRowParts][4];
-#pragma unroll
-      for (int i = 0; i < Tile::kRowParts; ++i) {
-        LdMatrix4(a[i],
-                  &x[place.row + i * 16 + place.lane % 16][(quarter * 2 + half) * 32 + place.lane / 16 * 16]);
-      }
-#pragma unroll
-      for (int j = 0; j < Tile::kOutputParts; ++j) {
-        const uint32_t words[kBlock4Quarters] = {codes[j].x, codes[j].y, codes[j].z, codes[j].w};
-        uint32_t b[2] = {ValuesOf<kCodes>(words[quarter], 2 * half),
-                         ValuesOf<kCodes>(words[quarter], 2 * half + 1)};
-        if constexpr (kCodes == Codes4::kNvfp4) {
-          const int output = place.output + j * 8 + place.lane / 4;
-          const uint32_t scale = ScalePair(weight[Scale4At(output, quarter * 2 + half, /*scale_bytes=*/1)]);
-          b[0] = MulBf16x2(b[0], scale);
-          b[1] = MulBf16x2(b[1], scale);
-        }
-        Sums<kTileRows>& into = kCodes == Codes4::kNvfp4 ? sums : group;
-#pragma unroll
-        for (int i = 0; i < Tile::kRowParts; ++i) MmaBf16(into[i][j], a[i], b);
-      }
-    }
-    if (kCodes != Codes4::kNvfp4 && (quarter + 1) % group_quarters == 0) {
-      Promote<kTileRows>(weight + Scale4At(0, quarter / group_quarters), place, group, sums);
-    }
-  }
-}
-
-// Step `step` of a tile of outputs into its stage. Rows past the group's end stay as they are: their products
-// are not stored.
-template <int kTileRows>
+// Step `step` of a tile of outputs into its stage.
+template <class Format, int kTileRows>
 __device__ __forceinline__ void LoadStep(const Gemm4BitParams& p, const unsigned char* weight_tile,
                                          int32_t step, int stage, Shared4<kTileRows>& shared) {
-  const unsigned char* const block = weight_tile + int64_t{step} * p.block_bytes;
-  for (int first = static_cast<int>(threadIdx.x) * 16; first < p.block_bytes; first += kThreads * 16) {
-    CpAsync16(&shared.weight[stage][first], block + first);
-  }
-  constexpr int kChunks = kRowBytes / 16;
+  const unsigned char* const block = weight_tile + int64_t{step} * Format::kBlockBytes;
+  const int own = static_cast<int>(threadIdx.x) * 16;
 #pragma unroll
-  for (int i = 0; i < kTileRows * kChunks / kThreads; ++i) {
-    const int chunk = static_cast<int>(threadIdx.x) + i * kThreads;
-    const int row = chunk / kChunks;
-    const int first = chunk % kChunks * 16;
-    const unsigned char* const source = shared.x_row[row];
-    if (source == nullptr) continue;
-    LoadChunk(&shared.x[stage][row][first], source, step * kRowBytes + first, p.x_bytes,
-              p.x_vector_loads != 0);
+  for (int first = 0; first < Format::kBlockBytes; first += kThreads * 16) {
+    if (first + own < Format::kBlockBytes) CpAsync16(&shared.weight[stage][first + own], block + first + own);
   }
+  p.whole_chunks != 0 ? LoadRows<true>(p, step, stage, shared) : LoadRows<false>(p, step, stage, shared);
 }
 
 __device__ __forceinline__ void StoreOutput(const Gemm4BitParams& p, int64_t row, int64_t column,
@@ -214,7 +95,7 @@ __device__ __forceinline__ void StoreOutput(const Gemm4BitParams& p, int64_t row
 
 template <int kTileRows>
 __device__ __forceinline__ void StoreTile(const Gemm4BitParams& p, const GemmItem& item,
-                                          const WarpPlace<kTileRows>& place, const Sums<kTileRows>& sums) {
+                                          const WarpPlace<kTileRows>& place, const Sums4<kTileRows>& sums) {
   using Tile = Tile4<kTileRows>;
 #pragma unroll
   for (int i = 0; i < Tile::kRowParts; ++i) {
@@ -238,7 +119,7 @@ __device__ __forceinline__ void StoreTile(const Gemm4BitParams& p, const GemmIte
 // splits, ascending, into `sums`. False in the others.
 template <int kTileRows>
 __device__ bool AddSplits(const Gemm4BitParams& p, const GemmItem& item, int32_t& is_last,
-                          Sums<kTileRows>& sums) {
+                          Sums4<kTileRows>& sums) {
   constexpr int kVectors = Tile4<kTileRows>::kSums / 4;
   const int thread = static_cast<int>(threadIdx.x);
   float(&flat)[kVectors][4] = reinterpret_cast<float(&)[kVectors][4]>(sums);
@@ -280,7 +161,7 @@ __device__ __forceinline__ void FindRows(const Gemm4BitParams& p, const GemmItem
 // The sums times the tensor scales of the tile's outputs.
 template <int kTileRows>
 __device__ __forceinline__ void ScaleTile(const float* tensor_scales, const WarpPlace<kTileRows>& place,
-                                          Sums<kTileRows>& sums) {
+                                          Sums4<kTileRows>& sums) {
   using Tile = Tile4<kTileRows>;
 #pragma unroll
   for (int j = 0; j < Tile::kOutputParts; ++j) {
@@ -296,7 +177,7 @@ __device__ __forceinline__ void ScaleTile(const float* tensor_scales, const Warp
   }
 }
 
-template <Codes4 kCodes, int kTileRows>
+template <class Format, int kTileRows>
 __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Shared4<kTileRows>& shared) {
   constexpr int kStages = Tile4<kTileRows>::kStages;
   const WarpPlace<kTileRows> place;
@@ -310,31 +191,29 @@ __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Share
   const int32_t begin = item.split * p.steps / p.splits;
   const int32_t count = (item.split + 1) * p.steps / p.splits - begin;
   for (int32_t step = 0; step < kStages - 1; ++step) {
-    if (step < count) LoadStep(p, weight, begin + step, step, shared);
+    if (step < count) LoadStep<Format>(p, weight, begin + step, step, shared);
     CpAsyncCommit();
   }
-  Sums<kTileRows> sums, group;
-  Clear<kTileRows>(sums);
-  Clear<kTileRows>(group);
+  Sums4<kTileRows> sums;
+  ClearSums<kTileRows>(sums);
   for (int32_t step = 0; step < count; ++step) {
     CpAsyncWait<kStages - 2>();
     __syncthreads();  // this stage has arrived for all threads, and the stage loaded next is free
     const int32_t next = step + kStages - 1;
-    if (next < count) LoadStep(p, weight, begin + next, next % kStages, shared);
+    if (next < count) LoadStep<Format>(p, weight, begin + next, next % kStages, shared);
     CpAsyncCommit();
     const int stage = step % kStages;
-    MultiplyBlock<kCodes, kTileRows>(shared.x[stage], shared.weight[stage], p.group_quarters, place, group,
-                                     sums);
+    MultiplyBlock<Format, kTileRows>(shared.x[stage], shared.weight[stage], place, sums);
   }
   CpAsyncWait<0>();
   if (p.splits > 1 && !AddSplits<kTileRows>(p, item, shared.is_last, sums)) return;
-  if constexpr (kCodes == Codes4::kNvfp4) {
+  if constexpr (Format::kCodes == Codes4::kNvfp4) {
     ScaleTile<kTileRows>(reinterpret_cast<const float*>(tile), place, sums);
   }
   StoreTile<kTileRows>(p, item, place, sums);
 }
 
-template <Codes4 kCodes, int kTileRows>
+template <class Format, int kTileRows>
 __global__ void __launch_bounds__(kThreads, Resident4Bit(kTileRows))
     Gemm4BitKernel(const __grid_constant__ Gemm4BitParams p) {
   auto& shared = SharedStorage<Shared4<kTileRows>>();
@@ -346,7 +225,7 @@ __global__ void __launch_bounds__(kThreads, Resident4Bit(kTileRows))
   for (int64_t index = blockIdx.x; index < items; index += gridDim.x) {
     GemmItem item = FindItem(p.ranges, shared.tile_starts, kTileRows, n_tiles, index / p.splits);
     item.split = static_cast<int32_t>(index % p.splits);
-    ComputeItem<kCodes, kTileRows>(p, item, shared);
+    ComputeItem<Format, kTileRows>(p, item, shared);
   }
 }
 
@@ -366,16 +245,32 @@ Gemm4BitParams MakeParams(const GemmProblem& q) {
   p.x_group_stride = q.x_group_stride * int64_t{sizeof(bf16)};
   p.weight_group_stride = q.data_stride;
   p.weight_tile_bytes = layout.tile_bytes();
-  p.x_vector_loads = TmaCanLoad(q.x, q.x_group_stride) ? 1 : 0;
   p.n = q.weight.n;
   p.x_bytes = q.weight.k * static_cast<int32_t>(sizeof(bf16));
+  p.whole_chunks = TmaCanLoad(q.x, q.x_group_stride) && p.x_bytes % 16 == 0 ? 1 : 0;
   p.steps = layout.blocks();
   p.splits = q.splits;
-  p.block_bytes = layout.block_bytes();
   p.tensor_scale_bytes = layout.tensor_scale_bytes();
-  p.group_quarters = layout.nvfp4() ? 1 : kBlock4Quarters / layout.groups_of_block();
   p.ranges = q.ranges;
   return p;
+}
+
+// Of a format that Is4BitLayout takes.
+template <int kTileRows>
+auto KernelOf(const WeightFormat& format) -> void (*)(Gemm4BitParams) {
+  if (format.tensor_scale) return Gemm4BitKernel<Format4<Codes4::kNvfp4, 16>, kTileRows>;
+  const bool int4 = format.code == DType::kInt4;
+  switch (format.columns) {
+    case 32:
+      return int4 ? Gemm4BitKernel<Format4<Codes4::kInt4, 32>, kTileRows>
+                  : Gemm4BitKernel<Format4<Codes4::kMxfp4, 32>, kTileRows>;
+    case 64:
+      return int4 ? Gemm4BitKernel<Format4<Codes4::kInt4, 64>, kTileRows>
+                  : Gemm4BitKernel<Format4<Codes4::kMxfp4, 64>, kTileRows>;
+    default:
+      return int4 ? Gemm4BitKernel<Format4<Codes4::kInt4, 128>, kTileRows>
+                  : Gemm4BitKernel<Format4<Codes4::kMxfp4, 128>, kTileRows>;
+  }
 }
 
 template <int kTileRows>
@@ -394,13 +289,7 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
     params.partials = static_cast<float4*>(q.partials);
     params.counters = cuda.ZeroCounters();
   }
-  if (q.weight.format.code == DType::kInt4) {
-    Launch(stream, &Gemm4BitKernel<Codes4::kInt4, kTileRows>, shape, params);
-  } else if (q.weight.format.tensor_scale) {
-    Launch(stream, &Gemm4BitKernel<Codes4::kNvfp4, kTileRows>, shape, params);
-  } else {
-    Launch(stream, &Gemm4BitKernel<Codes4::kMxfp4, kTileRows>, shape, params);
-  }
+  Launch(stream, KernelOf<kTileRows>(q.weight.format), shape, params);
 }
 
 // Split k is computed for so many rows at a time, which bounds the partial sums and counters.

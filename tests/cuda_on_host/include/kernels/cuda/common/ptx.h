@@ -126,5 +126,9 @@ inline void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
   on_host::MmaLane lane = {d, a, b};
   cuda_on_host::MeetLanes(0xffffffffu, &on_host::RunMmaBf16, &lane, {file, line});
 }
+inline void FirstMmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_ON_HOST_CALLER) {
+  for (float& sum : d) sum = 0.0f;
+  MmaBf16(d, a, b, file, line);
+}
 
 }  // namespace foredraft::cuda
