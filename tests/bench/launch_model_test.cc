@@ -105,10 +105,10 @@ TEST(OpLaunches, AGemmOf4BitsIsItsPlan) {
     EXPECT_NEAR(LaunchSeconds(launches[0], H200()), plan.microseconds * 1e-6,
                 0.01 * plan.microseconds * 1e-6);
     EXPECT_GE(OpSeconds(launches, H200()), RooflineSeconds(CostOf(p), rates));
-    // Less than a third of the bytes of BF16, and a part of its time.
+    // Less than a third of the bytes of BF16. The instructions that widen codes leave little of that gain.
     EXPECT_LT(CostOf(p).bytes, 0.3 * CostOf(GemmOf(4, 7168, 16384, DType::kBF16)).bytes);
     EXPECT_LT(OpSeconds(launches, H200()),
-              0.6 * OpSeconds(LaunchesOf(GemmOf(4, 7168, 16384, DType::kBF16), {}, H200()), H200()));
+              OpSeconds(LaunchesOf(GemmOf(4, 7168, 16384, DType::kBF16), {}, H200()), H200()));
     p.form = GemmForm::kPrefill;
     EXPECT_EQ(LaunchesOf(p, {}, H200())[0].items, plan.items / splits);
   }
@@ -129,11 +129,12 @@ TEST(OpLaunches, ExpertsOf4BitsGatherTheirOwnRows) {
 }
 
 TEST(OpLaunches, AGemmRunsTheTilesOfItsPlanInTheirTime) {
-  // The router's 256 outputs in tiles of 32, k in 8 splits. q_a and kv_a: 2,112 outputs in tiles of 32.
+  // The router's 256 outputs in tiles of 32, k in 8 splits. q_a and kv_a: 2,112 outputs in tiles of 128, k
+  // in 4.
   EXPECT_EQ(LaunchesOf(GemmOf(32, 256, 7168, DType::kBF16), {}, H200())[0].items, 8 * 8);
   const KernelLaunch q_a = LaunchesOf(GemmOf(4, 2112, 7168, DType::kF8E4M3), {}, H200())[0];
-  EXPECT_EQ(q_a.items, 2112 / 32);
-  const cuda::GemmPlan plan = cuda::PlanGemm({.n = 2112, .k = 7168, .element_bytes = 1, .rows = 4});
+  EXPECT_EQ(q_a.items, 17 * 4);
+  const cuda::GemmPlan plan = cuda::PlanGemm({.n = 2112, .k = 7168, .element_bytes = 1, .rows = 4}, 4);
   const double clocks = cuda::GemmRates().cycles_per_us * 1e6 / H200().clock;
   EXPECT_NEAR(LaunchSeconds(q_a, H200()), plan.microseconds * 1e-6, (clocks - 1) * plan.microseconds * 1e-6);
 }

@@ -8,16 +8,17 @@
 // time and nothing else, so they may depend on the number of rows.
 //
 // The prediction of Hopper's kernels, per block of one multiprocessor (SM):
-//   step    one k tile of 128 bytes: the longest of wgmma, promotion of FP8 sums and the loads' rate of an SM
+//   step    one k tile of 128 bytes: the longest of wgmma, with FP8 the promotion of its sums after it, of
+//           what every step of FP8 takes, and of the loads at an SM's rate
 //   item    its steps, then the epilogue
 //   wave    one item per SM: an item's time, or the wave's bytes at the rate of memory or of L2
 //   launch  start, all waves, end; with splits, the exchange of partial sums
 // Gemm4Bit has several blocks on an SM. A step of one, 128 inputs, takes the longest of the latency of its
-// instructions, the SM's busiest unit (integers to widen codes, ldmatrix, mma) times the blocks there, and
-// the bytes at a block's rate.
+// instructions, the SM's busiest unit (issue of instructions, ldmatrix, mma) times the blocks there, and the
+// bytes at a block's rate.
 //
-// The constants are estimates from specifications. An H100 contradicts some (tests/bench/RESULTS.md): FP8
-// products of 32-wide or of few tiles take up to 2.4 times the predicted time, Gemm4Bit up to 3.9 times.
+// The constants of FP8 steps and of Gemm4Bit's issue follow from times on an H100 (tests/bench/RESULTS.md);
+// the others are estimates from specifications.
 
 #include <cstdint>
 
