@@ -15,6 +15,7 @@ directory, the BF16 ones too, is served by foredraft and by vLLM with three draf
 vLLM's CPU kernels multiply FP8 weights with BF16 activations, as foredraft's do, but INT4 weights with activations in INT8. For
 INT4 experts under DeepSeek-V3's router, or in groups of 32, it has kernels for GPUs only; on a CPU select_wna16_moe_backend refuses.
 This program lifts the refusal, which the kernel does not need: it gets experts that are chosen already, and counts the groups.
+NVFP4 is not here: vLLM's lists of kernels for it (model_executor/kernels/linear) have CUDA and ROCm, and experts run in Triton.
 """
 
 import argparse
