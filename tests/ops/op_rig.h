@@ -124,15 +124,15 @@ inline constexpr double kBf16Roundoff = 0x1p-8;
 // The bytes of x[0, count).
 template <class T>
 std::vector<unsigned char> BytesOf(const T* x, size_t count) {
-  std::vector<unsigned char> bytes(count * sizeof(T));
-  std::memcpy(bytes.data(), x, bytes.size());
-  return bytes;
+  // Of no elements x may be null, which memcpy does not take.
+  const auto* const first = reinterpret_cast<const unsigned char*>(x);
+  return {first, first + count * sizeof(T)};
 }
 
 template <class T>
 std::vector<T> FromBytes(const std::vector<unsigned char>& bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
 
