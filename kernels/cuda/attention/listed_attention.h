@@ -75,6 +75,13 @@ class RowAttention {
   __device__ __forceinline__ void Locate(int32_t tile) {
     attended_.Find(tile * kKeyTile + heads_.CopiedKey(0), heads_.CopiedKey(1) - heads_.CopiedKey(0),
                    key_rows_);
+    if constexpr (!kFp8) return;
+    // Codes are decoded where they arrive, so their loads wait: from L2, not from memory.
+    const int offset = heads_.lane() % 8 * kLineBytes, bytes = p_.op.layout.bytes();
+#pragma unroll
+    for (const uint8_t* row : key_rows_) {
+      if (row != nullptr && offset < bytes + kLineBytes) PrefetchLine(row + min(offset, bytes - 1));
+    }
   }
   __device__ __forceinline__ void Load(int stage) {
 #pragma unroll
@@ -99,6 +106,7 @@ class RowAttention {
  private:
   using Heads = AttentionHeads<Shape>;
   static constexpr int kRounds = Heads::kRounds;
+  static constexpr int kLineBytes = 128;
 
   __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
   __device__ __forceinline__ RowParts Whole(const bf16* row) const { return {row, nullptr, width_, width_}; }

@@ -52,6 +52,11 @@ __device__ __forceinline__ void CpAsync16(void* shared, const void* global, bool
 // each to its use. Costs one instruction and waits for no load.
 __device__ __forceinline__ void IssueLoads() { __syncwarp(__activemask()); }
 
+// Starts to bring the 128 bytes around an address into L2.
+__device__ __forceinline__ void PrefetchLine(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 __device__ __forceinline__ void CpAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most `pending` of this thread's groups are in flight.
 template <int pending>

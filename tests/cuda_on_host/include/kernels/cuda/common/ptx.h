@@ -36,6 +36,7 @@ inline void CpAsync16(void* shared, const void* global, bool valid = true, CUDA_
 }
 inline void IssueLoads() {}
 
+inline void PrefetchLine(const void*) {}
 inline void CpAsyncCommit() { cuda_on_host::CommitCopies(); }
 template <int pending>
 void CpAsyncWait() {
