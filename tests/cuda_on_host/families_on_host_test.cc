@@ -53,7 +53,7 @@ Setting Plain() {
   return {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .max_num_tokens = 64};
 }
 
-// The same with an FP8 cache.
+// A setting with an FP8 cache.
 Setting InFp8(Setting setting) {
   setting.kv_dtype = DType::kF8E4M3;
   return setting;

@@ -72,7 +72,7 @@ struct Answers {
   int same = 0;  // replies with the tokens of a BF16 cache
 };
 
-// Of both dtypes, printed.
+// The answers with either dtype, which it prints.
 std::map<DType, Answers> AnswersOf(const std::string& dir) {
   const Questions questions = ReadQuestions();
   const LoadedModel& model = LoadModelOnce(dir);

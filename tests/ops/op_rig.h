@@ -124,7 +124,7 @@ inline constexpr double kBf16Roundoff = 0x1p-8;
 // The bytes of x[0, count).
 template <class T>
 std::vector<unsigned char> BytesOf(const T* x, size_t count) {
-  // Of no elements x may be null, which memcpy does not take.
+  // x may be null where there are no elements; memcpy does not take that.
   const auto* const first = reinterpret_cast<const unsigned char*>(x);
   return {first, first + count * sizeof(T)};
 }

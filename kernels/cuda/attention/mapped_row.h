@@ -15,7 +15,7 @@ __device__ __forceinline__ T* MappedRow(const PagedRows<T>& rows, int32_t slot, 
   return row;
 }
 
-// The same, where the row's block is known.
+// A paged row whose block is known.
 template <class T>
 __device__ __forceinline__ T* MappedRow(const PagedRows<T>& rows, int64_t block, int32_t index) {
   if (block == 0) __trap();

@@ -255,7 +255,7 @@ Gemm4BitParams MakeParams(const GemmProblem& q) {
   return p;
 }
 
-// Of a format that Is4BitLayout takes.
+// The kernel of a format that Is4BitLayout takes.
 template <int kTileRows>
 auto KernelOf(const WeightFormat& format) -> void (*)(Gemm4BitParams) {
   if (format.tensor_scale) return Gemm4BitKernel<Format4<Codes4::kNvfp4, 16>, kTileRows>;
