@@ -246,8 +246,8 @@ const ConfigField kFields[] = {
      kSet,
      "Element type of the KV cache; `auto` is bf16. `fp8` holds the latents in E4M3 with a scale per 128 "
      "columns, and the RoPE part in BF16: for 512 + 64 columns 656 bytes instead of 1,152. DeepSeek-V4's "
-     "keys "
-     "and compressed entries have a scale per 64 columns: for 448 + 64 columns 608 bytes instead of 1,024. "
+     "keys and compressed entries have a scale per 64 columns: for 448 + 64 columns 608 bytes instead of "
+     "1,024. "
      "Tokens are not those of bf16."},
     {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSame, NoBits(),
      kSet,

@@ -65,7 +65,7 @@ __device__ __forceinline__ StoredEight LoadStoredEight(const uint8_t* row, const
   return {make_uint4(codes.x, codes.y, 0, 0), KvScaleAt(row, layout, i)};
 }
 
-// The same for any widths, decoded; zeros past the row's end.
+// Elements [i, i + 8) of a row of any widths, decoded; zeros past the row's end.
 __device__ __forceinline__ StoredEight DecodedEight(const uint8_t* row, const KvRowLayout& layout,
                                                     int32_t i) {
   uint32_t pairs[4] = {};

@@ -150,7 +150,11 @@ __device__ __forceinline__ void MultiplyQuarter(const unsigned char (&x)[kTileRo
       }
 #pragma unroll
       for (int i = 0; i < Tile::kRowParts; ++i) {
-        first&& half == 0 ? FirstMmaBf16(sums[i][j], a[i], b) : MmaBf16(sums[i][j], a[i], b);
+        if (first && half == 0) {
+          FirstMmaBf16(sums[i][j], a[i], b);
+        } else {
+          MmaBf16(sums[i][j], a[i], b);
+        }
       }
     }
   }
