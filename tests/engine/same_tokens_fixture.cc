@@ -1,8 +1,21 @@
 #include "tests/engine/same_tokens_fixture.h"
 
+#include <chrono>
+#include <cstdio>
+
 #include "absl/strings/str_cat.h"
 
 namespace foredraft {
+namespace {
+
+// A matrix takes minutes on some machines: where it is ended early, the cases that passed are known.
+void PrintProgress(size_t passed, size_t cases, std::chrono::steady_clock::time_point start) {
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  std::printf("%zu of %zu cases passed, %.1f s\n", passed, cases, seconds.count());
+  std::fflush(stdout);
+}
+
+}  // namespace
 
 SameTokensFixture::SameTokensFixture(const LoadedModel& model, MakeRequests requests)
     : model_(model), requests_(std::move(requests)), references_(ReferencesOf(model)) {}
@@ -90,6 +103,8 @@ void SameTokensFixture::ExpectTheSame(const std::vector<SameTokensCase>& cases) 
   bool reused = false;
   uint64_t replayed_tokens = 0;
   int drafts_checked = 0;
+  size_t passed = 0;
+  const auto start = std::chrono::steady_clock::now();
   for (const SameTokensCase& c : cases) {
     SCOPED_TRACE(absl::StrCat(c.setting.DebugString(), c.sampled ? ", sampled" : ", greedy", ", ", c.name));
     const std::vector<Request> requests = requests_(c.sampled);
@@ -106,6 +121,7 @@ void SameTokensFixture::ExpectTheSame(const std::vector<SameTokensCase>& cases) 
     for (const RequestRecord& request : run.requests) {
       for (const StepRecord& step : request.records) drafts_checked += static_cast<int>(step.drafts.size());
     }
+    PrintProgress(++passed, cases.size(), start);
   }
   EXPECT_TRUE(swapped);
   EXPECT_TRUE(reused);
