@@ -77,6 +77,7 @@ TEST(MlaDecodeItems, HowManyBlocksRunDoesNotShow) {
       {"odd elements", 3, 37, 5, 11, {1024, 2100}},
       {"R1", 64, 512, 64, 128, {600, -1, 1100}},
       {"R1, two blocks of heads", 128, 512, 64, 128, {1025}},
+      {"R1's widths, a part of a block's heads", 20, 512, 64, 128, {600, -1, 1100}},
   };
   for (const Shape& s : shapes) {
     const Inputs inputs(s);
@@ -97,10 +98,12 @@ TEST(MlaDecodeItems, HowManyHeadsABlockHasDoesNotShow) {
   const int width = 16 * 512;
   const std::vector<bf16> together = inputs.Run(0, 64, {.blocks = kAmple, .hopper = false});
   for (int tile = 0; tile < 4; ++tile) {
-    const std::vector<bf16> apart = inputs.Run(tile * 16, 16, {.blocks = kAmple});
-    for (int r = 0; r < inputs.row_count; ++r) {
-      EXPECT_EQ(BytesOf(&apart[r * width], width), BytesOf(&together[(r * 4 + tile) * width], width))
-          << "heads from " << tile * 16 << ", row " << r;
+    for (const bool hopper : {false, true}) {
+      const std::vector<bf16> apart = inputs.Run(tile * 16, 16, {kAmple, hopper});
+      for (int r = 0; r < inputs.row_count; ++r) {
+        EXPECT_EQ(BytesOf(&apart[r * width], width), BytesOf(&together[(r * 4 + tile) * width], width))
+            << "heads from " << tile * 16 << ", row " << r << ", hopper " << hopper;
+      }
     }
   }
 }

@@ -150,10 +150,10 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   CHECK_GT(p.scale, 0.0f);
   if (p.index.rows == 0) return;
   const int64_t blocks = choice.blocks;
-  if (layer.latent_dim == 512 && layer.rope_dim == 64 && p.head_count % 64 == 0 && RowsAligned(p) &&
-      DecodeItemsFit<R1DecodeShape>()) {
-    // TMA loads whole pages, where a list has single rows.
-    const bool hopper = choice.hopper && p.selected == nullptr && HopperSupportsDecode(layer);
+  const bool r1_widths = layer.latent_dim == 512 && layer.rope_dim == 64 && RowsAligned(p);
+  // TMA loads whole pages, where a list has single rows.
+  const bool hopper = r1_widths && choice.hopper && p.selected == nullptr && HopperSupportsDecode(layer);
+  if (hopper || (r1_widths && p.head_count % 64 == 0 && DecodeItemsFit<R1DecodeShape>())) {
     MlaDecodeAs<R1DecodeShape>(stream, p, blocks * R1DecodeShape::kBlocksPerSm,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);
   } else if (layer.row_width() <= 128) {

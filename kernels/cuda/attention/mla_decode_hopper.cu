@@ -26,6 +26,7 @@ constexpr int kConsumersBarrier = 1;
 __device__ __forceinline__ void SyncConsumers() { NamedBarrierSync<kConsumersBarrier, kConsumerThreads>(); }
 
 // The attention of one item; members are per thread.
+template <bool kFp8>
 class HopperItem {
  public:
   __device__ __forceinline__ HopperItem(const DecodePlan& p, HopperDecodeShared& shared)
@@ -62,6 +63,8 @@ class HopperItem {
   }
 
  private:
+  static constexpr int kLoadChunks = kFp8 ? 1 : kTmaChunks;  // that arrive together
+
   __device__ __forceinline__ int Row(int half) const { return row_ + half * 8; }
   __device__ __forceinline__ bool LeadsRow() const { return lane_ % 4 == 0; }
   // The first of the two columns of out_[4 j .. 4 j + 1] and out_[4 j + 2 .. 4 j + 3].
@@ -82,19 +85,20 @@ class HopperItem {
   }
 
   // Issues a tile's Q K^T directly after the previous tile's P V, so that the tensor cores stay busy while
-  // the consumers wait for P V.
+  // the consumers wait for P V. Its stage is free before most of Q K^T has run.
   __device__ __forceinline__ void AttendTiles(const TileRange& tiles, bool last) {
     float scores[16];
-    StartScores(tiles.begin, pipeline_, scores);
+    StartScores(tiles.begin, pipeline_, scores, [] {});
     WarpgroupWaitAll(scores);
     for (int32_t tile = tiles.begin; tile + 1 < tiles.end; ++tile) {
       ShareWeights(tile, scores);
       StartValues();
       Pipeline next = pipeline_;
       next.Next();
-      StartScores(tile + 1, next, scores);
-      WarpgroupWait<1>();
-      ReleaseStage(shared_.empty[pipeline_.stage]);
+      StartScores(tile + 1, next, scores, [&] {
+        WarpgroupWait<1>();
+        ReleaseStage(shared_.empty[pipeline_.stage]);
+      });
       pipeline_ = next;
       WarpgroupWaitAll(scores);
       WarpgroupWaitAll(out_);
@@ -121,26 +125,37 @@ class HopperItem {
     SyncConsumers();
   }
 
-  __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline, float (&scores)[16]) {
+  // first_started(): called once the products of the first load are a group of their own.
+  template <class FirstStarted>
+  __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline, float (&scores)[16],
+                                              const FirstStarted& first_started) {
     Chunk(&keys)[kChunks] = shared_.keys[pipeline.stage];
     const int32_t first_position = tile * kKeyTile;
     Mbarrier(&full)[kChunks] = shared_.full[pipeline.stage];
-    MbarrierWait(full[0], pipeline.parity, "mla chunk full");
+    MbarrierWait(full[0], pipeline.parity, "mla keys full");
     if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1)) {
-      for (Mbarrier& chunk : full) MbarrierWaitUnlimited(chunk, pipeline.parity);
+      for (int i = 0; i < kChunks; i += kLoadChunks) MbarrierWaitUnlimited(full[i], pipeline.parity);
       ClearMasked(keys, first_position);
     }
-    const uint64_t a = KMajorDescriptor(shared_.query);
-    const uint64_t b = KMajorDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
+    uint64_t a = KMajorDescriptor(shared_.query);
+    uint64_t b = KMajorDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
     constexpr uint64_t kNextChunk = sizeof(Chunk) >> 4;
 #pragma unroll
-    for (int i = 0; i < kChunks * 4; ++i) {
-      if (i % 4 == 0) {
-        if (i > 0) MbarrierWaitUnlimited(full[i / 4], pipeline.parity);
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      if (chunk == kLoadChunks) {
+        WarpgroupCommitBatch();
+        first_started();
+      }
+      if (chunk % kLoadChunks == 0) {
+        if (chunk > 0) MbarrierWaitUnlimited(full[chunk], pipeline.parity);
         WarpgroupArrive();
       }
-      const uint64_t offset = i / 4 * kNextChunk + i % 4 * kDescriptor32Bytes;
-      WgmmaBf16(scores, a + offset, b + offset, i > 0);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        WgmmaBf16(scores, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, chunk > 0 || i > 0);
+      }
+      a = Opaque(a + kNextChunk);
+      b = Opaque(b + kNextChunk);
     }
     WarpgroupCommitBatch();
   }
@@ -155,12 +170,16 @@ class HopperItem {
 
   // Masks the scores, which start at `first_position`, and shares the maxima of this group's keys.
   __device__ __forceinline__ void ShareMax(int32_t first_position, float (&scores)[16]) {
+    // Most tiles have none to mask.
+    if (!Attended(first_position) || !Attended(first_position + 31)) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        if (!Attended(first_position + i / 4 * 8 + lane_ % 4 * 2 + i % 2)) scores[i] = kMaskedScore;
+      }
+    }
     float largest[2] = {kMaskedScore, kMaskedScore};
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      if (!Attended(first_position + i / 4 * 8 + lane_ % 4 * 2 + i % 2)) scores[i] = kMaskedScore;
-      largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
-    }
+    for (int i = 0; i < 16; ++i) largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float row_max = QuadMax(largest[half]);
@@ -279,6 +298,7 @@ class HopperItem {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = Row(half);
+      if (item.head_tile * kHeads + row >= p_.op.head_count) continue;
       const float factor = 1.0f / (item.folds() ? shared_.folded[row].y : SplitSum(row));
       bf16* out = p_.op.out.row(item.row) + static_cast<int64_t>(item.head_tile * kHeads + row) * kLatent;
 #pragma unroll
@@ -325,7 +345,7 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     if (kFp8 || threadIdx.x < kConsumerThreads + kWarpLanes) Produce<kFp8>(p, shared);
   } else {
     WarpgroupRegAlloc<kFp8 ? 216 : 224>();
-    HopperItem attention(p.plan, shared);
+    HopperItem<kFp8> attention(p.plan, shared);
     while (attention.Run()) {
     }
   }
@@ -341,15 +361,17 @@ TensorMap QueryMap(Matrix<const bf16> rows, int32_t head_count, int32_t head_wid
                           .swizzled = true});
 }
 
-TensorMap CacheMap(const KvLayer& layer, int32_t page_rows) {
-  const uint64_t width = layer.row_width(), page = layer.tokens_per_block;
-  const uint64_t pages = layer.block_count;
-  return EncodeTensorMap({.data = layer.data,
-                          .element_bytes = sizeof(bf16),
-                          .extent = {width, page, pages},
-                          .pitch = {width * sizeof(bf16), page * width * sizeof(bf16)},
-                          .box = {kChunkColumns, static_cast<uint32_t>(page_rows), 1},
-                          .swizzled = true});
+// The chunks of a row as a dimension of their own: a box has several of them.
+TensorMap CacheMap(const KvLayer& layer, const HopperDecodePlan& p) {
+  const uint64_t row_bytes = layer.row_width() * sizeof(bf16);
+  const uint64_t rows = static_cast<uint64_t>(layer.block_count) * layer.tokens_per_block;
+  return EncodeTensorMap(
+      {.data = layer.data,
+       .element_bytes = sizeof(bf16),
+       .extent = {kChunkColumns, rows, kChunks},
+       .pitch = {row_bytes, kTileRowBytes},
+       .box = {kChunkColumns, static_cast<uint32_t>(p.page_rows), static_cast<uint32_t>(p.box_chunks())},
+       .swizzled = true});
 }
 
 }  // namespace
@@ -370,7 +392,7 @@ void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) 
                         .q = QueryMap(op.q, op.head_count, op.head_dim),
                         .cache = {},
                         .page_rows = std::min(op.layer.tokens_per_block, kKeyTile)};
-  if (!op.layer.fp8()) p.cache = CacheMap(op.layer, p.page_rows);
+  if (!op.layer.fp8()) p.cache = CacheMap(op.layer, p);
   const LaunchShape shape = {
       .grid = dim3(blocks), .block = dim3(kThreads), .shared_bytes = sizeof(HopperDecodeShared)};
   Launch(stream, op.layer.fp8() ? MlaDecodeHopper<true> : MlaDecodeHopper<false>, shape, p);

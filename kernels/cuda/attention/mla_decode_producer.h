@@ -17,6 +17,7 @@ inline constexpr int kHeads = 64;
 inline constexpr int kLatent = 512;
 inline constexpr int kChunkColumns = 64;  // of a swizzled tile: 128 bytes
 inline constexpr int kChunks = 9;         // 512 + 64 columns
+inline constexpr int kTmaChunks = 3;      // of a tile's BF16 keys, loaded together
 inline constexpr int kValueChunks = 4;    // of a group
 inline constexpr int kStages = 2;
 inline constexpr int kGroupThreads = 128;
@@ -31,8 +32,10 @@ struct HopperDecodePlan {
   DecodePlan plan;
   TensorMap q_lat;    // {latent, heads, rows}
   TensorMap q;        // {head_dim, heads, rows}
-  TensorMap cache;    // {row width, tokens_per_block, blocks}
+  TensorMap cache;    // {columns of a chunk, rows of all blocks, chunks}
   int32_t page_rows;  // rows per TMA load: tokens_per_block, at most a tile
+
+  __host__ __device__ int box_chunks() const { return page_rows == kKeyTile ? kTmaChunks : 1; }
 };
 
 struct HopperDecodeShared {
@@ -44,7 +47,7 @@ struct HopperDecodeShared {
   float2 folded[kHeads];        // max, sum of the splits so far
   DecodeItem items[2];          // this one and the next, each full and empty with its query
   Mbarrier query_full, query_empty;
-  Mbarrier full[kStages][kChunks];  // one per chunk: the scores start with the first
+  Mbarrier full[kStages][kChunks];  // by the first chunk of a load: the scores start with the first
   Mbarrier empty[kStages];
 };
 
@@ -61,30 +64,37 @@ __device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile
   return (rows + p.page_rows - 1) / p.page_rows;
 }
 
-// The block of this lane's page of a tile. Read a tile ahead, to hide the latency of the block table.
-__device__ __forceinline__ int32_t PageBlock(const HopperDecodePlan& p, const int32_t* table, int32_t tile,
-                                             int32_t last_position) {
+// The cache row at which this lane's page of a tile begins. Looked up a tile ahead, to hide the latency of
+// the block table.
+__device__ __forceinline__ int32_t PageRow(const HopperDecodePlan& p, const int32_t* table, int32_t tile,
+                                           int32_t last_position) {
   const int32_t page = static_cast<int32_t>(threadIdx.x % kWarpLanes);
   if (page >= TilePages(p, tile, last_position)) return 0;
-  return table[(tile * kKeyTile + page * p.page_rows) / p.plan.op.layer.tokens_per_block];
+  const int32_t position = tile * kKeyTile + page * p.page_rows;
+  const int32_t tokens_per_block = p.plan.op.layer.tokens_per_block;
+  return table[position / tokens_per_block] * tokens_per_block + position % tokens_per_block;
 }
 
-// Called by all lanes; the first one copies. `page_block` is PageBlock of this tile.
-__device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared, int32_t tile,
-                                         int32_t pages, int32_t page_block, const Pipeline& pipeline,
-                                         uint64_t policy) {
+// Called by all lanes; the first one copies. `page_row` is PageRow of this tile. A page of a whole tile takes
+// three requests: a thread that starts one for each chunk is slower than the consumers. Smaller pages take
+// one for each chunk, because a box of several would have them side by side in shared memory.
+__device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared, int32_t pages,
+                                         int32_t page_row, const Pipeline& pipeline, uint64_t policy) {
   const bool leads = threadIdx.x % kWarpLanes == 0;
-  if (leads) MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    Mbarrier& full = shared.full[pipeline.stage][chunk];
-    if (leads) MbarrierArriveExpectTx(full, pages * p.page_rows * kTileRowBytes);
-    for (int32_t page = 0; page < pages; ++page) {
-      const int32_t block = __shfl_sync(kAllLanes, page_block, page);
-      const int32_t position = tile * kKeyTile + page * p.page_rows;
-      if (leads) {
-        TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache,
-                chunk * kChunkColumns, position % p.plan.op.layer.tokens_per_block, block, full, policy);
-      }
+  Mbarrier(&full)[kChunks] = shared.full[pipeline.stage];
+  if (leads) {
+    MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
+    for (int chunk = 0; chunk < kChunks; chunk += kTmaChunks) {
+      MbarrierArriveExpectTx(full[chunk], pages * p.page_rows * kTileRowBytes * kTmaChunks);
+    }
+  }
+  const int box_chunks = p.box_chunks();
+  for (int32_t page = 0; page < pages; ++page) {
+    const int32_t row = __shfl_sync(kAllLanes, page_row, page);
+    if (!leads) continue;
+    for (int chunk = 0; chunk < kChunks; chunk += box_chunks) {
+      TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache, 0,
+              row, chunk, full[chunk / kTmaChunks * kTmaChunks], policy);
     }
   }
 }
@@ -115,11 +125,11 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
   const int32_t* table =
       layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
   const auto [begin, end] = ItemTiles(p.plan.op, item, last_position);
-  int32_t block = PageBlock(p, table, begin, last_position);
+  int32_t row = PageRow(p, table, begin, last_position);
   for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-    const int32_t next = tile + 1 < end ? PageBlock(p, table, tile + 1, last_position) : 0;
-    CopyTile(p, shared, tile, TilePages(p, tile, last_position), block, pipeline, policy);
-    block = next;
+    const int32_t next = tile + 1 < end ? PageRow(p, table, tile + 1, last_position) : 0;
+    CopyTile(p, shared, TilePages(p, tile, last_position), row, pipeline, policy);
+    row = next;
   }
   __syncwarp();
 }

@@ -17,6 +17,13 @@ __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// The value itself, of which the compiler knows nothing: it computes what follows from it no earlier. Of an
+// unrolled loop it would otherwise compute all descriptors ahead, and spill registers.
+__device__ __forceinline__ uint64_t Opaque(uint64_t value) {
+  asm volatile("" : "+l"(value));
+  return value;
+}
+
 // MbarrierWait without the limit of FOREDRAFT_SPIN_LIMIT, for waits whose failure makes a limited one fail.
 // The report of a limited wait costs registers that attention does not have everywhere.
 __device__ __forceinline__ void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity) {

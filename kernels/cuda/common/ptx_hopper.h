@@ -98,9 +98,9 @@ struct TensorShape {
   const void* data;       // 16-byte aligned
   int32_t element_bytes;  // 1, 2 or 4
   uint64_t extent[3];     // elements; loads past them give zero
-  uint64_t pitch[2];  // bytes from one index to the next in dimensions 1 and 2; multiples of 16, ascending
-  uint32_t box[3];    // elements per load
-  bool swizzled;      // SWIZZLE_128B: box[0] is 128 bytes
+  uint64_t pitch[2];      // bytes from one index to the next in dimensions 1 and 2; multiples of 16
+  uint32_t box[3];        // elements per load
+  bool swizzled;          // SWIZZLE_128B: box[0] is 128 bytes
 };
 
 inline TensorMap EncodeTensorMap(const TensorShape& t) {

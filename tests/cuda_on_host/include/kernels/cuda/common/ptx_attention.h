@@ -8,6 +8,8 @@ namespace foredraft::cuda {
 
 inline void FenceProxyAsync(CUDA_ON_HOST_CALLER) { cuda_on_host::FenceAsyncProxy({file, line}); }
 
+inline uint64_t Opaque(uint64_t value) { return value; }
+
 inline void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity, CUDA_ON_HOST_CALLER) {
   MbarrierWait(barrier, parity, "unlimited", file, line);
 }

@@ -91,7 +91,6 @@ inline TensorMap EncodeTensorMap(const TensorShape& t) {
   CHECK_EQ(reinterpret_cast<uintptr_t>(t.data) % 16, 0u);
   CHECK_EQ(t.pitch[0] % 16, 0u);
   CHECK_EQ(t.pitch[1] % 16, 0u);
-  CHECK_LE(t.pitch[0], t.pitch[1]);
   for (int i = 0; i < 3; ++i) {
     CHECK_GT(t.extent[i], 0u);
     CHECK(t.box[i] > 0 && t.box[i] <= 256) << "box " << t.box[i];
