@@ -133,14 +133,7 @@ __device__ bool AddSplits(const Gemm4BitParams& p, const GemmItem& item, int32_t
   if (thread == 0) is_last = CountSplit(p.counters + item.tile, p.splits) ? 1 : 0;
   __syncthreads();
   if (is_last == 0) return false;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const float4 total = SumSplits(parts + i * kThreads, kVectors * kThreads, p.splits);
-    flat[i][0] = total.x;
-    flat[i][1] = total.y;
-    flat[i][2] = total.z;
-    flat[i][3] = total.w;
-  }
+  SumSplits<kVectors, 8>(parts, kThreads, p.splits, reinterpret_cast<float(&)[4 * kVectors]>(sums));
   return true;
 }
 
@@ -221,10 +214,9 @@ __global__ void __launch_bounds__(kThreads, Resident4Bit(kTileRows))
   if (threadIdx.x < 32) FillTileStarts(p.ranges, kTileRows, shared.tile_starts);
   __syncthreads();
   const int32_t n_tiles = (p.n + kTile4Outputs - 1) / kTile4Outputs;
-  const int64_t items = int64_t{shared.tile_starts[p.ranges.groups]} * n_tiles * p.splits;
-  for (int64_t index = blockIdx.x; index < items; index += gridDim.x) {
-    GemmItem item = FindItem(p.ranges, shared.tile_starts, kTileRows, n_tiles, index / p.splits);
-    item.split = static_cast<int32_t>(index % p.splits);
+  const uint32_t items = shared.tile_starts[p.ranges.groups] * n_tiles * p.splits;
+  for (uint32_t index = blockIdx.x; index < items; index += gridDim.x) {
+    const GemmItem item = FindItem(p.ranges, shared.tile_starts, kTileRows, n_tiles, p.splits, index);
     ComputeItem<Format, kTileRows>(p, item, shared);
   }
 }
@@ -279,7 +271,7 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
   const int64_t tiles = RowTiles(q.ranges, kTileRows) * ((q.weight.n + kTile4Outputs - 1) / kTile4Outputs);
   const int64_t resident = int64_t{Resident4Bit(kTileRows)} * cuda.multiprocessor_count();
   LaunchShape shape;
-  shape.grid = dim3(static_cast<uint32_t>(std::min(tiles * q.splits, resident)));
+  shape.grid = ItemGrid(tiles * q.splits, resident);
   shape.block = dim3(kThreads);
   shape.shared_bytes = sizeof(Shared4<kTileRows>);
   Gemm4BitParams params = MakeParams(q);

@@ -94,15 +94,7 @@ __device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const
   if (thread == 0) is_last[group] = CountSplit(p.counters + tile, p.splits) ? 1 : 0;
   SyncConsumerGroup(group);
   if (is_last[group] == 0) return false;
-  if (!warp_has_rows) return true;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const float4 total = SumSplits(parts + i * kGroupThreads, kVectors * kGroupThreads, p.splits);
-    sum[4 * i] = total.x;
-    sum[4 * i + 1] = total.y;
-    sum[4 * i + 2] = total.z;
-    sum[4 * i + 3] = total.w;
-  }
+  if (warp_has_rows) SumSplits<kVectors, 16>(parts, kGroupThreads, p.splits, sum);
   return true;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The GEMM for Hopper: a persistent, warp-specialised kernel. A producer thread keeps TMA loads some stages
-// ahead; one or two consumer warpgroups run wgmma. For experts, heads and decode-form GEMMs, which are bound
-// by the weights' bytes.
+// The GEMM for Hopper: a persistent, warp-specialised kernel. A thread for each operand keeps TMA loads some
+// stages ahead; one or two consumer warpgroups run wgmma. For experts, heads and decode-form GEMMs, which are
+// bound by the weights' bytes.
 //
 // Bits of an output, if k is not split: with BF16 weights, those of kernels/cuda/gemm/gemm_tile.h. With FP8
 // weights, the same order, but the tensor core adds a block's k32 groups with 13 fraction bits (measured by

@@ -1,7 +1,7 @@
 #pragma once
 
-// The mainloop of the GEMM kernels for Hopper (gemm_hopper.cu, gemm_gate_up.cu): a producer thread, consumer
-// warpgroups, and the pipeline between them. The kernels supply the epilogue.
+// The mainloop of the GEMM kernels for Hopper (gemm_hopper.cu, gemm_gate_up.cu): a warpgroup whose threads
+// load, consumer warpgroups, and the pipeline between them. The kernels supply the epilogue.
 
 #include <algorithm>
 
@@ -37,6 +37,8 @@ struct HopperGemmParams {
   int32_t steps;        // k tiles of 128 bytes
   int32_t splits;       // of the steps; each is an item of its own
   int32_t tile_rows;    // of x per tile, at most the kernel's
+  int32_t box_rows;     // of x that are loaded per tile: no more than there are, past them TMA is slow
+  int32_t scale_rows;   // whose scales are loaded per tile; FP8
   int32_t x_grouped;    // 1: group g reads matrix g of x; 0: all groups read matrix 0
   int32_t pair_stores;  // 1: outputs 2 i and 2 i + 1 of a row can be stored together
   float4* partials;     // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
@@ -88,87 +90,112 @@ __device__ __forceinline__ const float* WeightScales(const HopperGemmParams& p, 
   return p.weight_scales + item.group * p.weight_scale_stride + row * p.weight_scale_pitch;
 }
 
-// Calls visit(item) for this block's items, at most `limit` of them; the order is the same in every thread.
+// Calls visit(item) for this block's items; the order is the same in every thread.
 template <class Tile, class Visit>
 __device__ __forceinline__ void ForItems(const HopperGemmParams& p, const int32_t* tile_starts,
-                                         const Visit& visit, int64_t limit = INT32_MAX) {
+                                         const Visit& visit) {
   const int32_t n_tiles = (p.n + Tile::kN - 1) / Tile::kN;
-  const int64_t items = int64_t{tile_starts[p.ranges.groups]} * n_tiles * p.splits;
-  for (int64_t index = blockIdx.x; index < items && limit > 0; index += gridDim.x, --limit) {
-    GemmItem item = FindItem(p.ranges, tile_starts, p.tile_rows, n_tiles, index / p.splits);
-    item.split = static_cast<int32_t>(index % p.splits);
-    visit(item);
+  const uint32_t items = tile_starts[p.ranges.groups] * n_tiles * p.splits;
+  for (uint32_t index = blockIdx.x; index < items; index += gridDim.x) {
+    visit(FindItem(p.ranges, tile_starts, p.tile_rows, n_tiles, p.splits, index));
   }
 }
 
 // Bytes that a stage's mbarrier counts.
 template <bool kF8, class Tile>
 __device__ __forceinline__ uint32_t StageBytes(const HopperGemmParams& p) {
-  uint32_t bytes = (p.tile_rows + Tile::kWeightRows) * kTileRowBytes;
+  uint32_t bytes = (p.box_rows + Tile::kWeightRows) * kTileRowBytes;
   if constexpr (kF8) {
-    bytes += (p.tile_rows + kScaleAlignment) * static_cast<uint32_t>(sizeof(float)) +
-             (Tile::kPair ? 2 : 1) * kScaleLoadBytes;
+    bytes += p.scale_rows * static_cast<uint32_t>(sizeof(float)) + (Tile::kPair ? 2 : 1) * kScaleLoadBytes;
   }
   return bytes;
 }
 
-template <bool kF8, class Tile>
-__device__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
-  constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
-  constexpr int kScaleRows = Tile::kPair ? 2 : 1;
-  const uint32_t bytes = StageBytes<kF8, Tile>(p);
-  const uint64_t weight_policy = CachePolicy<CacheHint::kEvictFirst>();  // read once
-  const uint64_t x_policy = CachePolicy<CacheHint::kEvictLast>();        // read by many blocks
-  const auto load_weight = [&](int stage, const GemmItem& item, int32_t step) {
-    MbarrierArriveExpectTx(shared.full[stage], bytes);
-    const int32_t output = item.tile_n * Tile::kN;
-    TmaLoad(shared.weight[stage], p.weight, step * kStepInputs, output, item.group, shared.full[stage],
-            weight_policy);
-    if constexpr (Tile::kPair) {
-      TmaLoad(shared.weight[stage] + Tile::kN * kTileRowBytes, p.weight, step * kStepInputs, p.n + output,
-              item.group, shared.full[stage], weight_policy);
-    }
-    if constexpr (kF8) {
-#pragma unroll
-      for (int row = 0; row < kScaleRows; ++row) {
-        BulkLoad(shared.weight_scales[stage][row],
-                 WeightScales<Tile>(p, item, row) + step / kScalesPerLoad * kScalesPerLoad, kScaleLoadBytes,
-                 shared.full[stage], weight_policy);
-      }
-    }
-  };
-  // No kernel writes weights, so the first stages' weights are loaded before GridDependencyWait. (If the
-  // items depend on the previous kernel's output, RunHopperGemm has already waited.)
-  int32_t early = 0;
-  ForItems<Tile>(
-      p, shared.tile_starts,
-      [&](const GemmItem& item) {
-        const StepRange steps(p, item);
-        for (; steps.first + early < steps.end && early < Tile::kStages; ++early) {
-          load_weight(early, item, steps.first + early);
-        }
-      },
-      1);
-  GridDependencyWait();
+// Calls load(stage, item, step) for every k tile of the block's items, once its stage is free.
+template <class Tile, class Load>
+__device__ __forceinline__ void ForStages(const HopperGemmParams& p, HopperShared<Tile>& shared,
+                                          const Load& load) {
   PipelineState<Tile::kStages> pipeline;
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
-    const int32_t x_group = p.x_grouped != 0 ? item.group : 0;
     const StepRange steps(p, item);
     for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {
-      Mbarrier& full = shared.full[pipeline.stage];
-      if (early > 0) {
-        --early;
-      } else {
-        MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "gemm stage empty");
-        load_weight(pipeline.stage, item, step);
-      }
-      TmaLoad(shared.x[pipeline.stage], p.x, step * kStepInputs, x_group, item.first_row, full, x_policy);
-      if constexpr (kF8) {
-        TmaLoad(shared.x_scales[pipeline.stage], p.x_scales,
-                item.first_row / kScaleAlignment * kScaleAlignment, step, 0, full, x_policy);
-      }
+      MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "gemm stage empty");
+      load(pipeline.stage, item, step);
     }
   });
+}
+
+// No kernel writes weights, so their loaders do not wait for the previous kernel. (If the items depend on its
+// output, RunHopperGemm has waited.)
+template <bool kF8, class Tile>
+__device__ void LoadWeights(const HopperGemmParams& p, HopperShared<Tile>& shared) {
+  constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
+  const uint32_t bytes = StageBytes<kF8, Tile>(p);
+  const uint64_t policy = CachePolicy<CacheHint::kEvictFirst>();  // read once
+  ForStages<Tile>(p, shared, [&](int stage, const GemmItem& item, int32_t step) {
+    const int32_t output = item.tile_n * Tile::kN;
+    MbarrierArriveExpectTx(shared.full[stage], bytes);
+    TmaLoad(shared.weight[stage], p.weight, step * kStepInputs, output, item.group, shared.full[stage],
+            policy);
+    if constexpr (Tile::kPair) {
+      TmaLoad(shared.weight[stage] + Tile::kN * kTileRowBytes, p.weight, step * kStepInputs, p.n + output,
+              item.group, shared.full[stage], policy);
+    }
+  });
+}
+
+template <class Tile>
+__device__ void LoadWeightScales(const HopperGemmParams& p, HopperShared<Tile>& shared) {
+  const uint64_t policy = CachePolicy<CacheHint::kEvictFirst>();
+  ForStages<Tile>(p, shared, [&](int stage, const GemmItem& item, int32_t step) {
+#pragma unroll
+    for (int row = 0; row < (Tile::kPair ? 2 : 1); ++row) {
+      BulkLoad(shared.weight_scales[stage][row],
+               WeightScales<Tile>(p, item, row) + step / kScalesPerLoad * kScalesPerLoad, kScaleLoadBytes,
+               shared.full[stage], policy);
+    }
+  });
+}
+
+template <bool kF8, class Tile>
+__device__ void LoadRows(const HopperGemmParams& p, HopperShared<Tile>& shared) {
+  constexpr int kStepInputs = kF8 ? kTileRowBytes : kTileRowBytes / 2;
+  const uint64_t policy = CachePolicy<CacheHint::kEvictLast>();  // read by many blocks
+  GridDependencyWait();
+  ForStages<Tile>(p, shared, [&](int stage, const GemmItem& item, int32_t step) {
+    TmaLoad(shared.x[stage], p.x, step * kStepInputs, p.x_grouped != 0 ? item.group : 0, item.first_row,
+            shared.full[stage], policy);
+  });
+}
+
+template <class Tile>
+__device__ void LoadRowScales(const HopperGemmParams& p, HopperShared<Tile>& shared) {
+  const uint64_t policy = CachePolicy<CacheHint::kEvictLast>();
+  GridDependencyWait();
+  ForStages<Tile>(p, shared, [&](int stage, const GemmItem& item, int32_t step) {
+    TmaLoad(shared.x_scales[stage], p.x_scales, item.first_row / kScaleAlignment * kScaleAlignment, step, 0,
+            shared.full[stage], policy);
+  });
+}
+
+// Each operand of a stage has a warp of its own, whose first thread requests it: a request takes some 40
+// instructions of latency, so one thread for all of them does not keep up with memory. The warp of the
+// weights also announces the bytes of all operands; those of the others may arrive before.
+template <bool kF8, class Tile>
+__device__ __forceinline__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
+  if (threadIdx.x % 32 != 0) return;
+  const int loader = static_cast<int>(threadIdx.x) / 32 - Tile::kConsumers * kGroupThreads / 32;
+  if (loader == 0) {
+    LoadWeights<kF8>(p, shared);
+  } else if (loader == 1) {
+    LoadRows<kF8>(p, shared);
+  } else if constexpr (kF8) {
+    if (loader == 2) {
+      LoadRowScales(p, shared);
+    } else {
+      LoadWeightScales(p, shared);
+    }
+  }
 }
 
 // The first element of a consumer thread's accumulator fragment, in the block's tile.
@@ -343,7 +370,7 @@ __device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperS
   __syncthreads();
   if (threadIdx.x >= kConsumers * kGroupThreads) {
     if constexpr (kConsumers == 2) WarpgroupRegDealloc<40>();
-    if (threadIdx.x == kConsumers * kGroupThreads) Produce<kF8>(p, shared);
+    Produce<kF8>(p, shared);
   } else {
     if constexpr (kConsumers == 2) WarpgroupRegAlloc<232>();
     GridDependencySync();
@@ -357,27 +384,27 @@ __device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperS
 
 // ---- for the host ----
 
-// The descriptors of x and its scales. Rows are loaded in boxes of box_rows, scales with kScaleAlignment
-// more.
-inline void EncodeF8Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmParams& p) {
+// The descriptors of x and its scales, with box_rows and scale_rows as `p` has them.
+inline void EncodeF8Rows(const GemmProblem& q, HopperGemmParams& p) {
   const QuantizedRows& x = q.x_f8;
   const uint64_t k = q.weight.k, rows = x.rows, pitch = x.pitch;
   p.x = EncodeTensorMap({.data = x.codes,
                          .element_bytes = 1,
                          .extent = {k, 1, rows},
                          .pitch = {pitch, pitch},
-                         .box = {kTileRowBytes, 1, box_rows},
+                         .box = {kTileRowBytes, 1, static_cast<uint32_t>(p.box_rows)},
                          .swizzled = true});
   const uint64_t scale_row_bytes = x.scale_pitch * sizeof(float), k_blocks = k / kScaleBlock;
+  const uint64_t scales = (rows + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
   p.x_scales = EncodeTensorMap({.data = x.scales,
                                 .element_bytes = sizeof(float),
-                                .extent = {rows, k_blocks, 1},
+                                .extent = {scales, k_blocks, 1},
                                 .pitch = {scale_row_bytes, scale_row_bytes * k_blocks},
-                                .box = {box_rows + kScaleAlignment, 1, 1},
+                                .box = {static_cast<uint32_t>(p.scale_rows), 1, 1},
                                 .swizzled = false});
 }
 
-inline void EncodeBf16Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmParams& p) {
+inline void EncodeBf16Rows(const GemmProblem& q, HopperGemmParams& p) {
   const bool grouped = q.x_group_stride != 0;
   const uint64_t row_pitch = q.x.stride * sizeof(bf16), groups = q.ranges.groups;
   p.x = EncodeTensorMap(
@@ -385,13 +412,13 @@ inline void EncodeBf16Rows(const GemmProblem& q, uint32_t box_rows, HopperGemmPa
        .element_bytes = sizeof(bf16),
        .extent = {static_cast<uint64_t>(q.weight.k), grouped ? groups : 1, static_cast<uint64_t>(q.x.rows)},
        .pitch = {grouped ? q.x_group_stride * sizeof(bf16) : row_pitch, row_pitch},
-       .box = {kTileRowBytes / sizeof(bf16), 1, box_rows},
+       .box = {kTileRowBytes / sizeof(bf16), 1, static_cast<uint32_t>(p.box_rows)},
        .swizzled = true});
   p.x_grouped = grouped;
 }
 
-// x is loaded in boxes of tile_rows rows. The kernel multiplies 64 rows per consumer group; what shared
-// memory holds past the box reaches no row that is stored.
+// The kernel multiplies 64 rows per consumer group; what shared memory holds past the box of x reaches no row
+// that is stored.
 template <class Tile>
 HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
   CHECK(tile_rows > 0 && tile_rows % 16 == 0 && tile_rows <= Tile::kRows) << tile_rows;
@@ -400,6 +427,11 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
   const uint64_t row_bytes = k * element;
 
   HopperGemmParams p = {};
+  // A group of ragged rows may begin at any row, its scales at a multiple of kScaleAlignment.
+  const bool ragged = q.ranges.offsets != nullptr;
+  p.box_rows = ragged ? tile_rows : std::min(tile_rows, q.ranges.rows);
+  p.scale_rows = ragged ? tile_rows + kScaleAlignment
+                        : (p.box_rows + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
   p.weight = EncodeTensorMap(
       {.data = q.weight.data,
        .element_bytes = element,
@@ -408,9 +440,9 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
        .box = {static_cast<uint32_t>(kTileRowBytes / element), Tile::kN, 1},
        .swizzled = true});
   if (q.weight.format.code == DType::kF8E4M3) {
-    EncodeF8Rows(q, static_cast<uint32_t>(tile_rows), p);
+    EncodeF8Rows(q, p);
   } else {
-    EncodeBf16Rows(q, static_cast<uint32_t>(tile_rows), p);
+    EncodeBf16Rows(q, p);
   }
   p.out = q.out.data;
   p.out_bf16 = q.out_bf16.data;
@@ -433,8 +465,7 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
 
 // At most a block per multiprocessor.
 inline dim3 HopperGrid(Stream& stream, int64_t items) {
-  return dim3(static_cast<uint32_t>(
-      std::min<int64_t>(items, static_cast<CudaStream&>(stream).multiprocessor_count())));
+  return ItemGrid(items, static_cast<CudaStream&>(stream).multiprocessor_count());
 }
 
 }  // namespace foredraft::cuda

@@ -32,24 +32,37 @@ inline __device__ void FillTileStarts(const GroupRowRanges& ranges, int32_t rows
   if (lane == 0) tile_starts[0] = 0;
 }
 
+// Item `index`. A block has few items of some hundred cycles each, so divisions are left out where they can
+// be.
 inline __device__ GemmItem FindItem(const GroupRowRanges& ranges, const int32_t* tile_starts,
-                                    int32_t rows_per_tile, int32_t n_tiles, int64_t index) {
-  // The last group that starts at or before the item; this skips groups without rows.
-  int32_t low = 0;
-  int32_t high = ranges.groups - 1;
-  while (low < high) {
-    const int32_t middle = (low + high + 1) / 2;
-    if (static_cast<int64_t>(tile_starts[middle]) * n_tiles <= index) {
-      low = middle;
-    } else {
-      high = middle - 1;
+                                    int32_t rows_per_tile, int32_t n_tiles, int32_t splits, uint32_t index) {
+  const uint32_t tile = splits > 1 ? index / splits : index;
+  int32_t group = 0;
+  if (ranges.offsets == nullptr) {
+    if (ranges.groups > 1) group = static_cast<int32_t>(tile / (tile_starts[1] * n_tiles));
+  } else {
+    // The last group that starts at or before the item; this skips groups without rows.
+    int32_t high = ranges.groups - 1;
+    while (group < high) {
+      const int32_t middle = (group + high + 1) / 2;
+      if (static_cast<uint32_t>(tile_starts[middle] * n_tiles) <= tile) {
+        group = middle;
+      } else {
+        high = middle - 1;
+      }
     }
   }
-  const int32_t row_tiles = tile_starts[low + 1] - tile_starts[low];
-  const int32_t inside = static_cast<int32_t>(index - static_cast<int64_t>(tile_starts[low]) * n_tiles);
-  const int32_t first_row = ranges.begin(low) + inside % row_tiles * rows_per_tile;
-  const int32_t end_row = min(ranges.end(low), first_row + rows_per_tile);
-  return {low, inside / row_tiles, first_row, end_row, static_cast<int32_t>(index), 0};
+  const uint32_t row_tiles = tile_starts[group + 1] - tile_starts[group];
+  const uint32_t inside = tile - tile_starts[group] * n_tiles;
+  const uint32_t tile_n = row_tiles > 1 ? inside / row_tiles : inside;
+  const int32_t first_row =
+      ranges.begin(group) + static_cast<int32_t>(inside - tile_n * row_tiles) * rows_per_tile;
+  return {.group = group,
+          .tile_n = static_cast<int32_t>(tile_n),
+          .first_row = first_row,
+          .end_row = min(ranges.end(group), first_row + rows_per_tile),
+          .tile = static_cast<int32_t>(tile),
+          .split = static_cast<int32_t>(index - tile * splits)};
 }
 
 }  // namespace foredraft::cuda

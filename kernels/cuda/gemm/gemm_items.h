@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace foredraft::cuda {
 
 inline constexpr int32_t kMaxGroups = 512;
@@ -41,6 +43,12 @@ inline int64_t RowTiles(const GroupRowRanges& ranges, int32_t tile_rows) {
   const int64_t full_tiles = (ranges.rows + tile_rows - 1) / tile_rows;
   return ranges.offsets != nullptr ? std::min<int64_t>(ranges.rows, full_tiles + ranges.groups)
                                    : full_tiles * ranges.groups;
+}
+
+// The grid of a launch: at most `resident` blocks. Kernels count items in 32 bits.
+inline dim3 ItemGrid(int64_t items, int64_t resident) {
+  CHECK_LT(items, int64_t{1} << 31);
+  return dim3(static_cast<uint32_t>(std::min(items, resident)));
 }
 
 }  // namespace foredraft::cuda

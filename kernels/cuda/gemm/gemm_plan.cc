@@ -16,24 +16,30 @@ constexpr int32_t kGateUpExchangeBytes = 32 * 1024;  // shared memory besides th
 
 // Microseconds. Start: the pipeline's first bytes. End: the last stores. A launch that follows another one
 // directly costs kLaunch more.
-constexpr double kStart = 1.2;
-constexpr double kEnd = 0.5;
+constexpr double kStart = 1.8;
+constexpr double kEnd = 0.7;
 constexpr double kEpilogue = 0.3;
 constexpr double kLaunch = 1.0;
-constexpr double kExchange = 1.5;  // partial sums: store, fence, count, load
+// Partial sums: store, fence, count; then a round of loads for every so many splits (split_sum.h).
+constexpr double kExchange = 1.8;
+constexpr double kExchangeRound = 0.6;
 
-// Cycles.
-constexpr double kPromotion = 110;  // besides one multiply-add per sum
-constexpr double kStepIssue = 90;   // waits, descriptors, release of the stage
-// A step of FP8, however narrow: 490 to 560 on an H100 for tiles of 16 rows by 32 outputs, whose step has as
-// many loads to start and barriers to pass as any other.
-constexpr double kLeastStepF8 = 530;
+// Cycles of a step of Hopper's kernels, as an H200 takes them for tiles of 16 x 32 to 128 x 128: what every
+// step takes, however narrow, of BF16 and of FP8, whose sums are promoted; and for each row of either operand
+// that TMA writes to shared memory.
+constexpr double kStepBf16 = 130;
+constexpr double kStepF8 = 200;
+constexpr double kStepRow = 1.7;
+// Two warpgroups with 128 outputs each do not overlap a step's products with the next one's wait.
+constexpr double kWideTile = 1.2;
 
-// Gemm4Bit. A step alone on an SM, guessed: two blocks beside each other took 1,600 cycles for a step of each
-// on an H100, four 3,400.
-constexpr double kStepLatency4 = 1100;
-// Instructions of a warp that its scheduler issues in a cycle: an H100 took 840 cycles a block's step of 430.
-constexpr double kIssueRate4 = 0.5;
+// Gemm4Bit, as an H200 takes it: cycles of a step alone on an SM, and of a block's step on an SM full of
+// blocks, by rows of the tile; E2M1 codes take more instructions than INT4.
+constexpr double kStepLatency4 = 800;
+constexpr double StepIssue4(int32_t tile_rows) {
+  return tile_rows == 16 ? 390 : tile_rows == 32 ? 840 : 1290;
+}
+constexpr double kE2m1 = 1.07;
 constexpr double kMmaShare = 0.62;      // of the matrix units' 2,048 products a cycle, by mma.sync
 constexpr double kLoadLatencyUs = 0.9;  // from a request to its bytes, under load
 
@@ -76,22 +82,24 @@ double WaveUs(double count, const ItemCost& item, const GemmRates& rates) {
                    count * item.l2_bytes / rates.l2_bytes_per_us});
 }
 
-double StepUs(int32_t tile_rows, int32_t outputs, bool f8, const GemmRates& rates) {
+double StepUs(GemmTile tile, bool f8, const GemmRates& rates) {
   // A k group of 32 bytes takes outputs / 2 cycles, but at least those of reading its 64 rows.
-  const bool pair = outputs == kGateUpOutputs;
-  const int32_t group_outputs = pair ? outputs / 2 : outputs;
-  const int32_t warpgroups = pair || tile_rows > kWarpgroupRows ? 2 : 1;
+  const bool pair = tile.outputs == kGateUpOutputs;
+  const int32_t group_outputs = pair ? tile.outputs / 2 : tile.outputs;
+  const int32_t warpgroups = pair || tile.rows > kWarpgroupRows ? 2 : 1;
   const double wgmma = warpgroups * 4 * std::max(group_outputs / 2.0, 16.0);
-  const double loads = (tile_rows + outputs) * double{kStepBytes} / rates.sm_bytes_per_us;
-  // Sums of FP8 are promoted after their products: an H100 takes 706 cycles for 128 rows by 128 outputs.
-  const double cycles = f8 ? std::max(kLeastStepF8, wgmma + kPromotion + group_outputs / 2.0)
-                           : std::max(wgmma, kStepIssue) + 10;
-  return std::max(cycles / rates.cycles_per_us, loads);
+  const double wide = warpgroups == 2 && group_outputs == 128 ? kWideTile : 1;
+  const double step = wide * ((f8 ? kStepF8 : kStepBf16) + kStepRow * (tile.rows + tile.outputs));
+  const double loads = (tile.rows + tile.outputs) * double{kStepBytes} / rates.sm_bytes_per_us;
+  return std::max(std::max(wgmma, step) / rates.cycles_per_us, loads);
 }
 
-double ExchangeUs(const GemmSize& size, int32_t splits, const GemmRates& rates) {
+// splits_at_once: whose sums a round of loads has.
+double ExchangeUs(const GemmSize& size, int32_t splits, int32_t splits_at_once, const GemmRates& rates) {
   if (splits == 1) return 0;
-  return kExchange + 2.0 * sizeof(float) * splits * size.rows * size.n / rates.l2_bytes_per_us;
+  const int32_t rounds = (splits + splits_at_once - 1) / splits_at_once;
+  return kExchange + kExchangeRound * rounds +
+         2.0 * sizeof(float) * splits * size.rows * size.n / rates.l2_bytes_per_us;
 }
 
 int32_t Stages(GemmTile tile, int32_t other_bytes) {
@@ -103,12 +111,10 @@ int32_t Stages(GemmTile tile, int32_t other_bytes) {
 double StepCycles4(int32_t tile_rows, DType codes) {
   const bool square = tile_rows == 64;  // 2 x 2 warps, which widen every code twice; else side by side
   const double values = double{kTile4Outputs} * kBlock4Inputs;
-  // As sm_90a's code has them. Two codes take 2 instructions of INT4 and 3 of E2M1, of 32 lanes.
-  const double widen = values / 2 / 32 / 4 * (codes == DType::kInt4 ? 2 : 3) * (square ? 2 : 1);
-  const double instructions = widen + 180 + 5 * tile_rows;
+  const double issue = StepIssue4(tile_rows) * (codes == DType::kInt4 ? 1 : kE2m1);
   const double products = values * tile_rows / (2048 * kMmaShare);
   const double reads = tile_rows * 2.0 * kBlock4Inputs * (square ? 2 : 4) / 128;  // ldmatrix
-  return std::max({instructions / kIssueRate4, products, reads});
+  return std::max({issue, products, reads});
 }
 
 int32_t Steps(const GemmSize& size) { return size.k * size.element_bytes / kStepBytes; }
@@ -142,15 +148,14 @@ GemmPlan PredictGemm(const GemmSize& size, GemmTile tile, int32_t splits, const 
   plan.bytes_in_flight = int64_t{plan.stages} * (tile.rows + tile.outputs) * kStepBytes;
   if (plan.items == 0) return plan;
 
-  const ItemCost item = {
-      .us = steps * StepUs(tile.rows, tile.outputs, size.element_bytes == 1, rates) + kEpilogue,
-      .memory_bytes = item_row_bytes * size.n / tiles_n * groups.active / groups.row_tiles,
-      .l2_bytes = item_row_bytes * (tile.rows + tile.outputs)};
+  const ItemCost item = {.us = steps * StepUs(tile, size.element_bytes == 1, rates) + kEpilogue,
+                         .memory_bytes = item_row_bytes * size.n / tiles_n * groups.active / groups.row_tiles,
+                         .l2_bytes = item_row_bytes * (tile.rows + tile.outputs)};
   const double full = std::floor(plan.items / rates.multiprocessors);
   const double rest = plan.items - full * rates.multiprocessors;
   plan.microseconds = kStart + full * WaveUs(rates.multiprocessors, item, rates) + kEnd;
   if (rest > 0) plan.microseconds += WaveUs(rest, item, rates);
-  plan.microseconds += ExchangeUs(size, splits, rates);
+  plan.microseconds += ExchangeUs(size, splits, std::max(128 / tile.outputs, 1), rates);
   return plan;
 }
 
@@ -214,7 +219,7 @@ GemmPlan Predict4Bit(const GemmSize& size, int32_t tile_rows, int32_t splits, co
   const double full = std::floor(plan.items / at_once);
   const double rest = plan.items - full * at_once;
   plan.microseconds = kStart + full * wave(at_once) + (rest > 0 ? wave(rest) : 0) + kEnd;
-  plan.microseconds += ExchangeUs(size, splits, rates);
+  plan.microseconds += ExchangeUs(size, splits, 64 / tile_rows, rates);
   return plan;
 }
 

@@ -8,8 +8,9 @@
 // time and nothing else, so they may depend on the number of rows.
 //
 // The prediction of Hopper's kernels, per block of one multiprocessor (SM):
-//   step    one k tile of 128 bytes: the longest of wgmma, with FP8 the promotion of its sums after it, of
-//           what every step of FP8 takes, and of the loads at an SM's rate
+//   step    one k tile of 128 bytes: the longest of wgmma, of what a step takes with the rows that TMA
+//   writes,
+//           and of the loads at an SM's rate
 //   item    its steps, then the epilogue
 //   wave    one item per SM: an item's time, or the wave's bytes at the rate of memory or of L2
 //   launch  start, all waves, end; with splits, the exchange of partial sums
@@ -17,8 +18,8 @@
 // instructions, the SM's busiest unit (issue of instructions, ldmatrix, mma) times the blocks there, and the
 // bytes at a block's rate.
 //
-// The constants of FP8 steps and of Gemm4Bit's issue follow from times on an H100 (tests/bench/RESULTS.md);
-// the others are estimates from specifications.
+// The constants of steps follow from times of all tiles on an H200, those of Gemm4Bit's issue from an H100
+// (tests/bench/RESULTS.md); the others are estimates from specifications.
 
 #include <cstdint>
 
@@ -46,9 +47,9 @@ struct GemmSize {
 // The rates of a device.
 struct GemmRates {
   double memory_bytes_per_us = 4.3e6;  // H200
-  double l2_bytes_per_us = 6.5e6;
+  double l2_bytes_per_us = 8.5e6;
   double sm_bytes_per_us = 1.0e5;         // into one SM
-  double sm_memory_bytes_per_us = 5.0e4;  // of these from memory
+  double sm_memory_bytes_per_us = 6.0e4;  // of these from memory
   double cycles_per_us = 1755;
   int32_t multiprocessors = 132;
 };

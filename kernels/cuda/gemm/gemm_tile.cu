@@ -279,9 +279,10 @@ __global__ void __launch_bounds__(kThreads) TileGemmKernel(const __grid_constant
   if (threadIdx.x < 32) FillTileStarts(p.ranges, kTileRows, shared.tile_starts);
   __syncthreads();
   const int32_t n_tiles = (p.n + kTileN - 1) / kTileN;
-  const int64_t items = int64_t{shared.tile_starts[p.ranges.groups]} * n_tiles;
-  for (int64_t index = blockIdx.x; index < items; index += gridDim.x) {
-    ComputeItem<kTileRows, kF8>(p, FindItem(p.ranges, shared.tile_starts, kTileRows, n_tiles, index), shared);
+  const uint32_t items = shared.tile_starts[p.ranges.groups] * n_tiles;
+  for (uint32_t index = blockIdx.x; index < items; index += gridDim.x) {
+    const GemmItem item = FindItem(p.ranges, shared.tile_starts, kTileRows, n_tiles, /*splits=*/1, index);
+    ComputeItem<kTileRows, kF8>(p, item, shared);
   }
 }
 
@@ -326,7 +327,7 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
   const int64_t resident =
       int64_t{kBlocksPerMultiprocessor} * static_cast<CudaStream&>(stream).multiprocessor_count();
   LaunchShape shape;
-  shape.grid = dim3(static_cast<uint32_t>(std::min(row_tiles * n_tiles, resident)));
+  shape.grid = ItemGrid(row_tiles * n_tiles, resident);
   shape.block = dim3(kThreads);
   shape.shared_bytes = sizeof(TileShared<kTileRows>);
   const TileGemmParams params = MakeParams(q);

@@ -22,24 +22,37 @@ __device__ __forceinline__ bool CountSplit(uint32_t* counter, int32_t splits) {
   return last;
 }
 
-// The sum of a thread's vectors of all splits, which lie `stride` apart. All loads come first: each takes the
-// time of an L2 access.
-__device__ __forceinline__ float4 SumSplits(const float4* parts, int64_t stride, int32_t splits) {
-  float4 values[kMaxGemmSplits];
+// Adds a thread's vectors of all splits up into `sums`: `parts` has those of one split after another, each
+// `vector_stride` from the one before. kLoads of them are in flight, since each takes the time of an L2
+// access.
+template <int kVectors, int kLoads>
+__device__ __forceinline__ void SumSplits(const float4* parts, int64_t vector_stride, int32_t splits,
+                                          float (&sums)[4 * kVectors]) {
+  constexpr int kSplits = kVectors >= kLoads ? 1 : kLoads / kVectors;  // at once
 #pragma unroll
-  for (int32_t split = 0; split < kMaxGemmSplits; ++split) {
-    if (split < splits) values[split] = __ldcg(parts + split * stride);
-  }
-  float4 total = values[0];
+  for (float& sum : sums) sum = -0.0f;  // leaves what is added to it as it is
+  for (int32_t first = 0; first < splits; first += kSplits) {
+    float4 values[kSplits][kVectors];
 #pragma unroll
-  for (int32_t split = 1; split < kMaxGemmSplits; ++split) {
-    if (split >= splits) break;
-    total.x = __fadd_rn(total.x, values[split].x);
-    total.y = __fadd_rn(total.y, values[split].y);
-    total.z = __fadd_rn(total.z, values[split].z);
-    total.w = __fadd_rn(total.w, values[split].w);
+    for (int i = 0; i < kSplits; ++i) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t at = ((first + i) * kVectors + v) * vector_stride;
+        if (first + i < splits) values[i][v] = __ldcg(parts + at);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kSplits; ++i) {
+      if (first + i >= splits) break;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        sums[4 * v] = __fadd_rn(sums[4 * v], values[i][v].x);
+        sums[4 * v + 1] = __fadd_rn(sums[4 * v + 1], values[i][v].y);
+        sums[4 * v + 2] = __fadd_rn(sums[4 * v + 2], values[i][v].z);
+        sums[4 * v + 3] = __fadd_rn(sums[4 * v + 3], values[i][v].w);
+      }
+    }
   }
-  return total;
 }
 
 }  // namespace foredraft::cuda
