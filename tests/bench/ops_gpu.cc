@@ -204,18 +204,29 @@ void GroupedGemms(Bench& bench) {
 }
 
 void Attention(Bench& bench) {
-  for (const int rows_per_sequence : {1, 4}) {
-    const DecodeShape shape = {.name = absl::StrCat("mla_decode, ", rows_per_sequence, " rows a sequence"),
-                               .heads = bench.Width(128),
+  struct Case {
+    std::string name;
+    int rows_per_sequence;
+    int heads = 128;
+    DType dtype = DType::kBF16;
+  };
+  const Case cases[] = {{"mla_decode, 1 rows a sequence", 1},
+                        {"mla_decode, 4 rows a sequence", 4},
+                        {"mla_decode, 20 heads", 1, 20},
+                        {"mla_decode, FP8 cache", 1, 128, DType::kF8E4M3}};
+  for (const Case& c : cases) {
+    const DecodeShape shape = {.name = c.name,
+                               .heads = bench.Width(c.heads),
                                .latent = 512,
                                .rope = 64,
                                .nope = 128,
                                .layers = 61,
                                .tokens_per_block = 64,
-                               .context = bench.Width(4096)};
+                               .context = bench.Width(4096),
+                               .dtype = c.dtype};
     if (!bench.Wants(shape.name)) continue;
     for (const int rows : bench.rows()) {
-      if (rows >= rows_per_sequence) MlaDecodeLine(bench, shape, rows, rows_per_sequence);
+      if (rows >= c.rows_per_sequence) MlaDecodeLine(bench, shape, rows, c.rows_per_sequence);
     }
   }
 }

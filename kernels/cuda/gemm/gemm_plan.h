@@ -18,7 +18,7 @@
 // instructions, the SM's busiest unit (issue of instructions, ldmatrix, mma) times the blocks there, and the
 // bytes at a block's rate.
 //
-// The constants of steps follow from times of all tiles on an H200, those of Gemm4Bit's issue from an H100
+// The constants of steps follow from times of all tiles on an H200
 // (tests/bench/RESULTS.md); the others are estimates from specifications.
 
 #include <cstdint>
