@@ -51,6 +51,23 @@ class AttentionHeads {
     return (round * Shape::kWarps + warp_) * 4 + lane_ / 8;
   }
 
+  // Where this thread's first chunk of that key goes; the next ones are 64 columns apart.
+  __device__ __forceinline__ bf16* CopiedChunk(int stage, int round) const {
+    static_assert(Shape::kWarps * 4 % 8 == 0);  // so the swizzle of all rounds is the same
+    return shared_.keys[stage].At(CopiedKey(0), lane_ % 8 * 8) + round * Shape::kWarps * 4 * Shape::kStride;
+  }
+  // Begins to copy a row of kStride elements, null: zeros, as the key of a round.
+  __device__ __forceinline__ void CopyExactKey(int stage, int round, const bf16* row,
+                                               const void* any_address) {
+    static_assert(Shape::kExact);
+    bf16* const chunk = CopiedChunk(stage, round);
+    const bf16* const from = (row != nullptr ? row : static_cast<const bf16*>(any_address)) + lane_ % 8 * 8;
+#pragma unroll
+    for (int column = 0; column < Shape::kStride; column += 64) {
+      CpAsync16(chunk + column, from + column, row != nullptr);
+    }
+  }
+
   // Loads row_of(i), which is RowParts, as the query of head i of the block; FillChunk has the other two.
   template <class RowOf>
   __device__ __forceinline__ void LoadQuery(const RowOf& row_of, bool aligned, const void* any_address) {

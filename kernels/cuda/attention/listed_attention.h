@@ -86,17 +86,14 @@ class RowAttention {
   __device__ __forceinline__ void Load(int stage) {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      const int key = heads_.CopiedKey(round);
       if constexpr (kFp8) {
-        LoadCodes(stage, key, key_rows_[round]);
+        LoadCodes(stage, round, key_rows_[round]);
       } else {
-        const RowParts row = Whole(reinterpret_cast<const bf16*>(key_rows_[round]));
-#pragma unroll 4
-        for (int column = heads_.lane() % 8 * 8; column < heads_.PaddedWidth(); column += 64) {
-          FillChunk(shared_.keys[stage].At(key, column), row, column, Aligned(), p_.op.q.data);
-        }
+        CopyKey(stage, round, reinterpret_cast<const bf16*>(key_rows_[round]));
       }
-      if (heads_.lane() % 8 == 0) shared_.present[stage][key] = key_rows_[round] != nullptr;
+      if (heads_.lane() % 8 == 0) {
+        shared_.present[stage][heads_.CopiedKey(round)] = key_rows_[round] != nullptr;
+      }
     }
   }
   __device__ __forceinline__ bool Attended(int stage, int32_t, int i) const {
@@ -115,13 +112,29 @@ class RowAttention {
     return first_head_ + head < p_.op.head_count ? p_.op.sinks[first_head_ + head] * kLog2E : 0.0f;
   }
 
+  // Begins to copy this thread's chunks of a BF16 row, null: zeros.
+  __device__ __forceinline__ void CopyKey(int stage, int round, const bf16* row) {
+    if constexpr (Shape::kExact) {
+      heads_.CopyExactKey(stage, round, row, p_.op.q.data);
+    } else {
+      const RowParts parts = Whole(row);
+      bf16* const chunk = heads_.CopiedChunk(stage, round);
+      const int first = heads_.lane() % 8 * 8;
+#pragma unroll 4
+      for (int column = first; column < heads_.PaddedWidth(); column += 64) {
+        FillChunk(chunk + (column - first), parts, column, Aligned(), p_.op.q.data);
+      }
+    }
+  }
+
   // Decodes this thread's chunks of an FP8 row, null: zeros. Four of them at a time, so that their loads wait
   // for memory together.
-  __device__ __forceinline__ void LoadCodes(int stage, int key, const uint8_t* row) {
+  __device__ __forceinline__ void LoadCodes(int stage, int round, const uint8_t* row) {
     constexpr int kTogether = 4;
     const KvRowLayout layout = KeyLayout<true>(p_.op.layout);
-    const int padded = heads_.PaddedWidth();
-    for (int first = heads_.lane() % 8 * 8; first < padded; first += 64 * kTogether) {
+    const int padded = heads_.PaddedWidth(), begin = heads_.lane() % 8 * 8;
+    bf16* const chunk = heads_.CopiedChunk(stage, round);
+    for (int first = begin; first < padded; first += 64 * kTogether) {
       StoredEight stored[kTogether] = {};
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
@@ -134,7 +147,7 @@ class RowAttention {
       for (int i = 0; i < kTogether; ++i) {
         const int column = first + 64 * i;
         if (column >= padded) continue;
-        *reinterpret_cast<uint4*>(shared_.keys[stage].At(key, column)) = stored[i].Decoded();
+        *reinterpret_cast<uint4*>(chunk + (column - begin)) = stored[i].Decoded();
       }
     }
   }

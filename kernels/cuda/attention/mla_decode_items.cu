@@ -66,9 +66,15 @@ class ItemAttention {
     [[maybe_unused]] constexpr int kUnroll = kFp8 ? 1 : 3;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
+      if constexpr (Shape::kExact && !kFp8) {
+        heads_.CopyExactKey(stage, round, reinterpret_cast<const bf16*>(key_rows_[round]), p_.op.layer.data);
+        continue;
+      }
+      bf16* const chunk = heads_.CopiedChunk(stage, round);
+      const int first = heads_.lane() % 8 * 8;
 #pragma unroll kUnroll
-      for (int column = heads_.lane() % 8 * 8; column < heads_.PaddedWidth(); column += 64) {
-        FillKey(shared_.keys[stage].At(heads_.CopiedKey(round), column), key_rows_[round], column);
+      for (int column = first; column < heads_.PaddedWidth(); column += 64) {
+        FillKey(chunk + (column - first), key_rows_[round], column);
       }
     }
   }
