@@ -43,7 +43,9 @@ class AttentionHeads {
 
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ int warp() const { return warp_; }
-  __device__ __forceinline__ int PaddedWidth() const { return (width_ + 15) / 16 * 16; }
+  __device__ __forceinline__ int PaddedWidth() const {
+    return Shape::kExact ? Shape::kStride : (width_ + 15) / 16 * 16;
+  }
   // The head, within the block, of this thread's fragment rows.
   __device__ __forceinline__ int Head(int tile, int half) const { return tile * 16 + half * 8 + lane_ / 4; }
   // The key of a tile that this thread loads in a round, from column lane() % 8 * 8 on.
@@ -181,22 +183,37 @@ class AttentionHeads {
     keys.Locate(tile + 2);
   }
 
+  // Adds 16 columns to the raw scores; the row of each lane's query and its key of the first group.
+  __device__ __forceinline__ void ScoreColumns(const bf16* query, const bf16* key,
+                                               float (&scores)[kScoreTiles][4]) {
+    uint32_t a[4];
+    LdMatrix4(a, query);
+#pragma unroll
+    for (int group = 0; group < kScoreGroups; ++group) {
+      uint32_t b[4];
+      LdMatrix4(b, key + group * 16 * Shape::kStride);
+      MmaPair(scores[2 * group], scores[2 * group + 1], a, b);
+    }
+  }
+
   // Computes the raw scores of this warp's heads and keys; shares their maxima.
   template <class Attended>
   __device__ __forceinline__ void Score(KeyRows& keys, const Attended& attended,
                                         float (&scores)[kScoreTiles][4]) {
 #pragma unroll
     for (int i = 0; i < kScoreTiles * 4; ++i) scores[i / 4][i % 4] = 0.0f;
-#pragma unroll 4
-    for (int column = 0; column < PaddedWidth(); column += 16) {
-      uint32_t a[4];
-      LoadA(a, shared_.query, ScoreHeadTile() * 16, column, lane_);
+    const FragmentRow a(shared_.query, ScoreHeadTile() * 16 + (lane_ & 15), lane_ / 16 * 8);
+    const FragmentRow b(keys, FirstScoreKey() + lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2 * 8);
+    const int lines_end = PaddedWidth() / 64 * 64;
 #pragma unroll
-      for (int group = 0; group < kScoreGroups; ++group) {
-        uint32_t b[4];
-        LoadKeys(b, keys, FirstScoreKey() + group * 16, column, lane_);
-        MmaPair(scores[2 * group], scores[2 * group + 1], a, b);
-      }
+    for (int line = 0; line < lines_end; line += 64) {
+#pragma unroll
+      for (int step = 0; step < 4; ++step) ScoreColumns(a.At(line, step), b.At(line, step), scores);
+    }
+#pragma unroll
+    for (int step = 0; step < 3; ++step) {
+      if (lines_end + 16 * step >= PaddedWidth()) break;
+      ScoreColumns(a.At(lines_end, step), b.At(lines_end, step), scores);
     }
     float largest[2] = {kMaskedScore, kMaskedScore};
 #pragma unroll
@@ -258,18 +275,22 @@ class AttentionHeads {
   }
 
   __device__ __forceinline__ void AddValues(KeyRows& keys) {
-#pragma unroll 1
+    // Blocks of columns are whole lines of the swizzle apart, so all values are constant distances away.
+    static_assert(Shape::kWarps * 16 % 64 == 0);
+    const FragmentRow weights(shared_.weights, lane_ & 15, lane_ / 16 * 8);
+    const bf16* const values = keys.At(lane_ & 15, BlockColumn(0) + lane_ / 16 * 8);
+#pragma unroll
     for (int key = 0; key < kKeyTile; key += 16) {
       uint32_t a[Shape::kHeadTiles][4];
 #pragma unroll
       for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
-        LoadA(a[tile], shared_.weights, tile * 16, key, lane_);
+        LdMatrix4(a[tile], weights.At(tile * 16 * kKeyTile, key / 16));
       }
 #pragma unroll
       for (int block = 0; block < Shape::kColumnBlocks; ++block) {
-        if (BlockColumn(block) >= value_width_) continue;
+        if (!Shape::kExact && BlockColumn(block) >= value_width_) continue;
         uint32_t b[4];
-        LoadValues(b, keys, key, BlockColumn(block), lane_);
+        LdMatrix4Transposed(b, values + key * Shape::kStride + block * Shape::kWarps * 16);
 #pragma unroll
         for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
           MmaPair(out_[tile][block][0], out_[tile][block][1], a[tile], b);

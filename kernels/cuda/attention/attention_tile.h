@@ -84,6 +84,24 @@ __device__ __forceinline__ void FillChunk(bf16* chunk, const RowParts& row, int 
   }
 }
 
+// A row of a RowTile as a lane of ldmatrix has it: eight of every 16 columns. The swizzle permutes the chunks
+// of 64 columns, so four addresses are enough for all columns, and for rows a multiple of eight away: the
+// distances are constants, which ldmatrix has as immediates.
+template <class Tile>
+class FragmentRow {
+ public:
+  // first_column: 0 or 8.
+  __device__ __forceinline__ FragmentRow(Tile& tile, int row, int first_column)
+      : chunks_{tile.At(row, first_column), tile.At(row, first_column + 16), tile.At(row, first_column + 32),
+                tile.At(row, first_column + 48)} {}
+
+  // Of columns [line + 16 * step, line + 16 * (step + 1)), where line is a multiple of 64 and step < 4.
+  __device__ __forceinline__ const bf16* At(int line, int step) const { return chunks_[step] + line; }
+
+ private:
+  const bf16* chunks_[4];
+};
+
 // Operand A of MmaBf16: rows [row0, row0 + 16), columns [column0, column0 + 16).
 template <class Tile>
 __device__ __forceinline__ void LoadA(uint32_t (&a)[4], Tile& tile, int row0, int column0, int lane) {
