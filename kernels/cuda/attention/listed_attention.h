@@ -18,12 +18,13 @@
 
 namespace foredraft::cuda {
 
-template <class Params>
+template <class Keys>
 struct AttentionPlan {
-  Params op;
-  float score_scale;   // scale * log2 e
-  int32_t head_tiles;  // blocks of a row
-  int32_t aligned;     // 16-byte copies and paired stores are possible
+  typename Keys::Params op;
+  typename Keys::Divisors divisors;  // of op's paged rows
+  float score_scale;                 // scale * log2 e
+  int32_t head_tiles;                // blocks of a row
+  int32_t aligned;                   // 16-byte copies and paired stores are possible
 };
 
 // kExact: only for aligned rows of kStride elements.
@@ -42,18 +43,19 @@ struct AttentionShared : HeadsShared<Shape> {
   int32_t present[Shape::kStages][kKeyTile];  // 0: past the row's keys
 };
 
-// The attention of one row and one tile of heads by one block; members are per thread. Keys(p, row) has the
-// row and its keys: their count, and Find(), which has the rows of some of them.
+// The attention of one row and one tile of heads by one block; members are per thread. Keys(p, divisors, row)
+// has the row and the count of its keys, and finds a key's row in three steps, of which each needs what the
+// one before it loads: Name(key), then Page(), then Row(), which is null past the last key.
 template <class Shape, class Keys, bool kFp8>
 class RowAttention {
  public:
   using Shared = AttentionShared<Shape>;
 
-  __device__ __forceinline__ RowAttention(const AttentionPlan<typename Keys::Params>& p, int32_t row,
-                                          int32_t head_tile, Shared& shared)
+  __device__ __forceinline__ RowAttention(const AttentionPlan<Keys>& p, int32_t row, int32_t head_tile,
+                                          Shared& shared)
       : p_(p),
         shared_(shared),
-        attended_(p.op, row),
+        attended_(p.op, p.divisors, row),
         first_head_(head_tile * Shape::kHeads),
         width_(Shape::kExact ? Shape::kStride : p.op.layout.width()),
         heads_(shared, width_, width_, p.score_scale) {}
@@ -63,8 +65,11 @@ class RowAttention {
       const int64_t head = first_head_ + i;
       return Whole(head < p_.op.head_count ? p_.op.q.row(attended_.row) + head * width_ : nullptr);
     };
+    named_ = attended_.Name(LookedUpKey(0));
     heads_.LoadQuery(row_of, Aligned(), p_.op.q.data);
     heads_.Clear([&](int head) { return fmaxf(Sink(head), kFirstMax); });
+    paged_ = attended_.Page(named_);
+    named_ = attended_.Name(LookedUpKey(1));
     // At least one tile: the row's own key.
     heads_.Attend(*this, 0, (attended_.count + kKeyTile - 1) / kKeyTile);
     StoreOutput();
@@ -72,9 +77,17 @@ class RowAttention {
 
   // ---- the keys of heads_ ----
 
+  // Takes the last step for a tile, and one step for each of the next two, so that no step waits for memory.
   __device__ __forceinline__ void Locate(int32_t tile) {
-    attended_.Find(tile * kKeyTile + heads_.CopiedKey(0), heads_.CopiedKey(1) - heads_.CopiedKey(0),
-                   key_rows_);
+    const uint8_t* const row = attended_.Row(paged_);
+    paged_ = attended_.Page(named_);
+    named_ = attended_.Name(LookedUpKey(tile + 2));
+    found_ = row != nullptr;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const auto address = reinterpret_cast<unsigned long long>(row);
+      key_rows_[round] = reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, round, 8));
+    }
     if constexpr (!kFp8) return;
     // Codes are decoded where they arrive, so their loads wait: from L2, not from memory.
     const int offset = heads_.lane() % 8 * kLineBytes, bytes = p_.op.layout.bytes();
@@ -91,10 +104,8 @@ class RowAttention {
       } else {
         CopyKey(stage, round, reinterpret_cast<const bf16*>(key_rows_[round]));
       }
-      if (heads_.lane() % 8 == 0) {
-        shared_.present[stage][heads_.CopiedKey(round)] = key_rows_[round] != nullptr;
-      }
     }
+    if (heads_.lane() % 8 < kRounds) shared_.present[stage][LookedUpKey(0)] = found_;
   }
   __device__ __forceinline__ bool Attended(int stage, int32_t, int i) const {
     return shared_.present[stage][i] != 0;
@@ -104,6 +115,12 @@ class RowAttention {
   using Heads = AttentionHeads<Shape>;
   static constexpr int kRounds = Heads::kRounds;
   static constexpr int kLineBytes = 128;
+
+  // The key of a tile that this thread looks up: of the eight lanes that copy parts of the same keys, each
+  // looks up one of them for all.
+  __device__ __forceinline__ int32_t LookedUpKey(int32_t tile) const {
+    return tile * kKeyTile + heads_.CopiedKey(heads_.lane() % kRounds);
+  }
 
   __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
   __device__ __forceinline__ RowParts Whole(const bf16* row) const { return {row, nullptr, width_, width_}; }
@@ -162,19 +179,22 @@ class RowAttention {
     });
   }
 
-  const AttentionPlan<typename Keys::Params>& p_;
+  const AttentionPlan<Keys>& p_;
   Shared& shared_;
   const Keys attended_;
   const int32_t first_head_;
   const int width_;
 
   Heads heads_;
+  typename Keys::Named named_;        // LookedUpKey of the tile after the one of paged_
+  typename Keys::Paged paged_;        // LookedUpKey of the tile after the next one
+  bool found_;                        // whether LookedUpKey of the next tile is a key
   const uint8_t* key_rows_[kRounds];  // of the next tile; null: no key
 };
 
 template <class Shape, class Keys, bool kFp8>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
-    ListedAttentionKernel(const __grid_constant__ AttentionPlan<typename Keys::Params> p) {
+    ListedAttentionKernel(const __grid_constant__ AttentionPlan<Keys> p) {
   GridDependencySync();
   const int32_t block = static_cast<int32_t>(blockIdx.x);
   const int32_t row = block / p.head_tiles;
@@ -189,7 +209,7 @@ bool Fits() {
 }
 
 template <class Shape, class Keys>
-void LaunchAttention(Stream& stream, AttentionPlan<typename Keys::Params> plan) {
+void LaunchAttention(Stream& stream, AttentionPlan<Keys> plan) {
   plan.head_tiles = (plan.op.head_count + Shape::kHeads - 1) / Shape::kHeads;
   Launch(stream,
          plan.op.layout.fp8 ? ListedAttentionKernel<Shape, Keys, true>
@@ -212,8 +232,11 @@ void AttendLists(Stream& stream, const typename Keys::Params& p, bool many_heads
   CHECK_EQ(p.keys.cols, p.layout.bytes());
   CHECK_EQ(p.window.width, p.layout.bytes());
   CHECK_GT(p.scale, 0.0f);
-  const AttentionPlan<typename Keys::Params> plan = {
-      .op = p, .score_scale = p.scale * kLog2E, .head_tiles = 0, .aligned = aligned};
+  const AttentionPlan<Keys> plan = {.op = p,
+                                    .divisors = typename Keys::Divisors(p),
+                                    .score_scale = p.scale * kLog2E,
+                                    .head_tiles = 0,
+                                    .aligned = aligned};
   const bool exact = width == ManyHeadsShape::kStride && plan.aligned;
   if (many_heads && exact && Fits<ManyHeadsShape>()) {
     LaunchAttention<ManyHeadsShape, Keys>(stream, plan);

@@ -16,8 +16,23 @@ namespace {
 // The keys that a row attends, in order: raw keys of [first, position], then its entries.
 struct AttendedKeys {
   using Params = WindowAttentionParams;
+  struct Divisors {
+    RowDivisor window, entries;
+    explicit Divisors(const Params& p) : window(p.window.rows_per_block), entries(p.entries.rows_per_block) {}
+  };
+  struct Named {
+    int32_t key;
+    int32_t entry_or_slot;  // of an entry, its number in `selected`; of a raw key, the slot of its own row
+    int32_t position;       // of its own row
+  };
+  struct Paged {
+    bool entry;
+    int32_t own_row;  // -1: the key is not of this forward
+    PagedRow row;
+  };
 
   const Params& p;
+  const Divisors& divisors;
   int32_t row;
   int32_t slot;
   int32_t position;
@@ -25,58 +40,44 @@ struct AttendedKeys {
   int32_t raw_count;
   int32_t count;  // of all; with `selected` the last ones may be none
 
-  __device__ __forceinline__ AttendedKeys(const Params& params, int32_t r)
-      : p(params), row(r), slot(params.index.slots[r]), position(params.index.positions[r]) {
+  __device__ __forceinline__ AttendedKeys(const Params& params, const Divisors& d, int32_t r)
+      : p(params), divisors(d), row(r), slot(params.index.slots[r]), position(params.index.positions[r]) {
     first = max(p.first_position, position - p.window_len + 1);
     raw_count = position + 1 - first;
     const int32_t visible = p.ratio == 0 ? 0 : (position + 1) / p.ratio;
     count = raw_count + (p.selected == nullptr ? visible : min(visible, p.selected_count));
   }
 
-  // The rows of keys first_key, first_key + step, ..; null past the last key. A key takes up to three loads
-  // that depend on each other, so those of all keys are started together.
-  template <int kKeys>
-  __device__ __forceinline__ void Find(int32_t first_key, int32_t step, const uint8_t* (&rows)[kKeys]) const {
-    int32_t wanted[kKeys];  // a position, or the number of an entry; -1: none
-    int32_t at_slot[kKeys], at_position[kKeys];
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const int32_t key = first_key + i * step;
-      wanted[i] = key < raw_count ? first + key : key < count ? key - raw_count : -1;
-      if (key >= raw_count && key < count && p.selected != nullptr) wanted[i] = SelectedEntry(key);
-      const int32_t at = max(OwnRow(first + key), 0);
-      at_slot[i] = p.index.slots[at];
-      at_position[i] = p.index.positions[at];
+  __device__ __forceinline__ Named Name(int32_t key) const {
+    const int32_t at = max(OwnRow(key), 0);
+    const int32_t* const name =
+        IsEntry(key) && p.selected != nullptr
+            ? p.selected + static_cast<int64_t>(row) * p.selected_count + (key - raw_count)
+            : p.index.slots + at;
+    return {key, *name, p.index.positions[at]};
+  }
+  __device__ __forceinline__ Paged Page(const Named& named) const {
+    const int32_t key = named.key;
+    if (IsEntry(key)) {
+      const int32_t index = p.selected != nullptr ? named.entry_or_slot : key - raw_count;
+      return {true, -1, PagedRow(p.entries, divisors.entries, slot, index)};
     }
-    IssueLoads();
-    int64_t block[kKeys];
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) block[i] = BlockOf(first_key + i * step < raw_count, max(wanted[i], 0));
-    IssueLoads();
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const bool raw = first_key + i * step < raw_count;
-      const int32_t own = OwnRow(wanted[i]);
-      if (wanted[i] < 0) {
-        rows[i] = nullptr;
-      } else if (raw && own >= 0 && at_slot[i] == slot && at_position[i] == wanted[i]) {
-        rows[i] = p.keys.row(own);
-      } else {
-        rows[i] = MappedRow(raw ? p.window : p.entries, block[i], wanted[i]);
-      }
-    }
+    const int32_t own = OwnRow(key);
+    const bool in_forward = own >= 0 && named.entry_or_slot == slot && named.position == first + key;
+    return {false, in_forward ? own : -1,
+            PagedRow(p.window, divisors.window, slot, key < raw_count ? first + key : -1)};
+  }
+  __device__ __forceinline__ const uint8_t* Row(const Paged& paged) const {
+    if (paged.row.index < 0) return nullptr;
+    if (paged.own_row >= 0) return p.keys.row(paged.own_row);
+    return paged.entry ? paged.row.At(p.entries) : paged.row.At(p.window);
   }
 
  private:
-  __device__ __forceinline__ int32_t SelectedEntry(int32_t key) const {
-    return p.selected[static_cast<int64_t>(row) * p.selected_count + (key - raw_count)];
-  }
-  // Where a position, at most the row's own, is in this forward, if it is: as RowAt has it.
-  __device__ __forceinline__ int32_t OwnRow(int32_t wanted) const { return row - max(position - wanted, 0); }
-  // The block of a position or an entry. Entries are absent where nothing asks for one.
-  __device__ __forceinline__ int64_t BlockOf(bool raw, int32_t index) const {
-    const PagedRows<const uint8_t>& pages = raw || !p.entries ? p.window : p.entries;
-    return pages.block(slot, raw || p.entries ? index : 0);
+  __device__ __forceinline__ bool IsEntry(int32_t key) const { return key >= raw_count && key < count; }
+  // Where a raw key is in this forward, if it is: as RowAt has it.
+  __device__ __forceinline__ int32_t OwnRow(int32_t key) const {
+    return row - max(position - (first + key), 0);
   }
 };
 

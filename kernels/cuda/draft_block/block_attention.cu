@@ -13,8 +13,18 @@ namespace {
 
 struct BlockKeys {
   using Params = BlockAttentionParams;
+  struct Divisors {
+    RowDivisor window;
+    explicit Divisors(const Params& p) : window(p.window.rows_per_block) {}
+  };
+  using Named = int32_t;  // the key itself
+  struct Paged {
+    int32_t key;
+    PagedRow row;
+  };
 
   const Params& p;
+  const Divisors& divisors;
   int32_t row;
   int32_t anchor_row;
   int32_t slot;
@@ -22,8 +32,9 @@ struct BlockKeys {
   int32_t window_count;
   int32_t count;
 
-  __device__ __forceinline__ BlockKeys(const Params& params, int32_t r)
+  __device__ __forceinline__ BlockKeys(const Params& params, const Divisors& d, int32_t r)
       : p(params),
+        divisors(d),
         row(r),
         anchor_row(r / params.block_rows * params.block_rows),
         slot(params.index.slots[r]) {
@@ -33,23 +44,13 @@ struct BlockKeys {
     count = window_count + p.block_rows;
   }
 
-  // The rows of keys first_key, first_key + step, ..; null past the last key.
-  template <int kKeys>
-  __device__ __forceinline__ void Find(int32_t first_key, int32_t step, const uint8_t* (&rows)[kKeys]) const {
-    int64_t block[kKeys];
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const int32_t key = first_key + i * step;
-      block[i] = p.window.block(slot, key < window_count ? first + key : 0);
-    }
-    IssueLoads();
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const int32_t key = first_key + i * step;
-      rows[i] = key >= count          ? nullptr
-                : key >= window_count ? p.keys.row(anchor_row + key - window_count)
-                                      : MappedRow(p.window, block[i], first + key);
-    }
+  __device__ __forceinline__ Named Name(int32_t key) const { return key; }
+  __device__ __forceinline__ Paged Page(Named key) const {
+    return {key, PagedRow(p.window, divisors.window, slot, key < window_count ? first + key : -1)};
+  }
+  __device__ __forceinline__ const uint8_t* Row(const Paged& paged) const {
+    if (paged.key < window_count) return paged.row.At(p.window);
+    return paged.key < count ? p.keys.row(anchor_row + paged.key - window_count) : nullptr;
   }
 };
 
