@@ -31,6 +31,10 @@ class AttentionHeads {
  public:
   using Shared = HeadsShared<Shape>;
   static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
+  // Of keys that are decoded on the way: how many parts of a tile they are stored in, and whether there are
+  // registers for the next tile's while P V of the previous one is computed.
+  static constexpr int kStoreParts = Shape::kStride / 16;
+  static constexpr bool kFetchesEarly = Shape::kHeadTiles == 1;
 
   // Keys have `width` elements, values `value_width`; score_scale is scale * log2 e.
   __device__ __forceinline__ AttentionHeads(Shared& shared, int width, int value_width, float score_scale)
@@ -104,6 +108,9 @@ class AttentionHeads {
   //   keys.Locate(tile)               looks up this thread's rows of a tile: a tile ahead, to hide the latency of
   //                                   the block table
   //   keys.Load(stage)                begins to copy the rows located last to Shared::keys[stage]
+  //   keys.Fetch()                    loads to registers what has to be decoded of the rows located last, or
+  //                                   unless kFetchesEarly of those located before
+  //   keys.Store(stage, part)         decodes and stores one of kStoreParts parts of the rows fetched last
   //   keys.Attended(stage, tile, i)   whether the row attends key i of the tile
   // clang-format on
   template <class Keys>
@@ -111,18 +118,26 @@ class AttentionHeads {
     keys.Locate(begin);
     keys.Load(0);
     CpAsyncCommit();
-    keys.Locate(begin + 1);
+    if (!kFetchesEarly) keys.Locate(begin + 1);
+    keys.Fetch();
+#pragma unroll
+    for (int part = 0; part < kStoreParts; ++part) keys.Store(0, part);
+    if (kFetchesEarly) keys.Locate(begin + 1);
+    if (kFetchesEarly) keys.Fetch();
     for (int32_t tile = begin; tile < end; ++tile) {
       const int stage = (tile - begin) % Shape::kStages;
       CpAsyncWait<0>();
       __syncthreads();  // this tile has arrived, and the previous tile's stage is free
       if (Shape::kStages == 2) LoadNext(keys, tile, end, 1 - stage);
+      if (!kFetchesEarly) keys.Fetch();
       float scores[kScoreTiles][4];
       Score(
-          shared_.keys[stage], [&](int i) { return keys.Attended(stage, tile, i); }, scores);
+          shared_.keys[stage], [&](int i) { return keys.Attended(stage, tile, i); },
+          [&](int part) { keys.Store(1 - stage, part); }, scores);
       __syncthreads();
       Weigh(scores);
       __syncthreads();
+      if (kFetchesEarly) keys.Fetch();
       AddValues(shared_.keys[stage]);
       if (Shape::kStages == 1) {
         __syncthreads();  // all warps have used the tile
@@ -196,9 +211,10 @@ class AttentionHeads {
     }
   }
 
-  // Computes the raw scores of this warp's heads and keys; shares their maxima.
-  template <class Attended>
-  __device__ __forceinline__ void Score(KeyRows& keys, const Attended& attended,
+  // Computes the raw scores of this warp's heads and keys; shares their maxima. A score waits for its
+  // previous 16 columns, so the parts of the next keys are stored in the meantime.
+  template <class Attended, class Store>
+  __device__ __forceinline__ void Score(KeyRows& keys, const Attended& attended, const Store& store,
                                         float (&scores)[kScoreTiles][4]) {
 #pragma unroll
     for (int i = 0; i < kScoreTiles * 4; ++i) scores[i / 4][i % 4] = 0.0f;
@@ -208,7 +224,10 @@ class AttentionHeads {
 #pragma unroll
     for (int line = 0; line < lines_end; line += 64) {
 #pragma unroll
-      for (int step = 0; step < 4; ++step) ScoreColumns(a.At(line, step), b.At(line, step), scores);
+      for (int step = 0; step < 4; ++step) {
+        ScoreColumns(a.At(line, step), b.At(line, step), scores);
+        store(line / 16 + step);
+      }
     }
 #pragma unroll
     for (int step = 0; step < 3; ++step) {
@@ -267,7 +286,9 @@ class AttentionHeads {
         const float w0 = exp2f(fmaf(pair[0], score_scale_, -own_max[half]));
         const float w1 = exp2f(fmaf(pair[1], score_scale_, -own_max[half]));
         const int key = FirstScoreKey() + group * 16 + side * 8 + lane_ % 4 * 2;
-        *reinterpret_cast<uint32_t*>(shared_.weights.At(Head(ScoreHeadTile(), half), key)) = PackBf16(w0, w1);
+        // Eight heads on, the swizzle is the same.
+        bf16* const weights = shared_.weights.At(Head(ScoreHeadTile(), 0), key) + half * 8 * kKeyTile;
+        *reinterpret_cast<uint32_t*>(weights) = PackBf16(w0, w1);
         pairs[side] = w0 + w1;
       }
       sum_[group][half] = fmaf(sum_[group][half], own_keep[half], pairs[0] + pairs[1]);

@@ -2,9 +2,8 @@
 
 // FP8 rows of the KV cache (kernels/kv_row.h) decoded on the device.
 
-#include <cuda_bf16.h>
-
 #include "kernels/cuda/common/ptx.h"
+#include "kernels/cuda/common/ptx_bf16x2.h"
 #include "kernels/kv_row.h"
 
 namespace foredraft::cuda {
@@ -26,23 +25,19 @@ __device__ __forceinline__ bf16 LoadKvElement(const uint8_t* row, const KvRowLay
 
 // Two codes, in the upper bytes of the halves of `codes`, as a pair of BF16 values. An E4M3 code's exponent
 // and mantissa, read as BF16, are the value times 2^-120; BF16 products take subnormals, and both are exact.
-__device__ __forceinline__ uint32_t DecodePair(uint32_t codes, __nv_bfloat162 scale) {
-  constexpr uint16_t kTwoTo120 = (127 + 120) << 7;
-  const __nv_bfloat162 unbiased = {__ushort_as_bfloat16(kTwoTo120), __ushort_as_bfloat16(kTwoTo120)};
-  const uint32_t bits = (codes & 0x80008000u) | ((codes & 0x7f007f00u) >> 4);
-  const __nv_bfloat162 pair = {__ushort_as_bfloat16(static_cast<uint16_t>(bits)),
-                               __ushort_as_bfloat16(static_cast<uint16_t>(bits >> 16))};
-  const __nv_bfloat162 value = __hmul2(__hmul2(pair, unbiased), scale);
-  return __bfloat16_as_ushort(value.x) | static_cast<uint32_t>(__bfloat16_as_ushort(value.y)) << 16;
+__device__ __forceinline__ uint32_t DecodePair(uint32_t codes, uint32_t scales) {
+  constexpr uint32_t kTwoTo120 = (127 + 120) << 7;
+  const uint32_t pair = (codes & 0x80008000u) | ((codes & 0x7f007f00u) >> 4);
+  return MulBf16x2(MulBf16x2(pair, kTwoTo120 << 16 | kTwoTo120), scales);
 }
 
-// Eight codes of one group as BF16 values.
+// Eight codes of one group as BF16 values. A scale is a BF16 value: the upper half of its float.
 __device__ __forceinline__ uint4 DecodeEight(uint2 codes, float scale) {
-  const __nv_bfloat16 half = __float2bfloat16_rn(scale);
-  const __nv_bfloat162 both = {half, half};
-  return make_uint4(
-      DecodePair(__byte_perm(codes.x, 0, 0x1404), both), DecodePair(__byte_perm(codes.x, 0, 0x3424), both),
-      DecodePair(__byte_perm(codes.y, 0, 0x1404), both), DecodePair(__byte_perm(codes.y, 0, 0x3424), both));
+  const uint32_t scales = __byte_perm(__float_as_uint(scale), 0, 0x3232);
+  return make_uint4(DecodePair(__byte_perm(codes.x, 0, 0x1404), scales),
+                    DecodePair(__byte_perm(codes.x, 0, 0x3424), scales),
+                    DecodePair(__byte_perm(codes.y, 0, 0x1404), scales),
+                    DecodePair(__byte_perm(codes.y, 0, 0x3424), scales));
 }
 
 // Eight elements of an FP8 row as they lie in it, so that they can be loaded before they are decoded.

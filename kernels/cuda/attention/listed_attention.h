@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/attention/attention_heads.h"
+#include "kernels/cuda/attention/fp8_key.h"
 #include "kernels/cuda/attention/kv_row_load.h"
 #include "kernels/cuda/attention/kv_row_store.h"
 #include "kernels/cuda/common/ptx.h"
@@ -27,7 +28,7 @@ struct AttentionPlan {
   int32_t aligned;                   // 16-byte copies and paired stores are possible
 };
 
-// kExact: only for aligned rows of kStride elements.
+// kExact: only for aligned rows of kStride elements; of FP8 rows only for kFp8KeyLayout's.
 template <int kHeadTiles, int kWarps, int kStrideOf, int kStages, bool kExactOf, int kBlocksPerSm>
 struct AttentionShape : HeadsShape<kHeadTiles, kWarps, kStrideOf, kStrideOf, kStages, kBlocksPerSm> {
   static constexpr bool kExact = kExactOf;
@@ -63,7 +64,7 @@ class RowAttention {
   __device__ __forceinline__ void Run() {
     const auto row_of = [&](int i) -> RowParts {
       const int64_t head = first_head_ + i;
-      return Whole(head < p_.op.head_count ? p_.op.q.row(attended_.row) + head * width_ : nullptr);
+      return Whole(head < p_.op.head_count ? p_.op.q.row(Row()) + head * width_ : nullptr);
     };
     named_ = attended_.Name(LookedUpKey(0));
     heads_.LoadQuery(row_of, Aligned(), p_.op.q.data);
@@ -79,33 +80,42 @@ class RowAttention {
 
   // Takes the last step for a tile, and one step for each of the next two, so that no step waits for memory.
   __device__ __forceinline__ void Locate(int32_t tile) {
-    const uint8_t* const row = attended_.Row(paged_);
+    located_before_ = row_;
+    row_ = attended_.Row(paged_);
     paged_ = attended_.Page(named_);
     named_ = attended_.Name(LookedUpKey(tile + 2));
-    found_ = row != nullptr;
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const auto address = reinterpret_cast<unsigned long long>(row);
-      key_rows_[round] = reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, round, 8));
-    }
-    if constexpr (!kFp8) return;
-    // Codes are decoded where they arrive, so their loads wait: from L2, not from memory.
-    const int offset = heads_.lane() % 8 * kLineBytes, bytes = p_.op.layout.bytes();
-#pragma unroll
-    for (const uint8_t* row : key_rows_) {
-      if (row != nullptr && offset < bytes + kLineBytes) PrefetchLine(row + min(offset, bytes - 1));
-    }
+    if constexpr (kFp8) PrefetchRow();
   }
   __device__ __forceinline__ void Load(int stage) {
+    if (heads_.lane() % 8 < kRounds) shared_.present[stage][LookedUpKey(0)] = row_ != nullptr;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      if constexpr (kFp8) {
-        LoadCodes(stage, round, key_rows_[round]);
+      const uint8_t* const row = CopiedRow(row_, round);
+      if constexpr (kThroughRegisters) {
+        CopyRotated(stage, round, row);
+      } else if constexpr (kFp8) {
+        LoadCodes(stage, round, row);
       } else {
-        CopyKey(stage, round, reinterpret_cast<const bf16*>(key_rows_[round]));
+        CopyKey(stage, round, reinterpret_cast<const bf16*>(row));
       }
     }
-    if (heads_.lane() % 8 < kRounds) shared_.present[stage][LookedUpKey(0)] = found_;
+  }
+  __device__ __forceinline__ void Fetch() {
+    if constexpr (!kThroughRegisters) return;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const uint8_t* const looked_up = Heads::kFetchesEarly ? row_ : located_before_;
+      parts_[round].Load(CopiedRow(looked_up, round), heads_.lane() % 8);
+    }
+  }
+  __device__ __forceinline__ void Store(int stage, int part) {
+    if constexpr (kThroughRegisters) {
+      constexpr int kFirst = Heads::kStoreParts - kRounds * kFp8CodeLines;  // the loads have until then
+      static_assert(kFirst >= 0);
+      if (part < kFirst) return;
+      const int round = (part - kFirst) % kRounds, line = (part - kFirst) / kRounds;
+      *reinterpret_cast<uint4*>(heads_.CopiedChunk(stage, round) + line * 64) = parts_[round].Decoded(line);
+    }
   }
   __device__ __forceinline__ bool Attended(int stage, int32_t, int i) const {
     return shared_.present[stage][i] != 0;
@@ -114,7 +124,7 @@ class RowAttention {
  private:
   using Heads = AttentionHeads<Shape>;
   static constexpr int kRounds = Heads::kRounds;
-  static constexpr int kLineBytes = 128;
+  static constexpr bool kThroughRegisters = kFp8 && Shape::kExact;
 
   // The key of a tile that this thread looks up: of the eight lanes that copy parts of the same keys, each
   // looks up one of them for all.
@@ -122,6 +132,28 @@ class RowAttention {
     return tile * kKeyTile + heads_.CopiedKey(heads_.lane() % kRounds);
   }
 
+  // The row of the key that this thread copies in a round, from those that the lanes have looked up; by all
+  // lanes of a warp together.
+  __device__ __forceinline__ const uint8_t* CopiedRow(const uint8_t* looked_up, int round) const {
+    const auto address = reinterpret_cast<unsigned long long>(looked_up);
+    return reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, round, 8));
+  }
+  // Codes are decoded where they arrive, so their loads wait: from L2, not from memory. The lanes that look
+  // up the same row share its lines, which it need not begin with.
+  __device__ __forceinline__ void PrefetchRow() const {
+    constexpr int kLineBytes = 128, kLanes = 8 / kRounds;
+    const int bytes = Layout().bytes();
+    for (int line = heads_.lane() % 8 / kRounds; line * kLineBytes < bytes + kLineBytes; line += kLanes) {
+      if (row_ != nullptr) PrefetchLine(row_ + min(line * kLineBytes, bytes - 1));
+    }
+  }
+
+  // Without a sign, whose extension would take a register of its own.
+  __device__ __forceinline__ int64_t Row() const { return static_cast<uint32_t>(attended_.row); }
+  // Of FP8 rows.
+  __device__ __forceinline__ KvRowLayout Layout() const {
+    return Shape::kExact ? kFp8KeyLayout : KeyLayout<true>(p_.op.layout);
+  }
   __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
   __device__ __forceinline__ RowParts Whole(const bf16* row) const { return {row, nullptr, width_, width_}; }
   // The sink in units of log2; of heads past the last one it does not matter.
@@ -144,11 +176,19 @@ class RowAttention {
     }
   }
 
+  // Begins to copy this thread's chunk of the values of an FP8 row that are BF16, null: zeros.
+  __device__ __forceinline__ void CopyRotated(int stage, int round, const uint8_t* row) {
+    const uint8_t* const from = row + kFp8KeyLayout.rope_offset() + heads_.lane() % 8 * 16;
+    const bool present = row != nullptr;
+    CpAsync16(heads_.CopiedChunk(stage, round) + kFp8KeyLayout.latent_dim,
+              present ? static_cast<const void*>(from) : p_.op.q.data, present);
+  }
+
   // Decodes this thread's chunks of an FP8 row, null: zeros. Four of them at a time, so that their loads wait
   // for memory together.
   __device__ __forceinline__ void LoadCodes(int stage, int round, const uint8_t* row) {
     constexpr int kTogether = 4;
-    const KvRowLayout layout = KeyLayout<true>(p_.op.layout);
+    const KvRowLayout layout = Layout();
     const int padded = heads_.PaddedWidth(), begin = heads_.lane() % 8 * 8;
     bf16* const chunk = heads_.CopiedChunk(stage, round);
     for (int first = begin; first < padded; first += 64 * kTogether) {
@@ -172,7 +212,7 @@ class RowAttention {
   __device__ __forceinline__ void StoreOutput() {
     heads_.ForEachHead(p_.op.head_count - first_head_, [&](int tile, int half, int head) {
       const float factor = 1.0f / (heads_.Sum(head) + exp2f(Sink(head) - heads_.Max(tile, half)));
-      float* const out = p_.op.out.row(attended_.row) + static_cast<int64_t>(first_head_ + head) * width_;
+      float* const out = p_.op.out.row(Row()) + static_cast<int64_t>(first_head_ + head) * width_;
       heads_.ForEachPair(tile, half, [&](const float* sums, int column, int count) {
         StorePair(out + column, sums[0] * factor, sums[1] * factor, count, Aligned());
       });
@@ -186,10 +226,13 @@ class RowAttention {
   const int width_;
 
   Heads heads_;
-  typename Keys::Named named_;        // LookedUpKey of the tile after the one of paged_
-  typename Keys::Paged paged_;        // LookedUpKey of the tile after the next one
-  bool found_;                        // whether LookedUpKey of the next tile is a key
-  const uint8_t* key_rows_[kRounds];  // of the next tile; null: no key
+  // Of this thread's LookedUpKey: in the next tile, null if there is none; in the tile after it; in the
+  // third.
+  const uint8_t* row_ = nullptr;
+  typename Keys::Paged paged_;
+  typename Keys::Named named_;
+  const uint8_t* located_before_;                      // row_ before the last Locate
+  Fp8KeyPart parts_[kThroughRegisters ? kRounds : 1];  // of the next tile
 };
 
 template <class Shape, class Keys, bool kFp8>
@@ -237,7 +280,8 @@ void AttendLists(Stream& stream, const typename Keys::Params& p, bool many_heads
                                     .score_scale = p.scale * kLog2E,
                                     .head_tiles = 0,
                                     .aligned = aligned};
-  const bool exact = width == ManyHeadsShape::kStride && plan.aligned;
+  const bool exact = width == ManyHeadsShape::kStride && plan.aligned &&
+                     (!p.layout.fp8 || p.layout.latent_dim == kFp8KeyLayout.latent_dim);
   if (many_heads && exact && Fits<ManyHeadsShape>()) {
     LaunchAttention<ManyHeadsShape, Keys>(stream, plan);
   } else if (width <= NarrowShape::kStride) {

@@ -78,6 +78,8 @@ class ItemAttention {
       }
     }
   }
+  __device__ __forceinline__ void Fetch() {}
+  __device__ __forceinline__ void Store(int, int) {}
   __device__ __forceinline__ bool Attended(int, int32_t tile, int i) const {
     return Attends(tile * kKeyTile + i);
   }

@@ -17,11 +17,8 @@ struct BlockKeys {
     RowDivisor window;
     explicit Divisors(const Params& p) : window(p.window.rows_per_block) {}
   };
-  using Named = int32_t;  // the key itself
-  struct Paged {
-    int32_t key;
-    PagedRow row;
-  };
+  using Named = int32_t;   // the key itself
+  using Paged = PagedRow;  // of the window; index -1 - i: the block's key i
 
   const Params& p;
   const Divisors& divisors;
@@ -46,11 +43,13 @@ struct BlockKeys {
 
   __device__ __forceinline__ Named Name(int32_t key) const { return key; }
   __device__ __forceinline__ Paged Page(Named key) const {
-    return {key, PagedRow(p.window, divisors.window, slot, key < window_count ? first + key : -1)};
+    return PagedRow(p.window, divisors.window, slot,
+                    key < window_count ? first + key : window_count - 1 - key);
   }
   __device__ __forceinline__ const uint8_t* Row(const Paged& paged) const {
-    if (paged.key < window_count) return paged.row.At(p.window);
-    return paged.key < count ? p.keys.row(anchor_row + paged.key - window_count) : nullptr;
+    if (paged.index >= 0) return paged.At(p.window);
+    const int32_t own = -1 - paged.index;
+    return own < p.block_rows ? p.keys.row(anchor_row + own) : nullptr;
   }
 };
 
