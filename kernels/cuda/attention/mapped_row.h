@@ -42,7 +42,7 @@ class RowDivisor {
 struct PagedRow {
   int32_t index;        // negative: there is no such row
   int32_t table_index;  // of its block
-  int32_t block;
+  int32_t block;        // 0: the row has no memory
 
   __device__ __forceinline__ PagedRow() = default;
   // Starts to load the block; of no row, the first one's.
@@ -55,7 +55,6 @@ struct PagedRow {
 
   template <class T>
   __device__ __forceinline__ T* At(const PagedRows<T>& rows) const {
-    if (block == 0) __trap();
     return rows.data + (int64_t{block - table_index} * rows.rows_per_block + index) * rows.width;
   }
 };

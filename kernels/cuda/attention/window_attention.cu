@@ -56,21 +56,24 @@ struct AttendedKeys {
             : p.index.slots + at;
     return {key, *name, p.index.positions[at]};
   }
+  // Page and Row choose values, not ways: they run between matrix instructions, which a branch would part.
   __device__ __forceinline__ Paged Page(const Named& named) const {
     const int32_t key = named.key;
-    if (IsEntry(key)) {
-      const int32_t index = p.selected != nullptr ? named.entry_or_slot : key - raw_count;
-      return {true, -1, PagedRow(p.entries, divisors.entries, slot, index)};
-    }
+    const bool entry = IsEntry(key);
+    const int32_t entry_index = p.selected != nullptr ? named.entry_or_slot : key - raw_count;
+    const int32_t raw_index = key < raw_count ? first + key : -1;
     const int32_t own = OwnRow(key);
-    const bool in_forward = own >= 0 && named.entry_or_slot == slot && named.position == first + key;
-    return {false, in_forward ? own : -1,
-            PagedRow(p.window, divisors.window, slot, key < raw_count ? first + key : -1)};
+    const bool in_forward = !entry && own >= 0 && named.entry_or_slot == slot && named.position == first + key;
+    return {entry, in_forward ? own : -1,
+            PagedRow(entry ? p.entries : p.window, entry ? divisors.entries : divisors.window, slot,
+                     entry ? entry_index : raw_index)};
   }
   __device__ __forceinline__ const uint8_t* Row(const Paged& paged) const {
-    if (paged.row.index < 0) return nullptr;
-    if (paged.own_row >= 0) return p.keys.row(paged.own_row);
-    return paged.entry ? paged.row.At(p.entries) : paged.row.At(p.window);
+    const bool own = paged.own_row >= 0;
+    if (paged.row.index >= 0 && !own && paged.row.block == 0) __trap();
+    const uint8_t* const row =
+        own ? p.keys.row(paged.own_row) : paged.row.At(paged.entry ? p.entries : p.window);
+    return paged.row.index >= 0 ? row : nullptr;
   }
 
  private:

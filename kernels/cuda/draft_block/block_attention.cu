@@ -47,9 +47,10 @@ struct BlockKeys {
                     key < window_count ? first + key : window_count - 1 - key);
   }
   __device__ __forceinline__ const uint8_t* Row(const Paged& paged) const {
-    if (paged.index >= 0) return paged.At(p.window);
     const int32_t own = -1 - paged.index;
-    return own < p.block_rows ? p.keys.row(anchor_row + own) : nullptr;
+    if (own < 0 && paged.block == 0) __trap();
+    const uint8_t* const row = own < 0 ? paged.At(p.window) : p.keys.row(anchor_row + own);
+    return own < p.block_rows ? row : nullptr;
   }
 };
 
