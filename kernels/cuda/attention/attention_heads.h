@@ -35,6 +35,9 @@ class AttentionHeads {
   // registers for the next tile's while P V of the previous one is computed.
   static constexpr int kStoreParts = Shape::kStride / 16;
   static constexpr bool kFetchesEarly = Shape::kHeadTiles == 1;
+  // Whether a multiprocessor partition has one warp, whose scores wait for each other: there is time to load
+  // the next keys then.
+  static constexpr bool kLoadsWhileScoring = Shape::kExact && Shape::kHeadTiles == 1 && Shape::kStages == 2;
 
   // Keys have `width` elements, values `value_width`; score_scale is scale * log2 e.
   __device__ __forceinline__ AttentionHeads(Shared& shared, int width, int value_width, float score_scale)
@@ -108,6 +111,9 @@ class AttentionHeads {
   //   keys.Locate(tile)               looks up this thread's rows of a tile: a tile ahead, to hide the latency of
   //                                   the block table
   //   keys.Load(stage)                begins to copy the rows located last to Shared::keys[stage]
+  //   keys.LoadPart(stage, tile, part)
+  //                                   if kLoadsWhileScoring: a part of Load(stage), CpAsyncCommit() and
+  //                                   Locate(tile + 2), also past the last tile, where rows are null
   //   keys.Fetch()                    loads to registers what has to be decoded of the rows located last, or
   //                                   unless kFetchesEarly of those located before
   //   keys.Store(stage, part)         decodes and stores one of kStoreParts parts of the rows fetched last
@@ -128,12 +134,16 @@ class AttentionHeads {
       const int stage = (tile - begin) % Shape::kStages;
       CpAsyncWait<0>();
       __syncthreads();  // this tile has arrived, and the previous tile's stage is free
-      if (Shape::kStages == 2) LoadNext(keys, tile, end, 1 - stage);
+      if (Shape::kStages == 2 && !kLoadsWhileScoring) LoadNext(keys, tile, end, 1 - stage);
       if (!kFetchesEarly) keys.Fetch();
       float scores[kScoreTiles][4];
       Score(
           shared_.keys[stage], [&](int i) { return keys.Attended(stage, tile, i); },
-          [&](int part) { keys.Store(1 - stage, part); }, scores);
+          [&](int part) {
+            if constexpr (kLoadsWhileScoring) keys.LoadPart(1 - stage, tile, part);
+            keys.Store(1 - stage, part);
+          },
+          scores);
       __syncthreads();
       Weigh(scores);
       __syncthreads();
@@ -144,6 +154,7 @@ class AttentionHeads {
         LoadNext(keys, tile, end, 0);
       }
     }
+    CpAsyncWait<0>();  // no copy outlives its shared memory
     ShareSums();
   }
 
@@ -212,9 +223,9 @@ class AttentionHeads {
   }
 
   // Computes the raw scores of this warp's heads and keys; shares their maxima. A score waits for its
-  // previous 16 columns, so the parts of the next keys are stored in the meantime.
-  template <class Attended, class Store>
-  __device__ __forceinline__ void Score(KeyRows& keys, const Attended& attended, const Store& store,
+  // previous 16 columns; meanwhile(part), of kStoreParts parts, is what else there is to do.
+  template <class Attended, class Meanwhile>
+  __device__ __forceinline__ void Score(KeyRows& keys, const Attended& attended, const Meanwhile& meanwhile,
                                         float (&scores)[kScoreTiles][4]) {
 #pragma unroll
     for (int i = 0; i < kScoreTiles * 4; ++i) scores[i / 4][i % 4] = 0.0f;
@@ -226,7 +237,7 @@ class AttentionHeads {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ScoreColumns(a.At(line, step), b.At(line, step), scores);
-        store(line / 16 + step);
+        meanwhile(line / 16 + step);
       }
     }
 #pragma unroll

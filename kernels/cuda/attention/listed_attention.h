@@ -80,25 +80,18 @@ class RowAttention {
 
   // Takes the last step for a tile, and one step for each of the next two, so that no step waits for memory.
   __device__ __forceinline__ void Locate(int32_t tile) {
-    located_before_ = row_;
-    row_ = attended_.Row(paged_);
-    paged_ = attended_.Page(named_);
-    named_ = attended_.Name(LookedUpKey(tile + 2));
-    if constexpr (kFp8) PrefetchRow();
+    LocateRow();
+    LocateNext(tile);
   }
   __device__ __forceinline__ void Load(int stage) {
-    if (heads_.lane() % 8 < kRounds) shared_.present[stage][LookedUpKey(0)] = row_ != nullptr;
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const uint8_t* const row = CopiedRow(row_, round);
-      if constexpr (kThroughRegisters) {
-        CopyRotated(stage, round, row);
-      } else if constexpr (kFp8) {
-        LoadCodes(stage, round, row);
-      } else {
-        CopyKey(stage, round, reinterpret_cast<const bf16*>(row));
-      }
-    }
+    for (int round = 0; round < kRounds; ++round) LoadRound(stage, round);
+  }
+  __device__ __forceinline__ void LoadPart(int stage, int32_t tile, int part) {
+    if (part < kRounds) LoadRound(stage, part);
+    if (part == kRounds) CpAsyncCommit();
+    if (part == kRounds + 2) LocateRow();
+    if (part == kRounds + 4) LocateNext(tile + 2);
   }
   __device__ __forceinline__ void Fetch() {
     if constexpr (!kThroughRegisters) return;
@@ -132,6 +125,29 @@ class RowAttention {
     return tile * kKeyTile + heads_.CopiedKey(heads_.lane() % kRounds);
   }
 
+  __device__ __forceinline__ void LocateRow() {
+    located_before_ = row_;
+    row_ = attended_.Row(paged_);
+    if constexpr (kFp8) PrefetchRow();
+  }
+  __device__ __forceinline__ void LocateNext(int32_t tile) {
+    paged_ = attended_.Page(named_);
+    named_ = attended_.Name(LookedUpKey(tile + 2));
+  }
+  __device__ __forceinline__ void LoadRound(int stage, int round) {
+    if (round == 0 && heads_.lane() % 8 < kRounds) {
+      shared_.present[stage][LookedUpKey(0)] = row_ != nullptr;
+    }
+    const uint8_t* const row = CopiedRow(row_, round);
+    if constexpr (kThroughRegisters) {
+      CopyRotated(stage, round, row);
+    } else if constexpr (kFp8) {
+      LoadCodes(stage, round, row);
+    } else {
+      CopyKey(stage, round, reinterpret_cast<const bf16*>(row));
+    }
+  }
+
   // The row of the key that this thread copies in a round, from those that the lanes have looked up; by all
   // lanes of a warp together.
   __device__ __forceinline__ const uint8_t* CopiedRow(const uint8_t* looked_up, int round) const {
@@ -143,8 +159,10 @@ class RowAttention {
   __device__ __forceinline__ void PrefetchRow() const {
     constexpr int kLineBytes = 128, kLanes = 8 / kRounds;
     const int bytes = Layout().bytes();
-    for (int line = heads_.lane() % 8 / kRounds; line * kLineBytes < bytes + kLineBytes; line += kLanes) {
-      if (row_ != nullptr) PrefetchLine(row_ + min(line * kLineBytes, bytes - 1));
+    const uint8_t* const row = row_ != nullptr ? row_ : p_.op.keys.data;
+#pragma unroll
+    for (int line = 0; line * kLineBytes < bytes + kLineBytes; line += kLanes) {
+      PrefetchLine(row + min((line + heads_.lane() % 8 / kRounds) * kLineBytes, bytes - 1));
     }
   }
 

@@ -63,7 +63,8 @@ struct AttendedKeys {
     const int32_t entry_index = p.selected != nullptr ? named.entry_or_slot : key - raw_count;
     const int32_t raw_index = key < raw_count ? first + key : -1;
     const int32_t own = OwnRow(key);
-    const bool in_forward = !entry && own >= 0 && named.entry_or_slot == slot && named.position == first + key;
+    const bool in_forward =
+        !entry && own >= 0 && named.entry_or_slot == slot && named.position == first + key;
     return {entry, in_forward ? own : -1,
             PagedRow(entry ? p.entries : p.window, entry ? divisors.entries : divisors.window, slot,
                      entry ? entry_index : raw_index)};
