@@ -80,10 +80,13 @@ class AttentionHeads {
   // Loads row_of(i), which is RowParts, as the query of head i of the block; FillChunk has the other two.
   template <class RowOf>
   __device__ __forceinline__ void LoadQuery(const RowOf& row_of, bool aligned, const void* any_address) {
+    const int first = lane_ % 8 * 8;
     for (int i = warp_ * 4 + lane_ / 8; i < Shape::kHeads; i += Shape::kWarps * 4) {
       const RowParts row = row_of(i);
-      for (int column = lane_ % 8 * 8; column < PaddedWidth(); column += 64) {
-        FillChunk(shared_.query.At(i, column), row, column, aligned, any_address);
+      bf16* const chunk = shared_.query.At(i, first);
+#pragma unroll
+      for (int line = 0; line < PaddedWidth(); line += 64) {
+        if (line + first < PaddedWidth()) FillChunk(chunk + line, row, line + first, aligned, any_address);
       }
     }
   }
