@@ -41,6 +41,13 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The larger of two numbers; NaN if one of them is.
+__device__ __forceinline__ float MaxOrNan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
 // Copies 16 bytes from global to shared memory asynchronously; if not `valid`, writes zeros and reads
 // nothing.
 __device__ __forceinline__ void CpAsync16(void* shared, const void* global, bool valid = true) {

@@ -25,6 +25,22 @@ struct WeightBins {
     if (added != 0 && atomicAdd(&low[bin], added) > ~added) ++carried;
     if (carried != 0) atomicAdd(&high[bin], carried);
   }
+  // Adds n weights, whose low words are in flight together. Weights of 0 would meet at one bin.
+  template <int n>
+  __device__ void Add(const int32_t (&bins)[n], const Weight (&weights)[n]) {
+    uint32_t before[n] = {};
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const uint32_t added = static_cast<uint32_t>(weights[i]);
+      if (added != 0) before[i] = atomicAdd(&low[bins[i]], added);
+    }
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      uint32_t carried = static_cast<uint32_t>(weights[i] >> 32);
+      if (before[i] > ~static_cast<uint32_t>(weights[i])) ++carried;
+      if (carried != 0) atomicAdd(&high[bins[i]], carried);
+    }
+  }
   __device__ Weight At(int32_t bin) const { return static_cast<Weight>(high[bin]) << 32 | low[bin]; }
   __device__ void Clear(int32_t bin) {
     low[bin] = 0;

@@ -2,6 +2,7 @@
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/sample/largest_logit.h"
 #include "kernels/cuda/sample/logit_row.h"
 
 namespace foredraft::cuda {
@@ -15,26 +16,32 @@ struct ArgmaxPlan {
 
 struct ArgmaxShared {
   ChunkStage stage;
-  IndexedKeyBits warps[kMaxWarps];
+  LargestShared largest;
 };
 
-// The key combines value and index, so the result (the lowest index of the largest value) does not depend on
-// the order.
+// The result, the lowest index of the largest value, does not depend on the order.
 __global__ void __launch_bounds__(kChunkThreads) LargestOfBlock(const __grid_constant__ ArgmaxPlan plan) {
   GridDependencySync();
   ArgmaxShared& shared = SharedStorage<ArgmaxShared>();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const RowSplit& split = plan.split;
   const uint32_t* const mask = plan.p.masks.Of(r, split.columns);
-  IndexedKeyBits best = 0;
-  ForEachLogit(shared.stage, plan.p.logits.row(r), split.columns, split.first_chunk(), split.end_chunk(),
-               [&](int32_t v, float x) {
-                 if (MaskAllows(mask, v) || OrderedKeyOrUnusable(x) == kUnusableKey) {
-                   best = Largest()(best, CheckedKeyOf(v, x));
-                 }
-               });
-  best = BlockReduce(best, Largest(), shared.warps);
-  if (threadIdx.x == 0) plan.block_keys[int64_t{r} * split.blocks + blockIdx.y] = best;
+  const auto load = [&](int32_t chunk) {
+    LoadChunk(shared.stage, plan.p.logits.row(r), split.columns, chunk);
+    return mask == nullptr || AdjustChunk(shared.stage, split.columns, chunk, [&](int32_t v, float x) {
+             return MaskAllows(mask, v) ? x : kMinusInfinity;
+           });
+  };
+  const auto scale = [](float x) { return x; };
+  LargestLogit largest(split.first_chunk());
+#pragma unroll 1
+  for (int32_t chunk = split.first_chunk(); chunk < split.end_chunk(); ++chunk) {
+    if (!load(chunk)) largest.MarkUnusable();
+    largest.AddChunk(shared.stage, chunk, mask != nullptr, scale);
+  }
+  const IndexedKeyBits key =
+      largest.KeyOfBlock(shared.stage, split.end_chunk() - 1, scale, load, shared.largest);
+  if (threadIdx.x == 0) plan.block_keys[int64_t{r} * split.blocks + blockIdx.y] = key;
 }
 
 // A warp per row.

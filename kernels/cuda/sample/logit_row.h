@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cuda/common/block_reduce.h"
 #include "kernels/cuda/common/ordered_key.h"
@@ -18,6 +19,7 @@
 
 namespace foredraft::cuda {
 
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
 inline constexpr int kChunkWarps = kChunkThreads / 32;
 inline constexpr int kChunkPieces = kChunkColumns / (4 * kChunkThreads);
 
@@ -55,24 +57,50 @@ __device__ __forceinline__ int32_t PieceColumn(int32_t chunk, int piece) {
   return chunk * kChunkColumns + 4 * (piece * kChunkThreads + static_cast<int32_t>(threadIdx.x));
 }
 
-// Copies the thread's columns of a chunk of row x into the stage.
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Copies the thread's columns of a chunk of row x into the stage; -infinity past the last column.
 __device__ __forceinline__ void LoadChunk(ChunkStage& stage, const float* x, int32_t columns, int32_t chunk) {
   const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  if (aligned && (chunk + 1) * kChunkColumns <= columns) {
 #pragma unroll
-  for (int piece = 0; piece < kChunkPieces; ++piece) {
-    const int32_t v = PieceColumn(chunk, piece);
-    float4& four = stage.pieces[piece][threadIdx.x];
-    if (aligned && v + 4 <= columns) {
-      CpAsync16(&four, x + v);
-    } else {
-      if (v < columns) four.x = x[v];
-      if (v + 1 < columns) four.y = x[v + 1];
-      if (v + 2 < columns) four.z = x[v + 2];
-      if (v + 3 < columns) four.w = x[v + 3];
+    for (int piece = 0; piece < kChunkPieces; ++piece) {
+      CpAsync16(&stage.pieces[piece][threadIdx.x], x + PieceColumn(chunk, piece));
+    }
+  } else {
+#pragma unroll 1
+    for (int piece = 0; piece < kChunkPieces; ++piece) {
+      const int32_t v = PieceColumn(chunk, piece);
+      float4& four = stage.pieces[piece][threadIdx.x];
+      if (aligned && v + 4 <= columns) {
+        CpAsync16(&four, x + v);
+      } else {
+        four.x = v < columns ? x[v] : kMinusInfinity;
+        four.y = v + 1 < columns ? x[v + 1] : kMinusInfinity;
+        four.z = v + 2 < columns ? x[v + 2] : kMinusInfinity;
+        four.w = v + 3 < columns ? x[v + 3] : kMinusInfinity;
+      }
     }
   }
   CpAsyncCommit();
   CpAsyncWait<0>();
+}
+
+// Calls visit(v, {x[v] .. x[v + 3]}) for the thread's columns of chunks [begin, end) of row x, ascending, the
+// whole block at the same chunk's same piece. Past the last column they are -infinity.
+template <class Visit>
+__device__ __forceinline__ void ForEachFour(ChunkStage& stage, const float* x, int32_t columns, int32_t begin,
+                                            int32_t end, const Visit& visit) {
+#pragma unroll 1
+  for (int32_t chunk = begin; chunk < end; ++chunk) {
+    LoadChunk(stage, x, columns, chunk);
+#pragma unroll 1
+    for (int piece = 0; piece < kChunkPieces; ++piece) {
+      const float4 four = stage.pieces[piece][threadIdx.x];
+      const float values[4] = {four.x, four.y, four.z, four.w};
+      visit(PieceColumn(chunk, piece), values);
+    }
+  }
 }
 
 // Calls visit(v, x[v]) for the thread's columns of the loaded chunk, ascending.
@@ -87,17 +115,6 @@ __device__ __forceinline__ void ForEachLoaded(const ChunkStage& stage, int32_t c
     if (v + 1 < columns) visit(v + 1, four.y);
     if (v + 2 < columns) visit(v + 2, four.z);
     if (v + 3 < columns) visit(v + 3, four.w);
-  }
-}
-
-// Calls visit(v, x[v]) for the thread's columns of chunks [begin, end) of row x, ascending.
-template <class Visit>
-__device__ __forceinline__ void ForEachLogit(ChunkStage& stage, const float* x, int32_t columns,
-                                             int32_t begin, int32_t end, const Visit& visit) {
-#pragma unroll 1
-  for (int32_t chunk = begin; chunk < end; ++chunk) {
-    LoadChunk(stage, x, columns, chunk);
-    ForEachLoaded(stage, columns, chunk, visit);
   }
 }
 

@@ -20,6 +20,7 @@
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/sample/largest_logit.h"
 #include "kernels/cuda/sample/logit_row.h"
 #include "kernels/cuda/sample/logprobs.h"
 #include "kernels/cuda/sample/sample_filter.h"
@@ -31,9 +32,10 @@ namespace {
 struct SamplePlan {
   SampleParams p;
   RowSplit split;
-  IndexedKeyBits* largest = nullptr;   // [R, blocks]: keys of the scaled logits, after adjustments
-  IndexedKeyBits* drawn = nullptr;     // [R, blocks]: keys of the scaled logits plus noise
-  uint32_t* lowest = nullptr;          // [R, blocks]: OrderedKey of the lowest finite scaled logit
+  IndexedKeyBits* largest = nullptr;  // [R, blocks]: keys of the scaled logits, after adjustments
+  IndexedKeyBits* drawn = nullptr;    // [R, blocks]: keys of the scaled logits plus noise
+  uint32_t* lowest =
+      nullptr;  // [R, blocks]: OrderedKey of the lowest finite scaled logit, of rows with filters
   RowSelection* selections = nullptr;  // [R]
   LogprobArrays logprobs;              // absent without p.logprobs
 
@@ -43,10 +45,13 @@ struct SamplePlan {
     return p.logprobs != nullptr && constants(slot).logprob_count >= 0;
   }
   __device__ const uint32_t* mask(int32_t r) const { return p.masks.Of(r, split.columns); }
-  // Row r after its mask and the request's adjustments, before the division by the temperature.
+  // Whether the row's mask or the request's adjustments change the logits of row r.
+  __device__ bool changes(int32_t r, const SlotConstants& c) const {
+    return mask(r) != nullptr || AdjustsLogits(c, p.index.positions[r] + 1);
+  }
+  // Row r after these changes, before the division by the temperature; not NaN if the row is usable.
   __device__ const float* adjusted(int32_t r, const SlotConstants& c) const {
-    const bool changed = mask(r) != nullptr || AdjustsLogits(c, p.index.positions[r] + 1);
-    return changed ? p.scratch + int64_t{r} * split.columns : p.logits.row(r);
+    return changes(r, c) ? p.scratch + int64_t{r} * split.columns : p.logits.row(r);
   }
   __device__ int64_t own_block(int32_t r) const { return int64_t{r} * split.blocks + blockIdx.y; }
   __device__ IndexedKeyBits top(int32_t r) const {
@@ -59,28 +64,62 @@ struct SamplePlan {
   }
 };
 
-// Calls visit(v, scaled logit) for the thread's columns of chunks [begin, end) of row r.
+// Calls visit(v, four logits from column v on) for the thread's columns of the block's chunks of row r.
 template <class Visit>
-__device__ void ForEachScaled(const SamplePlan& plan, int32_t r, const SlotConstants& c, ChunkStage& stage,
-                              int32_t begin, int32_t end, const Visit& visit) {
-  ForEachLogit(stage, plan.adjusted(r, c), plan.split.columns, begin, end,
-               [&](int32_t v, float x) { visit(v, Scaled(c, x)); });
+__device__ void ForEachOwnFour(const SamplePlan& plan, int32_t r, const SlotConstants& c, ChunkStage& stage,
+                               const Visit& visit) {
+  ForEachFour(stage, plan.adjusted(r, c), plan.split.columns, plan.split.first_chunk(),
+              plan.split.end_chunk(), visit);
 }
-// ForEachScaled over the thread block's own chunks.
-template <class Visit>
-__device__ void ForEachOwnScaled(const SamplePlan& plan, int32_t r, const SlotConstants& c, ChunkStage& stage,
-                                 const Visit& visit) {
-  ForEachScaled(plan, r, c, stage, plan.split.first_chunk(), plan.split.end_chunk(), visit);
+__device__ __forceinline__ float LargestOf4(const float (&x)[4]) {
+  return max(max(x[0], x[1]), max(x[2], x[3]));
+}
+
+// four[i], by selects: an array that is indexed would lie in local memory.
+template <class Four>
+__device__ __forceinline__ auto ElementOf(const Four& four, int32_t i) {
+  return i == 0 ? four[0] : i == 1 ? four[1] : i == 2 ? four[2] : four[3];
 }
 
 // ---- survey ----
 
 struct SurveyShared {
   ChunkStage stage;
-  IndexedKeyBits keys[kMaxWarps];
+  LargestShared largest;
   uint32_t lowest[kMaxWarps];
   LogprobChunkShared logprobs;
 };
+
+// The lowest finite logit of the thread's columns in the stage; +infinity: none.
+__device__ float LowestFinite(const ChunkStage& stage) {
+  float lowest = -kMinusInfinity;
+#pragma unroll
+  for (int piece = 0; piece < kChunkPieces; ++piece) {
+    const float4 four = stage.pieces[piece][threadIdx.x];
+    for (const float x : {four.x, four.y, four.z, four.w}) {
+      if (x > kMinusInfinity) lowest = min(lowest, x);
+    }
+  }
+  return lowest;
+}
+
+// Replaces the thread's logits of row r in the stage by the masked and adjusted ones, and keeps these for the
+// next kernels. Returns whether the raw logits are usable.
+__device__ bool AdjustRow(const SamplePlan& plan, int32_t r, int32_t slot, int32_t chunk, ChunkStage& stage) {
+  const SampleParams& p = plan.p;
+  const AdjustedLogits adjusted(p.slots, slot, p.index.positions[r] + 1,
+                                p.stored_drafts > 0
+                                    ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
+                                    : EarlierDrafts(p.ids, p.row_in_slot, r));
+  const uint32_t* const mask = plan.mask(r);
+  float* const kept = plan.greedy(slot) ? nullptr : p.scratch + int64_t{r} * plan.split.columns;
+  return AdjustChunk(stage, plan.split.columns, chunk, [&](int32_t v, float raw) {
+    float x = MaskAllows(mask, v) ? adjusted(v, raw) : kMinusInfinity;
+    if (x != x) x = kMinusInfinity;
+    if (kept != nullptr) kept[v] = x;
+    return x;
+  });
+}
 
 __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_constant__ SamplePlan plan) {
   GridDependencySync();
@@ -91,39 +130,39 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
   const SlotConstants& c = plan.constants(slot);
   const RowSplit& split = plan.split;
   const bool greedy = plan.greedy(slot);
-  if (!greedy && HasFilter(c, split.columns)) {
-    ClearSelection(plan.selections[r], static_cast<int32_t>(blockIdx.y), split.blocks);
-  }
-  const AdjustedLogits adjusted(p.slots, slot, p.index.positions[r] + 1,
-                                p.stored_drafts > 0
-                                    ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
-                                    : EarlierDrafts(p.ids, p.row_in_slot, r));
-  const uint32_t* const mask = plan.mask(r);
-  float* const kept =
-      !greedy && (adjusted.applies || mask != nullptr) ? p.scratch + int64_t{r} * split.columns : nullptr;
+  const bool filtered = !greedy && HasFilter(c, split.columns);
+  if (filtered) ClearSelection(plan.selections[r], static_cast<int32_t>(blockIdx.y), split.blocks);
+  const float* const raw = p.logits.row(r);
+  const bool changed = plan.changes(r, c);
+  const float temperature = c.temperature;
+  const auto scale = [&](float x) { return greedy ? x : Scaled(temperature, x); };
   SurveyShared& shared = SharedStorage<SurveyShared>();
-  IndexedKeyBits largest = 0;
-  uint32_t lowest = ~0u;
+  LargestLogit largest(split.first_chunk());
+  float lowest = -kMinusInfinity;  // scaled
 #pragma unroll 1
   for (int32_t chunk = split.first_chunk(); chunk < split.end_chunk(); ++chunk) {
-    LoadChunk(shared.stage, p.logits.row(r), split.columns, chunk);
-    ForEachLoaded(shared.stage, split.columns, chunk, [&](int32_t v, float raw) {
-      float x = MaskAllows(mask, v) ? adjusted(v, raw) : FromOrderedKey(kMinusInfinityKey);
-      if (kept != nullptr) kept[v] = x;
-      if (!greedy) x = Scaled(c, x);
-      largest =
-          Largest()(largest, OrderedKeyOrUnusable(raw) == kUnusableKey ? CheckedKeyOf(v, raw) : KeyOf(v, x));
-      if (OrderedKey(x) > kMinusInfinityKey) lowest = min(lowest, OrderedKey(x));
-    });
+    LoadChunk(shared.stage, raw, split.columns, chunk);
     if (plan.wants_logprobs(slot)) {
       SumUpRawChunk(plan.logprobs, split, r, chunk, shared.stage, shared.logprobs);
     }
+    if (changed && !AdjustRow(plan, r, slot, chunk, shared.stage)) largest.MarkUnusable();
+    largest.AddChunk(shared.stage, chunk, changed, scale);
+    if (filtered) {
+      const float scaled = scale(LowestFinite(shared.stage));
+      if (scaled > kMinusInfinity) lowest = min(lowest, scaled);
+    }
   }
-  largest = BlockReduce(largest, Largest(), shared.keys);
-  lowest = ~BlockReduce(~lowest, Largest(), shared.lowest);
-  if (threadIdx.x != 0) return;
-  plan.largest[plan.own_block(r)] = largest;
-  plan.lowest[plan.own_block(r)] = lowest;
+  const auto load = [&](int32_t chunk) {
+    LoadChunk(shared.stage, raw, split.columns, chunk);
+    if (changed) AdjustRow(plan, r, slot, chunk, shared.stage);
+  };
+  const IndexedKeyBits key =
+      largest.KeyOfBlock(shared.stage, split.end_chunk() - 1, scale, load, shared.largest);
+  if (threadIdx.x == 0) plan.largest[plan.own_block(r)] = key;
+  if (!filtered) return;
+  const uint32_t lowest_key = lowest < -kMinusInfinity ? OrderedKey(lowest) : ~0u;
+  const uint32_t lowest_of_block = ~BlockReduce(~lowest_key, Largest(), shared.lowest);
+  if (threadIdx.x == 0) plan.lowest[plan.own_block(r)] = lowest_of_block;
 }
 
 // ---- filters ----
@@ -153,10 +192,23 @@ __global__ void __launch_bounds__(kChunkThreads) CountLogits(const __grid_consta
     shared.counts[bin] = 0;
   }
   __syncthreads();
-  ForEachOwnScaled(plan, r, c, shared.stage, [&](int32_t, float x) {
-    const int32_t bin = bins.Of(x);
-    if (top_k) atomicAdd(&shared.counts[bin], 1u);
-    if (top_p) shared.masses.Add(bin, MassOf(bins.largest(), x));
+  const float temperature = c.temperature;
+  ForEachOwnFour(plan, r, c, shared.stage, [&](int32_t v, const float(&logits)[4]) {
+    float x[4];
+    Scale4(temperature, logits, x);
+    int32_t own_bins[4];
+    Weight own_masses[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      own_bins[i] = bins.Of(x[i]);
+      if (top_p) own_masses[i] = MassOf(bins.largest(), x[i]);  // of -infinity, past the last column: 0
+    }
+    if (top_p) shared.masses.Add(own_bins, own_masses);
+    if (!top_k) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (v + i < plan.split.columns) atomicAdd(&shared.counts[own_bins[i]], 1u);
+    }
   });
   __syncthreads();
   RowSelection& row = plan.selections[r];
@@ -185,12 +237,20 @@ __global__ void __launch_bounds__(kChunkThreads) ListCandidates(const __grid_con
   const FilterBounds bounds = FindBounds(c, plan.split.columns, row, shared.filter);
   if (blockIdx.y == 0 && threadIdx.x == 0) row.bounds = bounds;
   const RowBins bins = plan.bins(r, c, top);
+  const int32_t last_bin = max(bounds.k_bin, bounds.last_p_bin);
+  const float temperature = c.temperature;
   bool full = false;
-  ForEachOwnScaled(plan, r, c, shared.stage, [&](int32_t v, float x) {
-    if (full || !bounds.Has(bins.Of(x))) return;
-    const uint32_t index = atomicAdd(&row.candidate_count, 1u);
-    full = index >= kMaxCandidates;
-    if (!full) row.candidates[index] = KeyOf(v, x);
+  ForEachOwnFour(plan, r, c, shared.stage, [&](int32_t v, const float(&logits)[4]) {
+    // Bins are in descending order of logits.
+    if (full || bins.Of(Scaled(temperature, LargestOf4(logits))) > last_bin) return;
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      const float x = Scaled(temperature, ElementOf(logits, i));
+      if (full || v + i >= plan.split.columns || !bounds.Has(bins.Of(x))) continue;
+      const uint32_t index = atomicAdd(&row.candidate_count, 1u);
+      full = index >= kMaxCandidates;
+      if (!full) row.candidates[index] = KeyOf(v + i, x);
+    }
   });
 }
 
@@ -198,19 +258,28 @@ __global__ void __launch_bounds__(kChunkThreads) ListCandidates(const __grid_con
 __device__ IndexedKeyBits LastKeptOfRow(const SamplePlan& plan, int32_t r, const SlotConstants& c,
                                         IndexedKeyBits top, ChunkStage& stage, FilterShared& shared) {
   const RowSelection& row = plan.selections[r];
-  const FilterBounds bounds = row.bounds;
+  if (threadIdx.x == 0) shared.bounds = row.bounds;  // in registers, it and what follows would not fit 64
+  __syncthreads();
+  const FilterBounds& bounds = shared.bounds;
   const RowBins bins = plan.bins(r, c, top);
   const uint32_t count = row.candidate_count;
+  const int32_t columns = plan.split.columns;
   const auto for_each_candidate = [&](const auto& visit) {
     if (count <= kMaxCandidates) {
+#pragma unroll 1
       for (uint32_t i = threadIdx.x; i < count; i += kChunkThreads) {
         visit(bins.Of(LogitOf(row.candidates[i])), row.candidates[i]);
       }
     } else {
-      ForEachScaled(plan, r, c, stage, 0, plan.split.chunks, [&](int32_t v, float x) {
-        const int32_t bin = bins.Of(x);
-        if (bounds.Has(bin)) visit(bin, KeyOf(v, x));
-      });
+      ForEachFour(stage, plan.adjusted(r, c), columns, 0, plan.split.chunks,
+                  [&](int32_t v, const float(&logits)[4]) {
+#pragma unroll 1
+                    for (int32_t i = 0; i < 4 && v + i < columns; ++i) {
+                      const float x = Scaled(c.temperature, ElementOf(logits, i));
+                      const int32_t bin = bins.Of(x);
+                      if (bounds.Has(bin)) visit(bin, KeyOf(v + i, x));
+                    }
+                  });
     }
   };
   return LastKept(c, bounds, bins.largest(), for_each_candidate, shared);
@@ -218,37 +287,58 @@ __device__ IndexedKeyBits LastKeptOfRow(const SamplePlan& plan, int32_t r, const
 
 // ---- the draw ----
 
-// Gumbel() of kernels/philox.h for token v of a block, with the device's logarithm.
-__device__ float GumbelOf(const PhiloxBlock& block, int32_t v) {
-  const uint32_t x = v % 4 == 0 ? block[0] : v % 4 == 1 ? block[1] : v % 4 == 2 ? block[2] : block[3];
-  return static_cast<float>(-log(-log(UnitInterval(x))));
+// Gumbel() of kernels/philox.h with the device's logarithm.
+__device__ float GumbelOf(uint32_t x) { return static_cast<float>(-log(-log(UnitInterval(x)))); }
+
+// At least GumbelOf this output: as -log u >= 1 - u, the noise is at most -log(1 - u), and 1 - u is
+// (~x + 0.5) 2^-32. The approximate logarithm, the roundings to float here and there and those of GumbelOf
+// are together below 1e-4, of which ten times is added.
+__device__ __forceinline__ float GumbelBound(uint32_t x) {
+  constexpr float kLn2 = 0.693147181f;
+  return (32.0f * kLn2 + 1e-3f) - kLn2 * __log2f(static_cast<float>(~x) + 0.5f);
 }
 
 // The key of the largest logit - largest + noise over the tokens of this block's chunks up to `last_kept`;
 // ties: the lowest id. The most probable token always survives, and is a candidate in every block.
+//
+// Most tokens lose to what their warp has found so far, and are skipped four by four: many even with the
+// largest possible noise, before the generator, and most others with GumbelBound, before its logarithms.
 __device__ IndexedKeyBits DrawOfBlock(const SamplePlan& plan, int32_t r, const SlotConstants& c,
                                       IndexedKeyBits top_key, IndexedKeyBits last_kept, ChunkStage& stage) {
   const int32_t top = IndexOf(top_key);
   const float largest = LogitOf(top_key);
+  const float last_logit = last_kept != 0 ? LogitOf(last_kept) : kMinusInfinity;
   const int32_t position = plan.p.index.positions[r] + 1;
-  float best_score = GumbelOf(NoiseBlock(c.seed, position, top / 4), top);
+  const uint64_t seed = c.seed;
+  const float temperature = c.temperature, min_p = c.min_p;
+  const PhiloxBlock top_noise = NoiseBlock(seed, position, top / 4);
+  float best_score = GumbelOf(ElementOf(top_noise, top % 4));
   int32_t best_id = top;
-  int32_t block = -1;
-  PhiloxBlock noise = {};
-  ForEachOwnScaled(plan, r, c, stage, [&](int32_t v, float x) {
-    const float score = x - largest;
-    // Most tokens lose even with the largest possible noise: skip the generator for them.
-    if (!(score + kMaxGumbel >= best_score) || v == top || KeyOf(v, x) < last_kept) return;
-    if (c.min_p > 0.0f && !(Exp(score) >= c.min_p)) return;
-    if (block != v / 4) {
-      block = v / 4;
-      noise = NoiseBlock(c.seed, position, block);
+  float to_beat = best_score;  // of the warp
+  ForEachOwnFour(plan, r, c, stage, [&](int32_t v, const float(&logits)[4]) {
+    const float most = Scaled(temperature, LargestOf4(logits));
+    PhiloxBlock noise = {};
+    bool may_win = most >= last_logit && (most - largest) + kMaxGumbel >= to_beat;
+    if (may_win) {
+      noise = NoiseBlock(seed, position, v / 4);
+      const uint32_t most_noise = max(max(noise[0], noise[1]), max(noise[2], noise[3]));
+      may_win = (most - largest) + GumbelBound(most_noise) >= to_beat;
     }
-    const float noisy = score + GumbelOf(noise, v);
-    if (noisy > best_score || (noisy == best_score && v < best_id)) {
-      best_score = noisy;
-      best_id = v;
+    if (!__any_sync(kAllLanes, may_win)) return;
+#pragma unroll 1
+    for (int32_t i = 0; may_win && i < 4; ++i) {
+      const uint32_t output = ElementOf(noise, i);
+      const float x = Scaled(temperature, ElementOf(logits, i));
+      const float score = x - largest;
+      if (!(score + GumbelBound(output) >= to_beat) || v + i == top || KeyOf(v + i, x) < last_kept) continue;
+      if (min_p > 0.0f && !(Exp(score) >= min_p)) continue;
+      const float noisy = score + GumbelOf(output);
+      if (noisy > best_score || (noisy == best_score && v + i < best_id)) {
+        best_score = noisy;
+        best_id = v + i;
+      }
     }
+    to_beat = FromOrderedKey(__reduce_max_sync(kAllLanes, OrderedKey(best_score)));
   });
   return KeyOf(best_id, best_score);
 }
@@ -259,18 +349,22 @@ struct DrawShared {
   IndexedKeyBits keys[kMaxWarps];
 };
 
-__global__ void __launch_bounds__(kChunkThreads) DrawTokens(const __grid_constant__ SamplePlan plan) {
+__global__ void __launch_bounds__(kChunkThreads, kSelectBlocksPerMultiprocessor)
+    DrawTokens(const __grid_constant__ SamplePlan plan) {
   GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = plan.p.index.slots[r];
   if (slot < 0 || plan.greedy(slot)) return;
-  const IndexedKeyBits top = plan.top(r);
+  IndexedKeyBits top = plan.top(r);
   if (!IsUsable(top)) return;
   const SlotConstants& c = plan.constants(slot);
   DrawShared& shared = SharedStorage<DrawShared>();
   IndexedKeyBits last_kept = 0;
-  if (HasFilter(c, plan.split.columns))
+  if (HasFilter(c, plan.split.columns)) {
     last_kept = LastKeptOfRow(plan, r, c, top, shared.stage, shared.filter);
+    __syncthreads();    // the compiler holds nothing across it that would not fit 64 registers
+    top = plan.top(r);  // as before
+  }
   IndexedKeyBits key = DrawOfBlock(plan, r, c, top, last_kept, shared.stage);
   key = BlockReduce(key, Largest(), shared.keys);
   if (threadIdx.x == 0) plan.drawn[plan.own_block(r)] = key;

@@ -41,9 +41,19 @@ __device__ __forceinline__ bool HasFilter(const SlotConstants& c, int32_t vocab)
   return HasTopK(c, vocab) || HasTopP(c);
 }
 
-__device__ __forceinline__ float Scaled(const SlotConstants& c, float logit) {
-  const float scaled = logit / c.temperature;
+__device__ __forceinline__ float Scaled(float temperature, float logit) {
+  const float scaled = logit / temperature;
   return scaled == scaled ? scaled : FromOrderedKey(kMinusInfinityKey);
+}
+// Scaled of four logits, which are not NaN: without divisions for 1, which most requests have.
+__device__ __forceinline__ void Scale4(float temperature, const float (&logits)[4], float (&scaled)[4]) {
+  if (temperature == 1.0f) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scaled[i] = logits[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scaled[i] = Scaled(temperature, logits[i]);
+  }
 }
 
 __device__ __forceinline__ Weight MassOf(float largest, float logit) {
@@ -105,6 +115,7 @@ struct RowSelection {
 };
 
 struct FilterShared {
+  FilterBounds bounds;
   SelectShared select;
   Weight masses[kMaxWarps];
 };

@@ -86,6 +86,8 @@ inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __frsqrt_rn(float a) { return static_cast<float>(1.0 / sqrt(static_cast<double>(a))); }
 inline float rsqrtf(float a) { return __frsqrt_rn(a); }
 
+inline float __log2f(float a) { return log2f(a); }
+
 inline int32_t __float2int_rn(float x) { return static_cast<int32_t>(lrintf(x)); }
 inline int32_t __float2int_rd(float x) { return static_cast<int32_t>(floorf(x)); }
 inline int32_t __float2int_ru(float x) { return static_cast<int32_t>(ceilf(x)); }

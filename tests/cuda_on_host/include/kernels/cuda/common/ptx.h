@@ -31,6 +31,8 @@ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+inline float MaxOrNan(float a, float b) { return a != a || b != b ? a + b : a < b ? b : a; }
+
 inline void CpAsync16(void* shared, const void* global, bool valid = true, CUDA_ON_HOST_CALLER) {
   cuda_on_host::StartCopy(shared, global, 16, valid, {file, line});
 }
