@@ -78,15 +78,22 @@ __device__ __forceinline__ Vec4 LoadResidual(const RmsNormParams& p, int32_t r, 
   return p.residual ? LoadInside<aligned>(p.residual.row(r), first, p.x.cols) : Vec4{};
 }
 
-template <bool aligned>
-__device__ __forceinline__ void StoreNormed(const RmsNormParams& p, int32_t r, int32_t first, const Vec4& x,
-                                            const Vec4& weight, float factor) {
+// Norms and stores columns [first + i step, + 4) of row r, i < n. Called by the whole warp; x is 0 past the
+// last column.
+template <bool aligned, int n>
+__device__ __forceinline__ void StoreNormed(const RmsNormParams& p, int32_t r, int32_t first, int32_t step,
+                                            const Vec4 (&x)[n], const Vec4 (&weight)[n], float factor) {
   const int32_t cols = p.x.cols;
-  const Vec4 y = Normed(x, weight, factor);
-  if (p.out_f8) StoreQuantized(p.out_f8, r, first, Rounded(y));
-  if (first >= cols) return;
-  if (p.out_bf16) StoreVec4<aligned>(p.out_bf16.row(r), first, cols, y);
-  if (p.out) StoreVec4<aligned>(p.out.row(r), first, cols, y);
+  Vec4 rounded[n];
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    const Vec4 y = Normed(x[i], weight[i], factor);
+    rounded[i] = Rounded(y);
+    if (first + i * step >= cols) continue;
+    if (p.out_bf16) StoreVec4<aligned>(p.out_bf16.row(r), first + i * step, cols, y);
+    if (p.out) StoreVec4<aligned>(p.out.row(r), first + i * step, cols, y);
+  }
+  if (p.out_f8) StoreQuantized(p.out_f8, r, first, step, rounded);
 }
 
 // Norms row r with the block's first `threads` threads; further ones only add zeros to the sum, so the bits
@@ -125,15 +132,12 @@ __device__ __forceinline__ void NormRow(const RmsNormParams& p, int32_t r, int32
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i) weight[i] = LoadInside<aligned>(p.weight, first + i * step, cols);
   const float factor = RmsFactor(sum, cols, p.eps, shared);
-#pragma unroll
-  for (int i = 0; i < kNormHeld; ++i) {
-    if (first_of_warp + i * step >= cols) break;
-    StoreNormed<aligned>(p, r, first + i * step, held[i], weight[i], factor);
-  }
+  StoreNormed<aligned>(p, r, first, step, held, weight, factor);
   const float* const normed = p.residual ? p.sum.row(r) : x;
   for (int32_t later = kNormHeld * step; first_of_warp + later < cols; later += step) {
-    StoreNormed<aligned>(p, r, first + later, LoadInside<aligned>(normed, first + later, cols),
-                         LoadInside<aligned>(p.weight, first + later, cols), factor);
+    const Vec4 later_x[1] = {LoadInside<aligned>(normed, first + later, cols)};
+    const Vec4 later_weight[1] = {LoadInside<aligned>(p.weight, first + later, cols)};
+    StoreNormed<aligned>(p, r, first + later, step, later_x, later_weight, factor);
   }
 }
 

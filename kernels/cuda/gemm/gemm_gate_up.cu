@@ -47,14 +47,14 @@ __device__ __forceinline__ void StoreActivated(const GateUpParams& p, const Gemm
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
     const int32_t row = item.first_row + origin.row + 8 * half;
     if (row >= item.end_row) continue;
-    const float scale = QuantScale(amax);
+    const QuantScale scale(amax);
     uint8_t* const codes = out.codes + row * out.pitch + item.tile_n * kTileN + origin.output;
 #pragma unroll
     for (int j = 0; j < kSums / 2; j += 2) {
-      const uint32_t pair = QuantCode(values[j], scale) | QuantCode(values[j + 1], scale) << 8;
+      const uint32_t pair = scale.Code(values[j]) | scale.Code(values[j + 1]) << 8;
       *reinterpret_cast<uint16_t*>(codes + j * 4) = static_cast<uint16_t>(pair);
     }
-    if (origin.output == 0) out.scales[item.tile_n * out.scale_pitch + row] = scale;
+    if (origin.output == 0) out.scales[item.tile_n * out.scale_pitch + row] = scale.scale();
   }
 }
 
