@@ -292,11 +292,10 @@ KernelLaunches LaunchesOf(const GatherKvParams& p, const CostContext& shape, con
 
 // ---- experts ----
 
-// A warp per row; the eight choices follow each other.
+// A block per row; the eight choices follow each other.
 KernelLaunches LaunchesOf(const RouteExpertsParams& p, const CostContext& shape, const GpuModel& gpu) {
-  KernelLaunch launch =
-      StreamingLaunch("RouteExperts", CeilDivide(p.index.rows, 4), 128, CostOf(p, shape).bytes, 2, gpu);
-  launch.chain_seconds += (p.topk_group + p.top_k) * 150 / gpu.clock;
+  KernelLaunch launch = StreamingLaunch("RouteExperts", p.index.rows, 128, CostOf(p, shape).bytes, 2, gpu);
+  launch.chain_seconds += (1000 + p.top_k * 75) / gpu.clock;
   return {launch};
 }
 

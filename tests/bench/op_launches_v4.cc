@@ -153,9 +153,8 @@ KernelLaunches LaunchesOf(const DraftConfidenceParams& p, const CostContext& sha
 }
 
 KernelLaunches LaunchesOf(const RouteSoftplusParams& p, const CostContext& shape, const GpuModel& gpu) {
-  KernelLaunch launch =
-      StreamingLaunch("RouteSoftplus", CeilDivide(p.index.rows, 4), 128, CostOf(p, shape).bytes, 2, gpu);
-  launch.chain_seconds += p.top_k * 150 / gpu.clock;
+  KernelLaunch launch = StreamingLaunch("RouteSoftplus", p.index.rows, 128, CostOf(p, shape).bytes, 2, gpu);
+  launch.chain_seconds += (800 + p.top_k * 75) / gpu.clock;
   return {launch};
 }
 

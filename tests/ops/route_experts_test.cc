@@ -120,6 +120,19 @@ TEST(RouteExperts, BreaksTiesByTheLowerIndex) {
   }
 }
 
+// A warp has several experts a lane. Scores are of few values, so that many are equal, also within a lane.
+TEST(RouteExperts, BreaksTiesAmongManyExperts) {
+  for (const Shape& s :
+       {Shape{"8 a lane", 256, 1, 1, 40, true, 1.0f}, Shape{"R1", 256, 8, 4, 8, true, 2.5f},
+        Shape{"12 a lane", 384, 1, 1, 8, true, 2.5f}, Shape{"32 a lane", 1024, 16, 5, 70, true, 1.0f},
+        Shape{"groups of 24", 72, 3, 2, 6, true, 1.0f}}) {
+    Noise noise(43);
+    std::vector<float> logits = noise.Floats(8 * s.experts, 2.0f);
+    for (float& logit : logits) logit = std::round(logit);
+    ExpectOpHolds(RouteCase(s, logits, std::vector<float>(s.experts, 0.25f)));
+  }
+}
+
 TEST(RouteExperts, GivesIdleRowsNoExpertAndNaNRowsDistinctOnes) {
   OpRig rig({}, RunMode::kEager);
   int32_t* ids = rig.Put(std::vector<int32_t>(4, 77));

@@ -163,6 +163,16 @@ TEST(RouteSoftplus, Holds) {
   }
 }
 
+// A warp has several experts a lane. Scores are of few values, so that many are equal, also within a lane.
+TEST(RouteSoftplus, BreaksTiesAmongManyExperts) {
+  for (const RouteShape& s : {RouteShape{"flash", 256, 6, false}, RouteShape{"pro", 384, 40, false}}) {
+    Noise noise(67);
+    std::vector<float> logits = noise.Floats(size_t{kRows} * s.experts, 2.0f);
+    for (float& logit : logits) logit = std::round(logit);
+    ExpectOpHolds(RouteCase(s, logits, std::vector<float>(s.experts, 0.25f)));
+  }
+}
+
 TEST(RouteSoftplus, BreaksTiesByTheLowerIndex) {
   const RouteShape s = {"ties", 16, 3, false};
   std::vector<float> logits(size_t{kRows} * s.experts, 0.5f);
