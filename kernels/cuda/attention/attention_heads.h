@@ -60,7 +60,16 @@ class AttentionHeads {
     return (round * Shape::kWarps + warp_) * 4 + lane_ / 8;
   }
 
-  // Where this thread's first chunk of that key goes; the next ones are 64 columns apart.
+  // The key of a tile that this thread looks up: of the eight lanes that copy parts of the same keys, each
+  // looks up one of them for all.
+  __device__ __forceinline__ int LookedUpKey() const { return CopiedKey(lane_ % kRounds); }
+  // The row of the key that this thread copies in a round, from those that the lanes have looked up; by all
+  // lanes of a warp together.
+  __device__ __forceinline__ const uint8_t* CopiedRow(const uint8_t* looked_up, int round) const {
+    const auto address = reinterpret_cast<unsigned long long>(looked_up);
+    return reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, round, 8));
+  }
+  // Where this thread's first chunk of its key of a round goes; the next ones are 64 columns apart.
   __device__ __forceinline__ bf16* CopiedChunk(int stage, int round) const {
     static_assert(Shape::kWarps * 4 % 8 == 0);  // so the swizzle of all rounds is the same
     return shared_.keys[stage].At(CopiedKey(0), lane_ % 8 * 8) + round * Shape::kWarps * 4 * Shape::kStride;

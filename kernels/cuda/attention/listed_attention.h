@@ -94,11 +94,12 @@ class RowAttention {
     if (part == kRounds + 4) LocateNext(tile + 2);
   }
   __device__ __forceinline__ void Fetch() {
-    if constexpr (!kThroughRegisters) return;
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
+    if constexpr (kThroughRegisters) {
       const uint8_t* const looked_up = Heads::kFetchesEarly ? row_ : located_before_;
-      parts_[round].Load(CopiedRow(looked_up, round), heads_.lane() % 8);
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        parts_[round].Load(heads_.CopiedRow(looked_up, round), heads_.lane() % 8);
+      }
     }
   }
   __device__ __forceinline__ void Store(int stage, int part) {
@@ -119,10 +120,8 @@ class RowAttention {
   static constexpr int kRounds = Heads::kRounds;
   static constexpr bool kThroughRegisters = kFp8 && Shape::kExact;
 
-  // The key of a tile that this thread looks up: of the eight lanes that copy parts of the same keys, each
-  // looks up one of them for all.
   __device__ __forceinline__ int32_t LookedUpKey(int32_t tile) const {
-    return tile * kKeyTile + heads_.CopiedKey(heads_.lane() % kRounds);
+    return tile * kKeyTile + heads_.LookedUpKey();
   }
 
   __device__ __forceinline__ void LocateRow() {
@@ -138,7 +137,7 @@ class RowAttention {
     if (round == 0 && heads_.lane() % 8 < kRounds) {
       shared_.present[stage][LookedUpKey(0)] = row_ != nullptr;
     }
-    const uint8_t* const row = CopiedRow(row_, round);
+    const uint8_t* const row = heads_.CopiedRow(row_, round);
     if constexpr (kThroughRegisters) {
       CopyRotated(stage, round, row);
     } else if constexpr (kFp8) {
@@ -148,12 +147,6 @@ class RowAttention {
     }
   }
 
-  // The row of the key that this thread copies in a round, from those that the lanes have looked up; by all
-  // lanes of a warp together.
-  __device__ __forceinline__ const uint8_t* CopiedRow(const uint8_t* looked_up, int round) const {
-    const auto address = reinterpret_cast<unsigned long long>(looked_up);
-    return reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, round, 8));
-  }
   // Codes are decoded where they arrive, so their loads wait: from L2, not from memory. The lanes that look
   // up the same row share its lines, which it need not begin with.
   __device__ __forceinline__ void PrefetchRow() const {

@@ -53,28 +53,25 @@ class ItemAttention {
   // ---- the keys of heads_ ----
 
   __device__ __forceinline__ void Locate(int32_t tile) {
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const int32_t place = tile * kKeyTile + heads_.CopiedKey(round);
-      key_rows_[round] =
-          Attends(place) ? p_.op.layer.row(p_.op.index.slots[item_.row], p_.op.position_at(item_.row, place))
-                         : nullptr;
-    }
+    const int32_t place = tile * kKeyTile + heads_.LookedUpKey();
+    row_ = Attends(place) ? p_.op.layer.row(p_.op.index.slots[item_.row], p_.op.position_at(item_.row, place))
+                          : nullptr;
   }
   __device__ __forceinline__ void Load(int stage) {
     // FP8 rows pass through registers, of which R1's shape has few left.
     [[maybe_unused]] constexpr int kUnroll = kFp8 ? 1 : 3;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
+      const uint8_t* const row = heads_.CopiedRow(row_, round);
       if constexpr (Shape::kExact && !kFp8) {
-        heads_.CopyExactKey(stage, round, reinterpret_cast<const bf16*>(key_rows_[round]), p_.op.layer.data);
+        heads_.CopyExactKey(stage, round, reinterpret_cast<const bf16*>(row), p_.op.layer.data);
         continue;
       }
       bf16* const chunk = heads_.CopiedChunk(stage, round);
       const int first = heads_.lane() % 8 * 8;
 #pragma unroll kUnroll
       for (int column = first; column < heads_.PaddedWidth(); column += 64) {
-        FillKey(chunk + (column - first), key_rows_[round], column);
+        FillKey(chunk + (column - first), row, column);
       }
     }
   }
@@ -202,7 +199,7 @@ class ItemAttention {
   const int32_t last_place_;
 
   Heads heads_;
-  const uint8_t* key_rows_[kRounds];  // of the next tile; null: masked
+  const uint8_t* row_;  // of the key of the next tile that this thread looks up; null: masked
 };
 
 template <class Shape, bool kFp8>
