@@ -95,9 +95,11 @@ KernelLaunches LaunchesOf(const WriteKeysParams& p, const CostContext& shape, co
 KernelLaunches LaunchesOf(const CompressParams& p, const CostContext&, const GpuModel& gpu) {
   const double rows = p.index.rows, state_bytes = 4.0 * rows * p.state.width;
   const double entry_bytes = rows / p.ratio * p.layout.bytes();
-  return {
-      StreamingLaunch("CompressEntries", rows, 128, state_bytes + entry_bytes, 4, gpu),
-      StreamingLaunch("CompressState", rows * CeilDivide(p.values.cols, 1024), 256, 2 * state_bytes, 3, gpu)};
+  const double row_blocks = std::min(rows, 512.0), channels = p.values.cols;
+  return {StreamingLaunch("CompressPool", row_blocks * CeilDivide(p.layout.width(), 32), 128, state_bytes, 5,
+                          gpu),
+          StreamingLaunch("CompressEntries", rows * (1 + CeilDivide(channels, p.layout.width())), 128,
+                          2 * state_bytes + entry_bytes, 3, gpu)};
 }
 
 KernelLaunches LaunchesOf(const SelectEntriesParams& p, const CostContext& shape, const GpuModel& gpu) {

@@ -1,5 +1,6 @@
-// The compressor's entries, a block per row. Pooled values are bit-equal to the CPU's: candidates are added
-// in ascending order with the same exponential.
+// The compressor's entries, in two kernels: one pools the candidates, the other one norms, rotates and stores
+// the entry, and keeps the state. Pooled values are bit-equal to the CPU's: candidates are added in ascending
+// order with the same exponential.
 
 #include <limits>
 
@@ -24,23 +25,42 @@ struct Candidate {
   const float* ape;
 };
 
-constexpr int kFewThreads = 128;  // of an entry of 512 columns, as V4-Flash and V4-Pro have them
-
 struct CompressPlan {
   CompressParams op;
-  int32_t candidates;  // the most that an entry has
+  int32_t candidates;      // the most that an entry has
+  int32_t rows_per_block;  // of PoolKernel
+  int32_t pitch;           // the width, rounded up to a multiple of 4
+  float* pooled;           // [R, pitch]: of rows that complete an entry
 };
 
-// clang-format off
-// Shared memory of EntriesKernel:
-//   float pooled[d rounded up to a multiple of 4]
-//   float sums[kMaxWarps]
-//   Candidate candidates[candidates]
-// clang-format on
-constexpr int32_t SharedFloats(int32_t width) { return (width + 3) / 4 * 4 + kMaxWarps; }
-constexpr size_t SharedBytes(int32_t candidates, int32_t width) {
-  return SharedFloats(width) * sizeof(float) + candidates * sizeof(Candidate);
-}
+// ---- pooling ----
+
+// A block has kPoolColumns columns of an entry, four per thread, so that an entry occupies 16 blocks. The
+// kPoolGroups threads with the same columns have every kPoolGroups-th candidate: HCA's 128 candidates are all
+// in flight at once.
+constexpr int kPoolThreads = 128;
+constexpr int kPoolColumns = 32;
+constexpr int kPoolGroups = kPoolThreads / (kPoolColumns / 4);
+constexpr int kPoolBatch = 8;  // candidates of a thread that are in flight
+
+// Shared memory of PoolKernel.
+struct PoolShared {
+  Candidate* candidates;            // [candidates]
+  float (*weights)[kPoolColumns];   // [candidates]: the gates first
+  float (*products)[kPoolColumns];  // [candidates]: the values first
+  float (*largest)[kPoolColumns];   // [kPoolGroups]; the sum of the weights in [0] at the end
+
+  static constexpr size_t Bytes(int32_t candidates) {
+    return candidates * sizeof(Candidate) +
+           (2 * size_t(candidates) + kPoolGroups) * kPoolColumns * sizeof(float);
+  }
+  __device__ PoolShared(void* memory, int32_t count)
+      : candidates(reinterpret_cast<Candidate*>(reinterpret_cast<float (*)[kPoolColumns]>(memory) +
+                                                2 * count + kPoolGroups)),
+        weights(reinterpret_cast<float (*)[kPoolColumns]>(memory)),
+        products(weights + count),
+        largest(products + count) {}
+};
 
 // The part of the token at `position`: of the forward if it is in it, else of the state. `half`: which half
 // of the token's channels.
@@ -54,109 +74,163 @@ __device__ Candidate CandidateAt(const CompressParams& p, int32_t row, int32_t p
   return {kept + offset, kept + channels + offset, ape};
 }
 
-// Columns [first, first + 4) of the gated sum: a softmax over the candidates per channel. kBatch candidates
-// are loaded before the first of them is used: one after the other, the 128 of HCA would each wait for
-// memory. Past the last one a batch loads that one again, and does not use it.
-template <bool aligned, int kBatch>
-__device__ Vec4 Pooled(const Candidate* candidates, int32_t count, int32_t first, int32_t width) {
-  const auto gate = [&](const Candidate& c) {
-    Vec4 gates = LoadVec4<aligned>(c.gates, first, width);
-    const Vec4 ape = LoadVec4<aligned>(c.ape, first, width);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) gates.x[i] = __fadd_rn(gates.x[i], ape.x[i]);
-    return gates;
-  };
-  constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  Vec4 largest = {{kLowest, kLowest, kLowest, kLowest}};
-  for (int32_t c = 0; c < count; c += kBatch) {
-    Vec4 gates[kBatch];
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) gates[b] = gate(candidates[min(c + b, count - 1)]);
-    IssueLoads();
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) largest.x[i] = gates[b].x[i] > largest.x[i] ? gates[b].x[i] : largest.x[i];
-    }
-  }
-  Vec4 sum = {};
-  Vec4 pooled = {};
-  for (int32_t c = 0; c < count; c += kBatch) {
-    Vec4 gates[kBatch], values[kBatch];
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const Candidate& candidate = candidates[min(c + b, count - 1)];
-      gates[b] = gate(candidate);
-      values[b] = LoadVec4<aligned>(candidate.values, first, width);
-    }
-    IssueLoads();
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      // Selects, not a branch: the compiler would move the loads into it.
-      const bool counts = c + b < count;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float weight = Exp(__fsub_rn(gates[b].x[i], largest.x[i]));
-        const float more = __fadd_rn(sum.x[i], weight);
-        const float pooled_more = __fadd_rn(pooled.x[i], __fmul_rn(weight, values[b].x[i]));
-        sum.x[i] = counts ? more : sum.x[i];
-        pooled.x[i] = counts ? pooled_more : pooled.x[i];
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) pooled.x[i] = __fdiv_rn(pooled.x[i], sum.x[i]);
-  return pooled;
+__device__ __forceinline__ float4& FourAt(float* row, int32_t column) {
+  return *reinterpret_cast<float4*>(row + column);
+}
+__device__ __forceinline__ Vec4 ToVec4(const float4& four) { return {{four.x, four.y, four.z, four.w}}; }
+__device__ __forceinline__ float4 ToFloat4(const Vec4& four) {
+  return make_float4(four.x[0], four.x[1], four.x[2], four.x[3]);
 }
 
-// Block r writes the entry of the span that row r completes, if it does. The block has RmsThreads(d, 4)
-// threads, at most kThreads, which fixes the order of the norm's sum. Few threads have registers for large
-// batches.
-//
-// Bytes of an entry of V4-Flash: values once, gates twice (the second time from L1 or L2): HCA 128 x 512 x 3
-// x 4 = 786,432, CSA 8 x 512 x 3 x 4 = 49,152; ape is shared by all entries; 1,024 written, in FP8 608.
-// Entries come every `ratio` rows, so that is 6 KB (CSA 12 KB) a row.
-template <bool aligned, bool kFp8, int kThreads>
-__global__ void __launch_bounds__(kThreads) EntriesKernel(const __grid_constant__ CompressPlan plan) {
-  GridDependencySync();
-  const CompressParams& p = plan.op;
-  const int32_t r = static_cast<int32_t>(blockIdx.x);
-  const int32_t slot = p.index.slots[r];
-  if (slot < 0) return;  // the whole block
-  const int32_t last = p.index.positions[r];
-  if ((last + 1) % p.ratio != 0) return;
-  const KvRowLayout layout = KeyLayout<kFp8>(p.layout);
-  const int32_t width = layout.width();
-  float* const pooled = &SharedStorage<float>();
-  float* const sums = pooled + SharedFloats(width) - kMaxWarps;
-  Candidate* const candidates = reinterpret_cast<Candidate*>(sums + kMaxWarps);
+__device__ __forceinline__ void TakeLargest(Vec4& largest, const Vec4& four) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) largest.x[i] = four.x[i] > largest.x[i] ? four.x[i] : largest.x[i];
+}
 
-  const int32_t first = last + 1 - p.ratio;  // of the span
-  const int32_t oldest = p.overlapping != 0 && first > 0 ? first - p.ratio : first;
+// Loads columns [first, first + 4) of the thread's candidates; returns the largest of their gates, with ape.
+template <bool aligned>
+__device__ __forceinline__ Vec4 LoadCandidates(const PoolShared& shared, int32_t count, int32_t group,
+                                               int32_t own, int32_t first, int32_t width) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  Vec4 largest = {{kLowest, kLowest, kLowest, kLowest}};
+  for (int32_t batch = group; batch < count; batch += kPoolBatch * kPoolGroups) {
+    Vec4 gates[kPoolBatch], ape[kPoolBatch], values[kPoolBatch];
+#pragma unroll
+    for (int b = 0; b < kPoolBatch; ++b) {
+      const int32_t c = batch + b * kPoolGroups;
+      if (c >= count || first >= width) continue;
+      gates[b] = LoadVec4<aligned>(shared.candidates[c].gates, first, width);
+      ape[b] = LoadVec4<aligned>(shared.candidates[c].ape, first, width);
+      values[b] = LoadVec4<aligned>(shared.candidates[c].values, first, width);
+    }
+    IssueLoads();
+#pragma unroll
+    for (int b = 0; b < kPoolBatch; ++b) {
+      const int32_t c = batch + b * kPoolGroups;
+      if (c >= count || first >= width) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) gates[b].x[i] = __fadd_rn(gates[b].x[i], ape[b].x[i]);
+      TakeLargest(largest, gates[b]);
+      FourAt(shared.weights[c], own) = ToFloat4(gates[b]);
+      FourAt(shared.products[c], own) = ToFloat4(values[b]);
+    }
+  }
+  return largest;
+}
+
+// The block's columns of the gated sum of row r's entry: a softmax over the candidates per channel. Weights
+// and products are computed by all threads; then a warp adds the weights and one the products, a lane per
+// column.
+template <bool aligned>
+__device__ void PoolRow(const CompressPlan& plan, int32_t r, const PoolShared& shared) {
+  const CompressParams& p = plan.op;
+  const int32_t last = p.index.positions[r];
+  const int32_t first_position = last + 1 - p.ratio;  // of the span
+  const int32_t oldest = p.overlapping != 0 && first_position > 0 ? first_position - p.ratio : first_position;
   const int32_t count = last + 1 - oldest;
-  for (int32_t c = static_cast<int32_t>(threadIdx.x); c < count; c += static_cast<int32_t>(blockDim.x)) {
+  const int32_t thread = static_cast<int32_t>(threadIdx.x);
+  for (int32_t c = thread; c < count; c += kPoolThreads) {
     const int32_t position = oldest + c;
-    candidates[c] = CandidateAt(p, r, position, p.overlapping != 0 && position >= first ? 1 : 0);
+    shared.candidates[c] =
+        CandidateAt(p, r, position, p.overlapping != 0 && position >= first_position ? 1 : 0);
   }
   __syncthreads();
 
+  const int32_t own = thread % (kPoolColumns / 4) * 4, group = thread / (kPoolColumns / 4);
+  const int32_t block_first = static_cast<int32_t>(blockIdx.y) * kPoolColumns;
+  const int32_t width = p.layout.width();
+  FourAt(shared.largest[group], own) =
+      ToFloat4(LoadCandidates<aligned>(shared, count, group, own, block_first + own, width));
+  __syncthreads();
+  Vec4 largest = ToVec4(FourAt(shared.largest[0], own));
+#pragma unroll
+  for (int g = 1; g < kPoolGroups; ++g) TakeLargest(largest, ToVec4(FourAt(shared.largest[g], own)));
+#pragma unroll 2
+  for (int32_t c = group; c < count; c += kPoolGroups) {
+    Vec4 weights = ToVec4(FourAt(shared.weights[c], own));
+    Vec4 products = ToVec4(FourAt(shared.products[c], own));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      weights.x[i] = Exp(__fsub_rn(weights.x[i], largest.x[i]));
+      products.x[i] = __fmul_rn(weights.x[i], products.x[i]);
+    }
+    FourAt(shared.weights[c], own) = ToFloat4(weights);
+    FourAt(shared.products[c], own) = ToFloat4(products);
+  }
+  __syncthreads();
+
+  const int32_t warp = thread / 32, lane = thread % 32;
+  float sum = 0.0f;
+  if (warp < 2) {
+    float(*const terms)[kPoolColumns] = warp == 0 ? shared.weights : shared.products;
+#pragma unroll 16
+    for (int32_t c = 0; c < count; ++c) sum = __fadd_rn(sum, terms[c][lane]);
+  }
+  if (warp == 0) shared.largest[0][lane] = sum;
+  __syncthreads();
+  if (warp == 1 && block_first + lane < width) {
+    plan.pooled[static_cast<int64_t>(r) * plan.pitch + block_first + lane] =
+        __fdiv_rn(sum, shared.largest[0][lane]);
+  }
+  __syncthreads();  // the next row writes the candidates
+}
+
+__device__ __forceinline__ bool CompletesEntry(const CompressParams& p, int32_t r) {
+  return p.index.slots[r] >= 0 && (p.index.positions[r] + 1) % p.ratio == 0;
+}
+
+// Block (x, y) pools columns kPoolColumns y .. of the rows that complete an entry, among rows_per_block rows.
+//
+// Bytes of an entry of V4-Flash: values and gates HCA 128 x 512 x 2 x 4 = 524,288, CSA 8 x 512 x 2 x 4 =
+// 32,768; ape is shared by all entries. Entries come every `ratio` rows, so that is 4 KB (CSA 8 KB) a row.
+template <bool aligned>
+__global__ void __launch_bounds__(kPoolThreads) PoolKernel(const __grid_constant__ CompressPlan plan) {
+  GridDependencySync();
+  const PoolShared shared(&SharedStorage<float>(), plan.candidates);
+  const int32_t begin = static_cast<int32_t>(blockIdx.x) * plan.rows_per_block;
+  const int32_t end = min(begin + plan.rows_per_block, plan.op.index.rows);
+#pragma unroll 1
+  for (int32_t r = begin; r < end; ++r) {
+    if (CompletesEntry(plan.op, r)) PoolRow<aligned>(plan, r, shared);
+  }
+}
+
+// ---- entries and state ----
+
+// clang-format off
+// Shared memory of EntriesKernel:
+//   float pooled[pitch]
+//   float sums[kMaxWarps]
+// clang-format on
+
+// Writes the entry of the span that row r completes. The block has RmsThreads(d, 4) threads, which fixes the
+// order of the norm's sum. 1,024 bytes written for V4-Flash, in FP8 608.
+template <bool aligned, bool kFp8>
+__device__ void WriteEntry(const CompressPlan& plan, int32_t r) {
+  const CompressParams& p = plan.op;
+  const KvRowLayout layout = KeyLayout<kFp8>(p.layout);
+  const int32_t width = layout.width();
+  float* const pooled = &SharedStorage<float>();
+  float* const sums = pooled + plan.pitch;
   const int32_t own = 4 * static_cast<int32_t>(threadIdx.x);
   const int32_t step = 4 * static_cast<int32_t>(blockDim.x);
+  const float* const row = plan.pooled + static_cast<int64_t>(r) * plan.pitch;
   float sum = 0.0f;
   for (int32_t i = own; i < width; i += step) {
-    const Vec4 four = Pooled < aligned, kThreads <= kFewThreads ? 8 : 2 > (candidates, count, i, width);
+    const Vec4 four = LoadVec4<aligned>(row, i, width);
     sum = AddSquares(sum, four);  // columns past the last one are 0
-    *reinterpret_cast<float4*>(pooled + i) = make_float4(four.x[0], four.x[1], four.x[2], four.x[3]);
+    FourAt(pooled, i) = ToFloat4(four);
   }
   const float factor = RmsFactor(sum, width, p.eps, sums);
   __syncthreads();  // pairs of a rotation may be another thread's columns
 
+  const int32_t last = p.index.positions[r], first = last + 1 - p.ratio;
   const auto normed = [&](int32_t i) { return __fmul_rn(p.norm_weight[i], __fmul_rn(pooled[i], factor)); };
   const TailRotation rotation = {.cos_sin = p.cos_sin + static_cast<int64_t>(first) * layout.rope_dim,
                                  .width = width,
                                  .rope_dim = layout.rope_dim,
                                  .sign = 1.0f};
-  uint8_t* const entry = MappedRow(p.entries, slot, last / p.ratio);
+  uint8_t* const entry = MappedRow(p.entries, p.index.slots[r], last / p.ratio);
   for (int32_t i = own; HasColumns<kFp8>(i, width); i += step) {
     Vec4 four = {};
 #pragma unroll
@@ -170,15 +244,12 @@ __global__ void __launch_bounds__(kThreads) EntriesKernel(const __grid_constant_
   }
 }
 
-// Keeps the values and gates of every row whose position has memory.
+// Keeps four columns of the values and gates of row r, if its position has memory. After all pooling: a row
+// of this forward may take the memory of a position that an entry still reads.
 //
 // Bytes of a row of V4-Flash: 8 d (CSA: 16 d) read and written, 4,096 (8,192) each way.
 template <bool aligned>
-__global__ void __launch_bounds__(kVec4Threads) StateKernel(const __grid_constant__ CompressPlan plan) {
-  GridDependencySync();
-  const CompressParams& p = plan.op;
-  const int32_t r = static_cast<int32_t>(blockIdx.x);
-  const int32_t first = FirstColumnOfThread();
+__device__ void KeepState(const CompressParams& p, int32_t r, int32_t first) {
   const int32_t channels = p.values.cols;
   const int32_t slot = p.index.slots[r];
   if (first >= channels || slot < 0) return;
@@ -188,17 +259,16 @@ __global__ void __launch_bounds__(kVec4Threads) StateKernel(const __grid_constan
   StoreVec4<aligned>(kept + channels, first, channels, LoadVec4<aligned>(p.gates.row(r), first, channels));
 }
 
+// Block (r, 0) writes row r's entry, block (r, 1 + y) keeps its columns 4 blockDim.x y ...
 template <bool aligned, bool kFp8>
-void LaunchEntries(Stream& stream, const CompressPlan& plan) {
-  const int32_t width = plan.op.layout.width();
-  const uint32_t threads = RmsThreads(width, 4);
-  Launch(stream,
-         threads <= kFewThreads ? EntriesKernel<aligned, kFp8, kFewThreads>
-                                : EntriesKernel<aligned, kFp8, 32 * kMaxWarps>,
-         {.grid = dim3(static_cast<uint32_t>(plan.op.index.rows)),
-          .block = dim3(threads),
-          .shared_bytes = SharedBytes(plan.candidates, width)},
-         plan);
+__global__ void __launch_bounds__(32 * kMaxWarps) EntriesKernel(const __grid_constant__ CompressPlan plan) {
+  GridDependencySync();
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  if (blockIdx.y == 0) {
+    if (CompletesEntry(plan.op, r)) WriteEntry<aligned, kFp8>(plan, r);
+  } else {
+    KeepState<aligned>(plan.op, r, 4 * static_cast<int32_t>((blockIdx.y - 1) * blockDim.x + threadIdx.x));
+  }
 }
 
 }  // namespace
@@ -214,12 +284,32 @@ void Compress(Stream& stream, const CompressParams& p) {
                        IsVec4Aligned(p.gates) && IsVec4Aligned(p.ape, channels, width) &&
                        IsVec4Aligned(p.norm_weight, width, width) &&
                        IsRotationAligned(p.cos_sin, width, p.layout.rope_dim);
-  const CompressPlan plan = {.op = p, .candidates = (p.overlapping != 0 ? 2 : 1) * p.ratio};
-  const auto launch = p.layout.fp8 ? (aligned ? LaunchEntries<true, true> : LaunchEntries<false, true>)
-                                   : (aligned ? LaunchEntries<true, false> : LaunchEntries<false, false>);
-  launch(stream, plan);
-  // After all entries: a row of this forward may take the memory of a position that an entry still reads.
-  Launch(stream, aligned ? StateKernel<true> : StateKernel<false>, Vec4Grid(p.index.rows, channels), plan);
+  constexpr int32_t kMostBlocks = 512;  // of rows; most rows of a long forward complete nothing
+  const int32_t rows = p.index.rows, pitch = (width + 3) / 4 * 4;
+  if (rows == 0) return;
+  const size_t pooled_bytes = sizeof(float) * rows * static_cast<size_t>(pitch);
+  const CompressPlan plan = {
+      .op = p,
+      .candidates = (p.overlapping != 0 ? 2 : 1) * p.ratio,
+      .rows_per_block = (rows + kMostBlocks - 1) / kMostBlocks,
+      .pitch = pitch,
+      .pooled = static_cast<float*>(static_cast<CudaStream&>(stream).Scratch(pooled_bytes))};
+  const auto blocks = [](int32_t count, int32_t per_block) {
+    return static_cast<uint32_t>((count + per_block - 1) / per_block);
+  };
+  Launch(stream, aligned ? PoolKernel<true> : PoolKernel<false>,
+         {.grid = dim3(blocks(rows, plan.rows_per_block), blocks(width, kPoolColumns)),
+          .block = dim3(kPoolThreads),
+          .shared_bytes = PoolShared::Bytes(plan.candidates)},
+         plan);
+  const uint32_t threads = RmsThreads(width, 4);
+  const auto kernel = p.layout.fp8 ? (aligned ? EntriesKernel<true, true> : EntriesKernel<false, true>)
+                                   : (aligned ? EntriesKernel<true, false> : EntriesKernel<false, false>);
+  Launch(stream, kernel,
+         {.grid = dim3(static_cast<uint32_t>(rows), 1 + blocks(channels, static_cast<int32_t>(4 * threads))),
+          .block = dim3(threads),
+          .shared_bytes = (pitch + kMaxWarps) * sizeof(float)},
+         plan);
 }
 
 }  // namespace foredraft::cuda
