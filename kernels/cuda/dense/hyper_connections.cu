@@ -112,20 +112,24 @@ __global__ void __launch_bounds__(32 * kProductWarps)
 
 // ---- from products to weights, a warp per row ----
 
+constexpr int32_t kStagedPartials = 4096;  // floats: V4-Pro's 112 chunks have 2,800
+constexpr int kHeldStreams = 4;            // DeepSeek-V4's
+static_assert(kStagedPartials > kMaxOutputs);
+
 // The sum of four lanes' values, `step` lanes apart from `first` on, in their order.
 __device__ __forceinline__ float SumOf4(float x, int32_t first, int32_t step) {
   float values[4];
 #pragma unroll
   for (int32_t i = 0; i < 4; ++i) values[i] = __shfl_sync(kAllLanes, x, first + i * step);
-  float sum = 0.0f;
+  float sum = values[0];  // adding it to 0 would not change it: all are positive or NaN
 #pragma unroll
-  for (int32_t i = 0; i < 4; ++i) sum += values[i];
+  for (int32_t i = 1; i < 4; ++i) sum += values[i];
   return sum;
 }
 
 // BalanceStreams for four streams, DeepSeek-V4's: lane l has the element in row l / 4 % 4, column l % 4, and
-// lanes from 16 on the same ones. 39 passes of about 110 cycles; through shared memory, with a lane per row,
-// they took 4 to 5 times as long, and the block's other warps wait. The additions have BalanceStreams' order.
+// lanes from 16 on the same ones. 39 passes of about 100 cycles; through shared memory, with a lane per row,
+// they took 4 to 5 times as long. The additions have BalanceStreams' order.
 __device__ __forceinline__ void BalanceFourStreams(const HyperPreParams& p, float* c, int32_t lane) {
   const int32_t row = lane & ~3, column = lane & ~12;  // the first lane of each
   float x = c[lane % 16];
@@ -170,28 +174,41 @@ __device__ void BalanceStreams(const HyperPreParams& p, float* c, int32_t lane) 
   }
 }
 
-// Turns the products m of a row into pre, post and C.
-__device__ void MakeWeights(const HyperPreParams& p, float factor, float* m, int32_t lane) {
+struct ReduceShared {
+  float weights[kMaxOutputs + 1];  // products and the sum of squares first
+  float base[kMaxOutputs];
+  float scale[3];
+  float partials[kStagedPartials];
+};
+
+// Turns the products of a row into pre, post and what C is made of.
+__device__ void MakeWeights(const HyperPreParams& p, float factor, ReduceShared& shared, int32_t lane) {
   const int32_t n = p.stream_count;
-  for (int32_t i = lane; i < n; i += 32) {
-    m[i] = Sigmoid(m[i] * factor * p.scale[0] + p.base[i]) + p.hc_eps;
-    m[n + i] = 2.0f * Sigmoid(m[n + i] * factor * p.scale[1] + p.base[n + i]);
+  for (int32_t i = lane; i < p.mix.cols; i += 32) {
+    const int32_t part = i < n ? 0 : i < 2 * n ? 1 : 2;
+    const float value = shared.weights[i] * factor * shared.scale[part] + shared.base[i];
+    shared.weights[i] = part == 2 ? value : part == 1 ? 2.0f * Sigmoid(value) : Sigmoid(value) + p.hc_eps;
   }
-  float* const c = m + 2 * n;
-  for (int32_t i = lane; i < n * n; i += 32) c[i] = c[i] * factor * p.scale[2] + p.base[2 * n + i];
-  __syncwarp();
-  n == 4 ? BalanceFourStreams(p, c, lane) : BalanceStreams(p, c, lane);
 }
 
-__device__ void MakeWeights(const HyperHeadParams& p, float factor, float* m, int32_t lane) {
+__device__ void MakeWeights(const HyperHeadParams& p, float factor, ReduceShared& shared, int32_t lane) {
   for (int32_t i = lane; i < p.stream_count; i += 32) {
-    m[i] = Sigmoid(m[i] * factor * p.scale[0] + p.base[i]) + p.hc_eps;
+    shared.weights[i] = Sigmoid(shared.weights[i] * factor * shared.scale[0] + shared.base[i]) + p.hc_eps;
   }
 }
+
+// Makes C of what MakeWeights has left.
+__device__ void Balance(const HyperPreParams& p, ReduceShared& shared, int32_t lane) {
+  float* const c = shared.weights + 2 * p.stream_count;
+  p.stream_count == 4 ? BalanceFourStreams(p, c, lane) : BalanceStreams(p, c, lane);
+}
+__device__ void Balance(const HyperHeadParams&, ReduceShared&, int32_t) {}
 
 // What the products become; the first N are pre.
 constexpr Matrix<float> WeightsOf(const HyperPreParams& p) { return p.mix; }
 constexpr Matrix<float> WeightsOf(const HyperHeadParams& p) { return p.pre; }
+constexpr int32_t ScalesOf(const HyperPreParams&) { return 3; }
+constexpr int32_t ScalesOf(const HyperHeadParams&) { return 1; }
 
 template <class Params>
 struct ReduceParams {
@@ -200,11 +217,67 @@ struct ReduceParams {
   int32_t chunks;
 };
 
-struct ReduceShared {
-  float weights[kMaxOutputs + 1];  // products and the sum of squares first
+// Copies `count` floats to shared memory, four loads of a thread in flight.
+__device__ void Stage(float* shared, const float* from, int32_t count) {
+  const int32_t threads = static_cast<int32_t>(blockDim.x);
+  for (int32_t first = static_cast<int32_t>(threadIdx.x); first < count; first += 4 * threads) {
+    float loaded[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (first + k * threads < count) loaded[k] = from[first + k * threads];
+    }
+    IssueLoads();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (first + k * threads < count) shared[first + k * threads] = loaded[k];
+    }
+  }
+}
+
+// Adds the chunks' partial sums, each output's by a thread in ascending order of chunks. Called by all
+// threads of the block.
+__device__ void AddPartials(const float* partials, int32_t chunks, int32_t sums, ReduceShared& shared) {
+  const int32_t most = kStagedPartials / sums;  // chunks of a stage: all those of a row of V4
+  for (int32_t begin = 0; begin < chunks; begin += most) {
+    const int32_t count = min(most, chunks - begin);
+    if (begin > 0) __syncthreads();
+    Stage(shared.partials, partials + static_cast<int64_t>(begin) * sums, count * sums);
+    __syncthreads();
+#pragma unroll 1
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < sums; i += static_cast<int32_t>(blockDim.x)) {
+      float sum = begin > 0 ? shared.weights[i] : 0.0f;
+#pragma unroll 16
+      for (int32_t chunk = 0; chunk < count; ++chunk) sum += shared.partials[chunk * sums + i];
+      shared.weights[i] = sum;
+    }
+  }
+}
+
+// Four columns of a row's streams, of kHeldStreams or fewer.
+template <bool aligned>
+struct HeldStreams {
+  Vec4 x[kHeldStreams];
+
+  __device__ __forceinline__ void Load(const float* streams, int32_t count, int32_t first, int32_t width) {
+    if (count > kHeldStreams || first >= width) return;
+#pragma unroll
+    for (int i = 0; i < kHeldStreams; ++i) {
+      if (i < count) x[i] = LoadVec4<aligned>(streams + i * width, first, width);
+    }
+  }
 };
 
-// A block per row: the weights by its first warp, then the weighted sum of the streams by all threads.
+// Adds a stream to the weighted sum; the first one is where it starts.
+__device__ __forceinline__ void AddStream(Vec4& sum, float weight, const Vec4& x, bool starts) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float term = weight * x.x[e];
+    sum.x[e] = starts ? term : sum.x[e] + term;
+  }
+}
+
+// A block per row. Its first warp makes the weights; the others need only pre of them, so they add the
+// streams, which they have loaded before, while the first one still balances C: some 4,000 dependent cycles.
 template <class Params, bool aligned>
 __global__ void __launch_bounds__(1024) ReduceKernel(const __grid_constant__ ReduceParams<Params> p) {
   GridDependencySync();
@@ -212,31 +285,40 @@ __global__ void __launch_bounds__(1024) ReduceKernel(const __grid_constant__ Red
   const Params& op = p.op;
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t outputs = WeightsOf(op).cols;
+  const int32_t threads = static_cast<int32_t>(blockDim.x);
+  const int32_t outputs = WeightsOf(op).cols, width = op.out.cols, count = op.stream_count;
+  const float* const streams = op.streams.row(r);
+  HeldStreams<aligned> held;
+  held.Load(streams, count, 4 * thread, width);
+  // Loaded now, by the last threads, which have no output to sum, and stored when they have arrived.
+  const int32_t from_end = threads - 1 - thread;
+  const float own_base = from_end < outputs ? op.base[from_end] : 0.0f;
+  const float own_scale = from_end < ScalesOf(op) ? op.scale[from_end] : 0.0f;
+  AddPartials(p.partials + static_cast<int64_t>(r) * p.chunks * (outputs + 1), p.chunks, outputs + 1, shared);
+  if (from_end < outputs) shared.base[from_end] = own_base;
+  if (from_end < ScalesOf(op)) shared.scale[from_end] = own_scale;
+  for (int32_t i = from_end + threads; i < outputs; i += threads) shared.base[i] = op.base[i];
+  __syncthreads();
   if (thread < 32) {
-    const float* const partials = p.partials + static_cast<int64_t>(r) * p.chunks * (outputs + 1);
-    for (int32_t i = thread; i <= outputs; i += 32) {
-      float sum = 0.0f;
-#pragma unroll 16  // loads in flight
-      for (int32_t chunk = 0; chunk < p.chunks; ++chunk) sum += partials[chunk * (outputs + 1) + i];
-      shared.weights[i] = sum;
-    }
-    __syncwarp();
     const float mean = shared.weights[outputs] / static_cast<float>(op.streams.cols);
-    MakeWeights(op, 1.0f / __fsqrt_rn(mean + op.norm_eps), shared.weights, thread);
+    MakeWeights(op, 1.0f / __fsqrt_rn(mean + op.norm_eps), shared, thread);
   }
   __syncthreads();
-  const int32_t threads = static_cast<int32_t>(blockDim.x);
-  for (int32_t i = thread; i < outputs; i += threads) WeightsOf(op).row(r)[i] = shared.weights[i];
-  const int32_t width = op.out.cols;
+  if (thread < 32) {
+    Balance(op, shared, thread);
+    for (int32_t i = thread; i < outputs; i += 32) WeightsOf(op).row(r)[i] = shared.weights[i];
+  }
   for (int32_t first = 4 * thread; first < width; first += 4 * threads) {
     Vec4 sum;
-    for (int32_t i = 0; i < op.stream_count; ++i) {
-      const Vec4 x = LoadVec4<aligned>(op.streams.row(r) + i * width, first, width);
+    if (count <= kHeldStreams) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float term = shared.weights[i] * x.x[e];
-        sum.x[e] = i == 0 ? term : sum.x[e] + term;
+      for (int i = 0; i < kHeldStreams; ++i) {
+        if (i < count) AddStream(sum, shared.weights[i], held.x[i], i == 0);
+      }
+      held.Load(streams, count, first + 4 * threads, width);
+    } else {
+      for (int32_t i = 0; i < count; ++i) {
+        AddStream(sum, shared.weights[i], LoadVec4<aligned>(streams + i * width, first, width), i == 0);
       }
     }
     StoreVec4<aligned>(op.out.row(r), first, width, sum);
