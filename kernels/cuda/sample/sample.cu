@@ -325,20 +325,23 @@ __device__ IndexedKeyBits DrawOfBlock(const SamplePlan& plan, int32_t r, const S
       may_win = (most - largest) + GumbelBound(most_noise) >= to_beat;
     }
     if (!__any_sync(kAllLanes, may_win)) return;
+      // Logarithms in double take about a microsecond, so each token has to beat those of the whole warp
+      // before.
 #pragma unroll 1
-    for (int32_t i = 0; may_win && i < 4; ++i) {
+    for (int32_t i = 0; i < 4; ++i) {
       const uint32_t output = ElementOf(noise, i);
       const float x = Scaled(temperature, ElementOf(logits, i));
       const float score = x - largest;
-      if (!(score + GumbelBound(output) >= to_beat) || v + i == top || KeyOf(v + i, x) < last_kept) continue;
-      if (min_p > 0.0f && !(Exp(score) >= min_p)) continue;
-      const float noisy = score + GumbelOf(output);
+      const bool drawn = may_win && score + GumbelBound(output) >= to_beat && v + i != top &&
+                         KeyOf(v + i, x) >= last_kept && (!(min_p > 0.0f) || Exp(score) >= min_p);
+      if (!__any_sync(kAllLanes, drawn)) continue;
+      const float noisy = drawn ? score + GumbelOf(output) : kMinusInfinity;
       if (noisy > best_score || (noisy == best_score && v + i < best_id)) {
         best_score = noisy;
         best_id = v + i;
       }
+      to_beat = FromOrderedKey(__reduce_max_sync(kAllLanes, OrderedKey(best_score)));
     }
-    to_beat = FromOrderedKey(__reduce_max_sync(kAllLanes, OrderedKey(best_score)));
   });
   return KeyOf(best_id, best_score);
 }
