@@ -41,7 +41,9 @@ struct CompressPlan {
 constexpr int kPoolThreads = 128;
 constexpr int kPoolColumns = 32;
 constexpr int kPoolGroups = kPoolThreads / (kPoolColumns / 4);
-constexpr int kPoolBatch = 8;  // candidates of a thread that are in flight
+// Candidates of a thread that are in flight. CSA's 8 are one each: with the registers of more, an SM would
+// hold 3 blocks of 128 rows that complete an entry at once.
+constexpr int kPoolBatch = 8;
 
 // Shared memory of PoolKernel.
 struct PoolShared {
@@ -88,15 +90,15 @@ __device__ __forceinline__ void TakeLargest(Vec4& largest, const Vec4& four) {
 }
 
 // Loads columns [first, first + 4) of the thread's candidates; returns the largest of their gates, with ape.
-template <bool aligned>
+template <bool aligned, int kBatch>
 __device__ __forceinline__ Vec4 LoadCandidates(const PoolShared& shared, int32_t count, int32_t group,
                                                int32_t own, int32_t first, int32_t width) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   Vec4 largest = {{kLowest, kLowest, kLowest, kLowest}};
-  for (int32_t batch = group; batch < count; batch += kPoolBatch * kPoolGroups) {
-    Vec4 gates[kPoolBatch], ape[kPoolBatch], values[kPoolBatch];
+  for (int32_t batch = group; batch < count; batch += kBatch * kPoolGroups) {
+    Vec4 gates[kBatch], ape[kBatch], values[kBatch];
 #pragma unroll
-    for (int b = 0; b < kPoolBatch; ++b) {
+    for (int b = 0; b < kBatch; ++b) {
       const int32_t c = batch + b * kPoolGroups;
       if (c >= count || first >= width) continue;
       gates[b] = LoadVec4<aligned>(shared.candidates[c].gates, first, width);
@@ -105,7 +107,7 @@ __device__ __forceinline__ Vec4 LoadCandidates(const PoolShared& shared, int32_t
     }
     IssueLoads();
 #pragma unroll
-    for (int b = 0; b < kPoolBatch; ++b) {
+    for (int b = 0; b < kBatch; ++b) {
       const int32_t c = batch + b * kPoolGroups;
       if (c >= count || first >= width) continue;
 #pragma unroll
@@ -121,7 +123,7 @@ __device__ __forceinline__ Vec4 LoadCandidates(const PoolShared& shared, int32_t
 // The block's columns of the gated sum of row r's entry: a softmax over the candidates per channel. Weights
 // and products are computed by all threads; then a warp adds the weights and one the products, a lane per
 // column.
-template <bool aligned>
+template <bool aligned, int kBatch>
 __device__ void PoolRow(const CompressPlan& plan, int32_t r, const PoolShared& shared) {
   const CompressParams& p = plan.op;
   const int32_t last = p.index.positions[r];
@@ -140,7 +142,7 @@ __device__ void PoolRow(const CompressPlan& plan, int32_t r, const PoolShared& s
   const int32_t block_first = static_cast<int32_t>(blockIdx.y) * kPoolColumns;
   const int32_t width = p.layout.width();
   FourAt(shared.largest[group], own) =
-      ToFloat4(LoadCandidates<aligned>(shared, count, group, own, block_first + own, width));
+      ToFloat4(LoadCandidates<aligned, kBatch>(shared, count, group, own, block_first + own, width));
   __syncthreads();
   Vec4 largest = ToVec4(FourAt(shared.largest[0], own));
 #pragma unroll
@@ -183,7 +185,7 @@ __device__ __forceinline__ bool CompletesEntry(const CompressParams& p, int32_t 
 //
 // Bytes of an entry of V4-Flash: values and gates HCA 128 x 512 x 2 x 4 = 524,288, CSA 8 x 512 x 2 x 4 =
 // 32,768; ape is shared by all entries. Entries come every `ratio` rows, so that is 4 KB (CSA 8 KB) a row.
-template <bool aligned>
+template <bool aligned, int kBatch>
 __global__ void __launch_bounds__(kPoolThreads) PoolKernel(const __grid_constant__ CompressPlan plan) {
   GridDependencySync();
   const PoolShared shared(&SharedStorage<float>(), plan.candidates);
@@ -191,7 +193,7 @@ __global__ void __launch_bounds__(kPoolThreads) PoolKernel(const __grid_constant
   const int32_t end = min(begin + plan.rows_per_block, plan.op.index.rows);
 #pragma unroll 1
   for (int32_t r = begin; r < end; ++r) {
-    if (CompletesEntry(plan.op, r)) PoolRow<aligned>(plan, r, shared);
+    if (CompletesEntry(plan.op, r)) PoolRow<aligned, kBatch>(plan, r, shared);
   }
 }
 
@@ -297,7 +299,10 @@ void Compress(Stream& stream, const CompressParams& p) {
   const auto blocks = [](int32_t count, int32_t per_block) {
     return static_cast<uint32_t>((count + per_block - 1) / per_block);
   };
-  Launch(stream, aligned ? PoolKernel<true> : PoolKernel<false>,
+  const bool one_each = plan.candidates <= kPoolGroups;
+  Launch(stream,
+         one_each ? (aligned ? PoolKernel<true, 1> : PoolKernel<false, 1>)
+                  : (aligned ? PoolKernel<true, kPoolBatch> : PoolKernel<false, kPoolBatch>),
          {.grid = dim3(blocks(rows, plan.rows_per_block), blocks(width, kPoolColumns)),
           .block = dim3(kPoolThreads),
           .shared_bytes = PoolShared::Bytes(plan.candidates)},

@@ -37,7 +37,7 @@ constexpr double kWideTile = 1.2;
 // blocks, by rows of the tile; E2M1 codes take more instructions than INT4.
 constexpr double kStepLatency4 = 800;
 constexpr double StepIssue4(int32_t tile_rows) {
-  return tile_rows == 16 ? 390 : tile_rows == 32 ? 840 : 1290;
+  return tile_rows == 16 ? 430 : tile_rows == 32 ? 780 : 1290;
 }
 constexpr double kE2m1 = 1.07;
 constexpr double kMmaShare = 0.62;      // of the matrix units' 2,048 products a cycle, by mma.sync
