@@ -31,7 +31,7 @@ class AttentionHeads {
  public:
   using Shared = HeadsShared<Shape>;
   static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
-  // Of keys that are decoded on the way: how many parts of a tile they are stored in, and whether there are
+  // Keys that are decoded on the way are stored in so many parts of a tile. Fetched early: there are
   // registers for the next tile's while P V of the previous one is computed.
   static constexpr int kStoreParts = Shape::kStride / 16;
   static constexpr bool kFetchesEarly = Shape::kHeadTiles == 1;

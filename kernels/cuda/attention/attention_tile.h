@@ -95,7 +95,7 @@ class FragmentRow {
       : chunks_{tile.At(row, first_column), tile.At(row, first_column + 16), tile.At(row, first_column + 32),
                 tile.At(row, first_column + 48)} {}
 
-  // Of columns [line + 16 * step, line + 16 * (step + 1)), where line is a multiple of 64 and step < 4.
+  // The address for columns [line + 16 * step, line + 16 * (step + 1)); line is a multiple of 64, step < 4.
   __device__ __forceinline__ const bf16* At(int line, int step) const { return chunks_[step] + line; }
 
  private:

@@ -161,7 +161,7 @@ class RowAttention {
 
   // Without a sign, whose extension would take a register of its own.
   __device__ __forceinline__ int64_t Row() const { return static_cast<uint32_t>(attended_.row); }
-  // Of FP8 rows.
+  // Where an FP8 row has what.
   __device__ __forceinline__ KvRowLayout Layout() const {
     return Shape::kExact ? kFp8KeyLayout : KeyLayout<true>(p_.op.layout);
   }
@@ -237,8 +237,9 @@ class RowAttention {
   const int width_;
 
   Heads heads_;
-  // Of this thread's LookedUpKey: in the next tile, null if there is none; in the tile after it; in the
-  // third.
+  // This thread looks a key up in each tile (LookedUpKey). row_: the key's row in the next tile, null if
+  // there is none; paged_: the key of the tile after it, two steps done; named_: of the third tile, one step
+  // done.
   const uint8_t* row_ = nullptr;
   typename Keys::Paged paged_;
   typename Keys::Named named_;

@@ -69,7 +69,7 @@ struct LastChosen {
   int32_t count;
 };
 
-// Of the choice of the `count` largest keys; ties: the lowest index.
+// The last of the `count` largest keys; ties: the lowest index comes first.
 template <int n>
 __device__ __forceinline__ LastChosen FindLastChosen(const uint32_t (&keys)[n], int32_t count) {
   uint32_t sorted[n];
