@@ -8,9 +8,8 @@
 // time and nothing else, so they may depend on the number of rows.
 //
 // The prediction of Hopper's kernels, per block of one multiprocessor (SM):
-//   step    one k tile of 128 bytes: the longest of wgmma, of what a step takes with the rows that TMA
-//   writes,
-//           and of the loads at an SM's rate
+//   step    one k tile of 128 bytes: the longest of wgmma, of a step with its rows' TMA, and of the loads at
+//           an SM's rate
 //   item    its steps, then the epilogue
 //   wave    one item per SM: an item's time, or the wave's bytes at the rate of memory or of L2
 //   launch  start, all waves, end; with splits, the exchange of partial sums
@@ -18,8 +17,8 @@
 // instructions, the SM's busiest unit (issue of instructions, ldmatrix, mma) times the blocks there, and the
 // bytes at a block's rate.
 //
-// The constants of steps follow from times of all tiles on an H200
-// (tests/bench/RESULTS.md); the others are estimates from specifications.
+// The constants of steps follow from times of all tiles on an H200 (tests/bench/RESULTS.md); the others are
+// estimates from specifications.
 
 #include <cstdint>
 
