@@ -38,11 +38,11 @@ __device__ __forceinline__ void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_
       : "memory");
 }
 
-// A named barrier for `threads` threads of the block, whole warps. Barrier 0 is __syncthreads.
-template <int barrier, int threads>
-__device__ __forceinline__ void NamedBarrierSync() {
-  static_assert(barrier > 0 && barrier < 16 && threads % 32 == 0);
-  asm volatile("bar.sync %0, %1;" ::"n"(barrier), "n"(threads) : "memory");
+// A named barrier, 1 to 15, for `threads` threads of the block, whole warps. Barrier 0 is __syncthreads.
+template <int threads>
+__device__ __forceinline__ void NamedBarrierSync(int barrier) {
+  static_assert(threads % 32 == 0);
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
 }
 
 // Shared memory descriptor of operand B of WgmmaBf16MnMajorB: a swizzled tile whose rows are k and whose

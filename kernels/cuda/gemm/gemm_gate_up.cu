@@ -67,9 +67,9 @@ __global__ void __launch_bounds__(3 * kGroupThreads, 1) GateUpKernel(const __gri
 #pragma unroll
                           for (int i = 0; i < kSums; ++i) shared.up[i][threadIdx.x - kGroupThreads] = sum[i];
                         }
-                        NamedBarrierSync<1, kPairThreads>();
+                        NamedBarrierSync<kPairThreads>(1);
                         if (threadIdx.x < kGroupThreads) StoreActivated(p, item, origin, sum, shared.up);
-                        NamedBarrierSync<1, kPairThreads>();  // `up` is read before the next item writes it
+                        NamedBarrierSync<kPairThreads>(1);  // `up` is read before the next item writes it
                       });
 }
 

@@ -66,9 +66,9 @@ constexpr bool CanSplit(int consumers, int outputs) { return consumers == 1 || o
 
 __device__ __forceinline__ void SyncConsumerGroup(int group) {
   if (group == 0) {
-    NamedBarrierSync<1, kGroupThreads>();
+    NamedBarrierSync<kGroupThreads>(1);
   } else {
-    NamedBarrierSync<2, kGroupThreads>();
+    NamedBarrierSync<kGroupThreads>(2);
   }
 }
 

@@ -34,9 +34,10 @@ inline bool GenerationEnded(void* argument) {
 
 }  // namespace on_host
 
-template <int barrier, int threads>
-void NamedBarrierSync(CUDA_ON_HOST_CALLER) {
-  static_assert(barrier > 0 && barrier < 16 && threads % 32 == 0);
+template <int threads>
+void NamedBarrierSync(int barrier, CUDA_ON_HOST_CALLER) {
+  static_assert(threads % 32 == 0);
+  CHECK(barrier > 0 && barrier < 16) << "named barrier " << barrier;
   on_host::NamedBarrier& named = on_host::named_barriers[barrier];
   on_host::NamedWait wait = {&named, named.generation};
   if (++named.arrived == threads) {
