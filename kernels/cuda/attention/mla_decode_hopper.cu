@@ -2,9 +2,11 @@
 //
 // Two consumer warpgroups, and a producer: of BF16 rows one warp, which loads them by TMA; of FP8 rows a
 // whole warpgroup, which decodes them into the same tiles (mla_decode_producer.h). Consumer group w computes
-// the scores of keys [32 w, 32 w + 32) of a tile for 64 heads, and 256 of the 512 latent columns of the
-// output. The groups exchange maxima and weights through shared memory. A thread has rows (heads) 16 (warp %
-// 4) + lane / 4 and that + 8.
+// the scores of the tiles in stage w, which is every second one, for 64 heads, and of all tiles 256 of the
+// 512 latent columns of the output. So one group's products keep the tensor cores busy while the other one
+// weighs its scores (the "seesaw" of FlashMLA). A tile's weights take the place of its RoPE chunk, which only
+// its scores need, and the running softmax goes from group to group: thread i of both has the same heads, 16
+// (warp % 4) + lane / 4 and that + 8.
 //
 // Every score and every output is the same chain of k16 products as in mla_decode_items.cu; all other
 // arithmetic is the same, in the same order.
@@ -19,11 +21,27 @@ namespace hopper_decode {
 namespace {
 
 constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each 8 of the group's 256 columns
-constexpr int kConsumersBarrier = 1;
+constexpr int kScores = kKeyTile / 2;   // of a thread and tile
+
+// Exchanges registers in each quad of lanes: afterwards x[i] of lane q of the quad is what x[q] of lane i
+// was. Called by all lanes of a warp.
+__device__ __forceinline__ void TransposeQuad(uint32_t (&x)[4]) {
+  const bool odd = threadIdx.x % 2 != 0, upper = threadIdx.x / 2 % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? x[i] : x[i + 1], 1);
+    x[i] = odd ? other : x[i];
+    x[i + 1] = odd ? x[i + 1] : other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t other = __shfl_xor_sync(kAllLanes, upper ? x[i] : x[i + 2], 2);
+    x[i] = upper ? other : x[i];
+    x[i + 2] = upper ? x[i + 2] : other;
+  }
+}
 
 // ---- the consumers ----
-
-__device__ __forceinline__ void SyncConsumers() { NamedBarrierSync<kConsumersBarrier, kConsumerThreads>(); }
 
 // The attention of one item; members are per thread.
 template <bool kFp8>
@@ -33,8 +51,9 @@ class HopperItem {
       : p_(p),
         shared_(shared),
         lane_(threadIdx.x % kWarpLanes),
+        thread_(threadIdx.x % kGroupThreads),
         group_(__shfl_sync(kAllLanes, threadIdx.x / kGroupThreads, 0)),  // uniform, for the descriptors
-        row_(threadIdx.x % kGroupThreads / kWarpLanes * 16 + lane_ / 4) {}
+        row_(thread_ / kWarpLanes * 16 + lane_ / 4) {}
 
   // The attention of the next item; false if there is none.
   __device__ __forceinline__ bool Run() {
@@ -46,9 +65,13 @@ class HopperItem {
     last_position_ = p_.op.index.positions[item.row];
     for (int32_t i = 0; i < item.split_count; ++i) {
       const bool last = i + 1 == item.split_count;
+      const TileRange tiles = SplitTiles(p_.op, item.split_len, item.first_split + i, last_position_);
       Clear();
-      AttendTiles(SplitTiles(p_.op, item.split_len, item.first_split + i, last_position_), last);
-      ShareSums();
+      if (pipeline_.stage == group_) {
+        LeadTiles(tiles, last);
+      } else {
+        FollowTiles(tiles, last);
+      }
       if (item.folds()) FoldSplit(i == 0, last);
       if (!item.begins_row) {
         StorePartial(item, item.partial + i * p_.head_tiles);
@@ -57,14 +80,11 @@ class HopperItem {
       } else if (last) {
         StoreOutput(item);
       }
-      SyncConsumers();  // `sums` has been read
     }
     return true;
   }
 
  private:
-  static constexpr int kLoadChunks = kFp8 ? 1 : kTmaChunks;  // that arrive together
-
   __device__ __forceinline__ int Row(int half) const { return row_ + half * 8; }
   __device__ __forceinline__ bool LeadsRow() const { return lane_ % 4 == 0; }
   // The first of the two columns of out_[4 j .. 4 j + 1] and out_[4 j + 2 .. 4 j + 3].
@@ -74,71 +94,106 @@ class HopperItem {
   __device__ __forceinline__ bool Attended(int32_t position) const {
     return position >= p_.op.first_position && position <= last_position_;
   }
+  __device__ __forceinline__ bool AllAttended(int32_t tile) const {
+    return Attended(tile * kKeyTile) && Attended(tile * kKeyTile + kKeyTile - 1);
+  }
+  __device__ __forceinline__ void SyncGroup() { NamedBarrierSync<kGroupThreads>(1 + group_); }
   __device__ __forceinline__ void Clear() {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      max_[half] = kFirstMax;
-      sum_[0][half] = sum_[1][half] = 0.0f;
-    }
+    max_[0] = max_[1] = kFirstMax;
 #pragma unroll
     for (float& sum : out_) sum = 0.0f;
   }
 
-  // Issues a tile's Q K^T directly after the previous tile's P V, so that the tensor cores stay busy while
-  // the consumers wait for P V. Its stage is free before most of Q K^T has run.
-  __device__ __forceinline__ void AttendTiles(const TileRange& tiles, bool last) {
-    float scores[16];
+  // ---- the tiles of a split ----
+  //
+  // P V of a tile is in flight while its group goes on, and its stage is released once that has ended: the
+  // producer can load the tile after the next one only then.
+
+  // Of a split whose first tile this group scores.
+  __device__ __forceinline__ void LeadTiles(const TileRange& tiles, bool last) {
+    float scores[kScores];
     StartScores(tiles.begin, pipeline_, scores, [] {});
-    WarpgroupWaitAll(scores);
-    for (int32_t tile = tiles.begin; tile + 1 < tiles.end; ++tile) {
-      ShareWeights(tile, scores);
-      StartValues();
-      Pipeline next = pipeline_;
-      next.Next();
-      StartScores(tile + 1, next, scores, [&] {
-        WarpgroupWait<1>();
-        ReleaseStage(shared_.empty[pipeline_.stage]);
-      });
-      pipeline_ = next;
+    int32_t tile = tiles.begin;
+    for (; tile + 2 < tiles.end; tile += 2) {
       WarpgroupWaitAll(scores);
       WarpgroupWaitAll(out_);
+      Weigh(tile, scores, pipeline_, tile == tiles.begin);
+      AddValues();
+      FinishValues();
+      TakeWeights();
+      AddValues();
+      Pipeline next = pipeline_;
+      next.Next();
+      StartScores(tile + 2, next, scores, [&] {
+        WarpgroupWait<1>();
+        ReleaseKeys(pipeline_.stage);
+      });
+      pipeline_ = next;
     }
-    if (last) ReleaseStage(shared_.query_empty);
-    ShareWeights(tiles.end - 1, scores);
-    StartValues();
+    WarpgroupWaitAll(scores);
     WarpgroupWaitAll(out_);
-    ReleaseStage(shared_.empty[pipeline_.stage]);
-    pipeline_.Next();
+    if (last) ReleaseStage(shared_.query_empty);
+    Weigh(tile, scores, pipeline_, tile == tiles.begin);
+    AddValues();
+    FinishValues();
+    if (tile + 1 == tiles.end) return;
+    TakeWeights();
+    AddValues();
+    FinishValues();
+  }
+
+  // Of a split whose first tile the other group scores. This group's next scores go first: P V of the other's
+  // tile then runs while these are weighed.
+  __device__ __forceinline__ void FollowTiles(const TileRange& tiles, bool last) {
+    float scores[kScores];
+    int32_t tile = tiles.begin;
+    if (last && tile + 1 == tiles.end) ReleaseStage(shared_.query_empty);
+    for (; tile + 1 < tiles.end; tile += 2) {
+      Pipeline next = pipeline_;
+      next.Next();
+      StartScores(tile + 1, next, scores, [] {});
+      WarpgroupWaitAll(scores);
+      TakeWeights();
+      AddValues();
+      if (last && tile + 3 >= tiles.end) ReleaseStage(shared_.query_empty);
+      Weigh(tile + 1, scores, next, false);
+      FinishValues();
+      AddValues();
+      FinishValues();
+    }
+    if (tile == tiles.end) return;
+    TakeWeights();
+    AddValues();
+    FinishValues();
   }
 
   // Zeroes the keys of positions that are not attended: their cache rows are undefined, and TMA leaves stale
   // rows past the last page. A weight of 0 would not mask them: 0 * NaN is NaN.
   __device__ __forceinline__ void ClearMasked(Chunk (&keys)[kChunks], int32_t first_position) {
     constexpr int kVectors = kTileRowBytes / 16;
-    for (int i = threadIdx.x; i < kKeyTile * kChunks * kVectors; i += kConsumerThreads) {
+    for (int i = thread_; i < kKeyTile * kChunks * kVectors; i += kGroupThreads) {
       const int key = i / (kChunks * kVectors), vector = i % (kChunks * kVectors);
       if (Attended(first_position + key)) continue;
       reinterpret_cast<uint4*>(keys[vector / kVectors].elements + key * kChunkColumns)[vector % kVectors] =
           make_uint4(0, 0, 0, 0);
     }
     FenceProxyAsync();
-    SyncConsumers();
+    SyncGroup();
   }
 
   // first_started(): called once the products of the first load are a group of their own.
   template <class FirstStarted>
-  __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline, float (&scores)[16],
-                                              const FirstStarted& first_started) {
+  __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline,
+                                              float (&scores)[kScores], const FirstStarted& first_started) {
     Chunk(&keys)[kChunks] = shared_.keys[pipeline.stage];
-    const int32_t first_position = tile * kKeyTile;
-    Mbarrier(&full)[kChunks] = shared_.full[pipeline.stage];
+    Mbarrier(&full)[kLoads] = shared_.full[pipeline.stage];
     MbarrierWait(full[0], pipeline.parity, "mla keys full");
-    if (!Attended(first_position) || !Attended(first_position + kKeyTile - 1)) {
-      for (int i = 0; i < kChunks; i += kLoadChunks) MbarrierWaitUnlimited(full[i], pipeline.parity);
-      ClearMasked(keys, first_position);
+    if (!AllAttended(tile)) {
+      for (Mbarrier& load : full) MbarrierWaitUnlimited(load, pipeline.parity);
+      ClearMasked(keys, tile * kKeyTile);
     }
     uint64_t a = KMajorDescriptor(shared_.query);
-    uint64_t b = KMajorDescriptor(keys[0].elements + group_ * 32 * kChunkColumns);
+    uint64_t b = KMajorDescriptor(keys);
     constexpr uint64_t kNextChunk = sizeof(Chunk) >> 4;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
@@ -147,7 +202,7 @@ class HopperItem {
         first_started();
       }
       if (chunk % kLoadChunks == 0) {
-        if (chunk > 0) MbarrierWaitUnlimited(full[chunk], pipeline.parity);
+        if (chunk > 0) MbarrierWaitUnlimited(full[chunk / kLoadChunks], pipeline.parity);
         WarpgroupArrive();
       }
 #pragma unroll
@@ -160,67 +215,81 @@ class HopperItem {
     WarpgroupCommitBatch();
   }
 
-  __device__ __forceinline__ void ShareWeights(int32_t tile, float (&scores)[16]) {
-    ShareMax(tile * kKeyTile + group_ * 32, scores);
-    SyncConsumers();
-    Weigh(scores);
-    FenceProxyAsync();
-    SyncConsumers();
-  }
-
-  // Masks the scores, which start at `first_position`, and shares the maxima of this group's keys.
-  __device__ __forceinline__ void ShareMax(int32_t first_position, float (&scores)[16]) {
-    // Most tiles have none to mask.
-    if (!Attended(first_position) || !Attended(first_position + 31)) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        if (!Attended(first_position + i / 4 * 8 + lane_ % 4 * 2 + i % 2)) scores[i] = kMaskedScore;
-      }
-    }
+  // Online softmax: the running maximum and sums behind this tile, keep_, and the tile's weights, for both
+  // groups.
+  __device__ __forceinline__ void Weigh(int32_t tile, float (&scores)[kScores], const Pipeline& pipeline,
+                                        bool first) {
+    Mask(tile, scores);
     float largest[2] = {kMaskedScore, kMaskedScore};
 #pragma unroll
-    for (int i = 0; i < 16; ++i) largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
+    for (int i = 0; i < kScores; ++i) largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
+    RaiseMax(fmaxf(max_[0], QuadMax(largest[0]) * p_.score_scale),
+             fmaxf(max_[1], QuadMax(largest[1]) * p_.score_scale));
+    SyncGroup();  // no warp's products read the RoPE chunk any more
+    Chunk& weights = shared_.weights(pipeline.stage);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float row_max = QuadMax(largest[half]);
-      if (LeadsRow()) shared_.tile_max[group_][Row(half)] = row_max;
-    }
-  }
-
-  // Online softmax: updates the running maximum, rescales the running sums and outputs, and shares this
-  // group's weights.
-  __device__ __forceinline__ void Weigh(const float (&scores)[16]) {
-    float keep[2];
+      float4 before = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (!first) before = shared_.sums[1 - pipeline.stage][half][thread_];
+      float sums[4] = {before.x, before.y, before.z, before.w};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float tile_max = fmaxf(shared_.tile_max[0][Row(half)], shared_.tile_max[1][Row(half)]);
-      const float next = fmaxf(max_[half], tile_max * p_.score_scale);
-      keep[half] = exp2f(max_[half] - next);
-      max_[half] = next;
-#pragma unroll
-      for (int keys = 0; keys < 2; ++keys) {
+      for (int keys = 0; keys < kKeyTile / 16; ++keys) {
         float pairs[2];
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
           const int j = keys * 2 + side;
-          const float w0 = exp2f(fmaf(scores[4 * j + 2 * half], p_.score_scale, -next));
-          const float w1 = exp2f(fmaf(scores[4 * j + 2 * half + 1], p_.score_scale, -next));
-          *reinterpret_cast<uint32_t*>(shared_.weights.At(Row(half), group_ * 32 + j * 8 + lane_ % 4 * 2)) =
-              PackBf16(w0, w1);
+          const float w0 = exp2f(fmaf(scores[4 * j + 2 * half], p_.score_scale, -max_[half]));
+          const float w1 = exp2f(fmaf(scores[4 * j + 2 * half + 1], p_.score_scale, -max_[half]));
+          *reinterpret_cast<uint32_t*>(weights.At(Row(half), j * 8 + lane_ % 4 * 2)) = PackBf16(w0, w1);
           pairs[side] = w0 + w1;
         }
-        sum_[keys][half] = fmaf(sum_[keys][half], keep[half], pairs[0] + pairs[1]);
+        sums[keys] = fmaf(sums[keys], keep_[half], pairs[0] + pairs[1]);
       }
+      shared_.sums[pipeline.stage][half][thread_] = make_float4(sums[0], sums[1], sums[2], sums[3]);
     }
-    // Most tiles leave the maximum unchanged: skip the multiplication by 1.
-    if (__any_sync(kAllLanes, keep[0] != 1.0f || keep[1] != 1.0f)) {
+    shared_.max[thread_] = make_float2(max_[0], max_[1]);
+    FenceProxyAsync();
+    __syncwarp();
+    if (lane_ == 0) MbarrierArrive(shared_.weighed[pipeline.stage]);
+  }
+
+  __device__ __forceinline__ void Mask(int32_t tile, float (&scores)[kScores]) const {
+    if (AllAttended(tile)) return;  // most are
 #pragma unroll
-      for (int i = 0; i < 2 * kSums; ++i) out_[i] *= keep[i / 2 % 2];
+    for (int i = 0; i < kScores; ++i) {
+      if (!Attended(tile * kKeyTile + i / 4 * 8 + lane_ % 4 * 2 + i % 2)) scores[i] = kMaskedScore;
     }
   }
 
-  __device__ __forceinline__ void StartValues() {
-    const uint64_t a = KMajorDescriptor(&shared_.weights);
+  __device__ __forceinline__ void RaiseMax(float of_first, float of_second) {
+    keep_[0] = exp2f(max_[0] - of_first);
+    keep_[1] = exp2f(max_[1] - of_second);
+    max_[0] = of_first;
+    max_[1] = of_second;
+  }
+
+  // Of the tile at pipeline_, which the other group weighs.
+  __device__ __forceinline__ void TakeWeights() {
+    MbarrierWaitUnlimited(shared_.weighed[pipeline_.stage], pipeline_.parity);
+    // The other group has seen the loads; this one's products read some too.
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+      if (!ReadsLoad(group_, load)) continue;
+      MbarrierWaitUnlimited(shared_.full[pipeline_.stage][load], pipeline_.parity);
+    }
+    const float2 max = shared_.max[thread_];
+    RaiseMax(max.x, max.y);
+  }
+
+  // Rescales the running outputs and starts P V of the tile at pipeline_.
+  __device__ __forceinline__ void AddValues() {
+    MbarrierWaitUnlimited(shared_.weighed[pipeline_.stage], pipeline_.parity);
+    // Most tiles leave the maximum unchanged: skip the multiplication by 1.
+    if (__any_sync(kAllLanes, keep_[0] != 1.0f || keep_[1] != 1.0f)) {
+#pragma unroll
+      for (int i = 0; i < 2 * kSums; ++i) out_[i] *= keep_[i / 2 % 2];
+    }
+    const uint64_t a = KMajorDescriptor(&shared_.weights(pipeline_.stage));
     const uint64_t b =
         MnMajorDescriptor(&shared_.keys[pipeline_.stage][group_ * kValueChunks], sizeof(Chunk));
     WarpgroupArrive();
@@ -231,27 +300,39 @@ class HopperItem {
     WarpgroupCommitBatch();
   }
 
-  __device__ __forceinline__ void ShareSums() {
+  __device__ __forceinline__ void FinishValues() {
+    WarpgroupWaitAll(out_);
+    ReleaseKeys(pipeline_.stage);
+    pipeline_.Next();
+  }
+
+  // This warp has read all it needs of a tile. A tile's scores are read before its weights are there.
+  __device__ __forceinline__ void ReleaseKeys(int stage) {
+    __syncwarp();
+    if (lane_ != 0) return;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float sum = QuadSum(sum_[i / 2][i % 2]);
-      if (LeadsRow()) shared_.sums[group_ * 2 + i / 2][Row(i % 2)] = sum;
+    for (int load = 0; load < kLoads; ++load) {
+      if (ReadsLoad(group_, load)) MbarrierArrive(shared_.empty[stage][load]);
     }
-    SyncConsumers();
   }
-  __device__ __forceinline__ float SplitSum(int row) const {
-    return (shared_.sums[0][row] + shared_.sums[1][row]) + (shared_.sums[2][row] + shared_.sums[3][row]);
+
+  // ---- the result of a split ----
+
+  // Behind the split's last tile, whose stage is not pipeline_'s any more.
+  __device__ __forceinline__ float SplitSum(int half) const {
+    const float4 sums = shared_.sums[1 - pipeline_.stage][half][thread_];
+    return (QuadSum(sums.x) + QuadSum(sums.y)) + (QuadSum(sums.z) + QuadSum(sums.w));
   }
+  // Of the splits so far: max, sum.
+  __device__ __forceinline__ float2& Folded(int half) { return shared_.folded[group_][Row(half)]; }
 
   // Stores the result of a split, or of the merged splits, as number `partial`.
   __device__ __forceinline__ void StorePartial(const DecodeItem& item, int32_t partial) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t head = static_cast<int64_t>(partial) * kHeads + Row(half);
-      if (group_ == 0 && LeadsRow()) {
-        p_.partial_stats[head] =
-            item.folds() ? shared_.folded[Row(half)] : make_float2(max_[half], SplitSum(Row(half)));
-      }
+      const float2 stats = item.folds() ? Folded(half) : make_float2(max_[half], SplitSum(half));
+      if (group_ == 0 && LeadsRow()) p_.partial_stats[head] = stats;
 #pragma unroll
       for (int j = 0; j < kSums / 2; ++j) {
         *reinterpret_cast<float2*>(p_.partials + head * kLatent + Column(j)) =
@@ -269,10 +350,18 @@ class HopperItem {
     FoldStep step[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      step[half] = Fold(first ? max_[half] : shared_.folded[Row(half)].x, max_[half]);
+      step[half] = Fold(first ? max_[half] : Folded(half).x, max_[half]);
+      __syncwarp();
+      if (LeadsRow()) Folded(half).x = step[half].max;
     }
     if (!first) {
       FoldOutputs<kSums / 2, kConsumerThreads>(running, step, [this](int j) { return &out_[4 * j]; });
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = SplitSum(half);  // by all lanes
+      float& folded = Folded(half).y;
+      if (LeadsRow()) folded = first ? sum : FoldSum(folded, sum, step[half]);
     }
     if (!last) {
 #pragma unroll
@@ -281,30 +370,29 @@ class HopperItem {
         running[j * kConsumerThreads] = make_float4(sums[0], sums[1], sums[2], sums[3]);
       }
     }
-    SyncConsumers();  // all threads have read `folded`
-    if (group_ == 0 && LeadsRow()) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float2& folded = shared_.folded[Row(half)];
-        const float sum = SplitSum(Row(half));
-        folded = first ? make_float2(max_[half], sum)
-                       : make_float2(step[half].max, FoldSum(folded.y, sum, step[half]));
-      }
-    }
-    SyncConsumers();
+    __syncwarp();
   }
 
+  // A quad has 8 columns of a row in two registers of each lane; the lanes exchange them, so that each stores
+  // 16 bytes.
   __device__ __forceinline__ void StoreOutput(const DecodeItem& item) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = Row(half);
-      if (item.head_tile * kHeads + row >= p_.op.head_count) continue;
-      const float factor = 1.0f / (item.folds() ? shared_.folded[row].y : SplitSum(row));
-      bf16* out = p_.op.out.row(item.row) + static_cast<int64_t>(item.head_tile * kHeads + row) * kLatent;
+      const float factor = 1.0f / (item.folds() ? Folded(half).y : SplitSum(half));
+      const int head = item.head_tile * kHeads + Row(half);
+      bf16* const out = p_.op.out.row(item.row) + static_cast<int64_t>(head) * kLatent;
 #pragma unroll
-      for (int j = 0; j < kSums / 2; ++j) {
-        const float* sums = &out_[4 * j + 2 * half];
-        StorePair(out + Column(j), sums[0] * factor, sums[1] * factor, 2, true);
+      for (int j = 0; j < kSums / 2; j += 4) {
+        uint32_t pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* const sums = &out_[4 * (j + i) + 2 * half];
+          pairs[i] = PackBf16(sums[0] * factor, sums[1] * factor);
+        }
+        TransposeQuad(pairs);
+        if (head >= p_.op.head_count) continue;
+        *reinterpret_cast<uint4*>(out + group_ * (kLatent / 2) + (j + lane_ % 4) * 8) =
+            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       }
     }
   }
@@ -312,14 +400,15 @@ class HopperItem {
   const DecodePlan& p_;
   HopperDecodeShared& shared_;
   const int lane_;
+  const int thread_;  // of the group
   const int group_;
   const int row_;  // the first of this thread's two heads
   Pipeline pipeline_;
   uint32_t query_parity_ = 0;
   int32_t last_position_ = 0;  // of the item's row
 
-  float max_[2];     // of Row(half), in units of log2
-  float sum_[2][2];  // of this thread's weights: per 16 of the group's keys, and row
+  float max_[2];   // of Row(half), in units of log2
+  float keep_[2];  // factor of the outputs, from the maximum before the last tile
   float out_[2 * kSums];
 };
 
@@ -333,18 +422,21 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     MbarrierInit(shared.query_full, 1);
     MbarrierInit(shared.query_empty, kConsumerWarps);
     for (int stage = 0; stage < kStages; ++stage) {
-      for (Mbarrier& full : shared.full[stage]) MbarrierInit(full, kFp8 ? kProducerWarps : 1);
-      MbarrierInit(shared.empty[stage], kConsumerWarps);
+      MbarrierInit(shared.weighed[stage], kGroupWarps);
+      for (int load = 0; load < kLoads; ++load) {
+        MbarrierInit(shared.full[stage][load], kFp8 ? kGroupWarps : 1);
+        MbarrierInit(shared.empty[stage][load], kGroupWarps * (ReadsLoad(0, load) + ReadsLoad(1, load)));
+      }
     }
     FenceMbarrierInit();
   }
   __syncthreads();
   GridDependencySync();
   if (threadIdx.x >= kConsumerThreads) {
-    WarpgroupRegDealloc<kFp8 ? 72 : 56>();
+    WarpgroupRegDealloc<kFp8 ? 88 : 56>();
     if (kFp8 || threadIdx.x < kConsumerThreads + kWarpLanes) Produce<kFp8>(p, shared);
   } else {
-    WarpgroupRegAlloc<kFp8 ? 216 : 224>();
+    WarpgroupRegAlloc<kFp8 ? 208 : 224>();
     HopperItem<kFp8> attention(p.plan, shared);
     while (attention.Run()) {
     }

@@ -17,13 +17,14 @@ inline constexpr int kHeads = 64;
 inline constexpr int kLatent = 512;
 inline constexpr int kChunkColumns = 64;  // of a swizzled tile: 128 bytes
 inline constexpr int kChunks = 9;         // 512 + 64 columns
-inline constexpr int kTmaChunks = 3;      // of a tile's BF16 keys, loaded together
-inline constexpr int kValueChunks = 4;    // of a group
+inline constexpr int kLoadChunks = 3;     // of a tile, that arrive and are released together
+inline constexpr int kLoads = kChunks / kLoadChunks;
+inline constexpr int kValueChunks = 4;  // of a group
 inline constexpr int kStages = 2;
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kConsumerThreads = 2 * kGroupThreads;
 inline constexpr int kConsumerWarps = kConsumerThreads / kWarpLanes;
-inline constexpr int kProducerWarps = kGroupThreads / kWarpLanes;
+inline constexpr int kGroupWarps = kGroupThreads / kWarpLanes;
 inline constexpr int kThreads = kConsumerThreads + kGroupThreads;  // setmaxnreg applies to whole warpgroups
 
 using Chunk = RowTile<64, kChunkColumns>;  // 64 heads or keys
@@ -35,26 +36,39 @@ struct HopperDecodePlan {
   TensorMap cache;    // {columns of a chunk, rows of all blocks, chunks}
   int32_t page_rows;  // rows per TMA load: tokens_per_block, at most a tile
 
-  __host__ __device__ int box_chunks() const { return page_rows == kKeyTile ? kTmaChunks : 1; }
+  __host__ __device__ int box_chunks() const { return page_rows == kKeyTile ? kLoadChunks : 1; }
 };
 
 struct HopperDecodeShared {
   alignas(1024) Chunk query[kChunks];
   alignas(1024) Chunk keys[kStages][kChunks];
-  alignas(1024) Chunk weights;  // of the tile's keys
-  float tile_max[2][kHeads];    // of the raw scores of each group's keys
-  float sums[4][kHeads];        // of the split's weights, per 16 keys of a tile
-  float2 folded[kHeads];        // max, sum of the splits so far
-  DecodeItem items[2];          // this one and the next, each full and empty with its query
+  // The running softmax, of each thread of a consumer group: the maxima behind the tile weighed last, and the
+  // sums of weights behind that in each stage, per 16 keys of a tile.
+  float2 max[kGroupThreads];
+  float4 sums[kStages][2][kGroupThreads];
+  float2 folded[2][kHeads];  // of each group: max, sum of the splits so far
+  DecodeItem items[2];       // this one and the next, each full and empty with its query
   Mbarrier query_full, query_empty;
-  Mbarrier full[kStages][kChunks];  // by the first chunk of a load: the scores start with the first
-  Mbarrier empty[kStages];
+  Mbarrier full[kStages][kLoads];  // the scores start with the first
+  Mbarrier empty[kStages][kLoads];
+  Mbarrier weighed[kStages];
+
+  // Of the tile's keys, in place of its RoPE chunk once that has been read.
+  __device__ __forceinline__ Chunk& weights(int stage) { return keys[stage][kChunks - 1]; }
 };
+
+// Whether P V of a consumer group reads a part of a tile: its columns, or the weights.
+constexpr bool ReadsLoad(int group, int load) {
+  const int first = group * kValueChunks, begin = load * kLoadChunks;
+  return load == kLoads - 1 || (begin < first + kValueChunks && first < begin + kLoadChunks);
+}
 
 static_assert(sizeof(HopperDecodeShared::keys) == kHopperDecodeBytesInFlight);
 static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "the shared memory limit of a block");
 
 using Pipeline = PipelineState<kStages>;
+
+inline constexpr int kTilesAhead = 2;  // of the loads, that are on their way into the L2 cache
 
 // ---- BF16 rows ----
 
@@ -81,20 +95,20 @@ __device__ __forceinline__ int32_t PageRow(const HopperDecodePlan& p, const int3
 __device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared, int32_t pages,
                                          int32_t page_row, const Pipeline& pipeline, uint64_t policy) {
   const bool leads = threadIdx.x % kWarpLanes == 0;
-  Mbarrier(&full)[kChunks] = shared.full[pipeline.stage];
-  if (leads) {
-    MbarrierWait(shared.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
-    for (int chunk = 0; chunk < kChunks; chunk += kTmaChunks) {
-      MbarrierArriveExpectTx(full[chunk], pages * p.page_rows * kTileRowBytes * kTmaChunks);
-    }
-  }
   const int box_chunks = p.box_chunks();
-  for (int32_t page = 0; page < pages; ++page) {
-    const int32_t row = __shfl_sync(kAllLanes, page_row, page);
-    if (!leads) continue;
-    for (int chunk = 0; chunk < kChunks; chunk += box_chunks) {
-      TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache, 0,
-              row, chunk, full[chunk / kTmaChunks * kTmaChunks], policy);
+  for (int load = 0; load < kLoads; ++load) {
+    Mbarrier& full = shared.full[pipeline.stage][load];
+    if (leads) {
+      MbarrierWait(shared.empty[pipeline.stage][load], pipeline.parity ^ 1, "mla stage empty");
+      MbarrierArriveExpectTx(full, pages * p.page_rows * kTileRowBytes * kLoadChunks);
+    }
+    for (int32_t page = 0; page < pages; ++page) {
+      const int32_t row = __shfl_sync(kAllLanes, page_row, page);
+      if (!leads) continue;
+      for (int chunk = load * kLoadChunks; chunk < (load + 1) * kLoadChunks; chunk += box_chunks) {
+        TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache, 0,
+                row, chunk, full, policy);
+      }
     }
   }
 }
@@ -108,6 +122,15 @@ __device__ __forceinline__ void CopyQuery(const HopperDecodePlan& p, HopperDecod
   }
   TmaLoad(&shared.query[kChunks - 1], p.q, p.plan.op.head_dim - kChunkColumns, item.head_tile * kHeads,
           item.row, shared.query_full, policy);
+}
+
+// Brings this lane's page of a tile into the L2 cache, kTilesAhead tiles before it is loaded: a stage is
+// loaded from when it is free until the consumers need it, too short for the latency of device memory.
+__device__ __forceinline__ void PrefetchTile(const HopperDecodePlan& p, int32_t pages, int32_t page_row) {
+  if (static_cast<int32_t>(threadIdx.x % kWarpLanes) >= pages) return;
+  const KvLayer& layer = p.plan.op.layer;
+  const int64_t row_bytes = layer.row_width() * sizeof(bf16);
+  PrefetchL2(layer.data + page_row * row_bytes, static_cast<uint32_t>(p.page_rows * row_bytes));
 }
 
 // The key tiles of an item: those of adjacent splits are adjacent.
@@ -125,21 +148,33 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
   const int32_t* table =
       layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
   const auto [begin, end] = ItemTiles(p.plan.op, item, last_position);
-  int32_t row = PageRow(p, table, begin, last_position);
+  const auto page_row = [&](int32_t tile) { return tile < end ? PageRow(p, table, tile, last_position) : 0; };
+  // Blocks of other heads read the same keys at the same time.
+  const bool prefetches = item.head_tile == 0;
+  int32_t row = page_row(begin), next = page_row(begin + 1);
   for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-    const int32_t next = tile + 1 < end ? PageRow(p, table, tile + 1, last_position) : 0;
+    const int32_t after = page_row(tile + kTilesAhead);
+    if (prefetches && tile + kTilesAhead < end) {
+      PrefetchTile(p, TilePages(p, tile + kTilesAhead, last_position), after);
+    }
     CopyTile(p, shared, TilePages(p, tile, last_position), row, pipeline, policy);
     row = next;
+    next = after;
   }
   __syncwarp();
 }
 
 // ---- FP8 rows ----
 
-// Decodes tiles of keys: a thread has the same 16 of each chunk's 64 columns of two keys, 32 keys apart. A
-// step is two chunks, a group of 128 columns; the last step is the RoPE chunk. As soon as a part of a step is
-// stored, the same part of the next step is loaded. These loads keep 8 KB in flight, too little for the
-// latency of device memory, so whole rows are fetched into the L2 cache kAhead tiles before.
+__host__ __device__ constexpr KvRowLayout Fp8RowLayout() { return {kLatent, kChunkColumns, true}; }
+
+// Where keys that are not attended are read: codes and scales of 0 decode to zeros.
+__device__ const uint4 kZeroFp8Row[Fp8RowLayout().bytes() / sizeof(uint4)] = {};
+
+// Decodes tiles of keys: a thread has the same 16 of each chunk's 64 columns of two keys, 32 keys apart. The
+// codes of a chunk are a part; the elements of the RoPE chunk are four, of eight each. As soon as a part is
+// stored, the one kInFlight after it is loaded. These loads keep 16 KB in flight, too little for the latency
+// of device memory, so whole rows are fetched into the L2 cache kTilesAhead tiles before.
 class Fp8KeyProducer {
  public:
   __device__ __forceinline__ Fp8KeyProducer(const MlaDecodeParams& op, HopperDecodeShared& shared)
@@ -149,58 +184,73 @@ class Fp8KeyProducer {
     const int32_t last_position = op_.index.positions[item.row];
     const int32_t slot = op_.index.slots[item.row];
     const auto [begin, end] = ItemTiles(op_, item, last_position);
-    for (int32_t tile = begin + 1; tile < min(begin + kAhead, end); ++tile)
+    for (int32_t tile = begin + 1; tile < min(begin + kTilesAhead, end); ++tile)
       Prefetch(slot, tile, last_position);
-    Keys keys = Locate(slot, begin, last_position);
-    Scales scales = LoadScales(keys, 0);
-    Part parts[2] = {Load(keys, 0, 0), Load(keys, 0, 1)};
+    Keys keys = RowsOf(Find(slot, begin, last_position));
+    Scales scales[2] = {LoadScales(keys, 0), LoadScales(keys, 1)};
+    Part parts[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) parts[i] = Load(keys, i);
     for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-      if (tile + kAhead < end) Prefetch(slot, tile + kAhead, last_position);
-      MbarrierWait(shared_.empty[pipeline.stage], pipeline.parity ^ 1, "mla stage empty");
+      if (tile + kTilesAhead < end) Prefetch(slot, tile + kTilesAhead, last_position);
+      // Early, to hide the latency of the block table.
+      const Places next = Find(slot, min(tile + 1, end - 1), last_position);
 #pragma unroll
-      for (int step = 0; step <= kRopeStep; ++step) {
-        const int next_step = (step + 1) % (kRopeStep + 1);
-        const Scales next_scales = LoadScales(keys, next_step);
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          Store(parts[part], scales, step, part, pipeline.stage);
-          parts[part] = Load(keys, next_step, part);
+      for (int i = 0; i < kParts; ++i) {
+        Store(parts[i % kInFlight], scales[i / 4 % 2], i, pipeline);
+        parts[i % kInFlight] = Load(keys, (i + kInFlight) % kParts);
+        if (i + kInFlight == kParts - 1) {  // all of this tile is loaded or on its way
+          keys = RowsOf(next);
+          scales[0] = LoadScales(keys, 0);
+          scales[1] = LoadScales(keys, 1);
         }
-        scales = next_scales;
-        // All of this tile is loaded or on its way.
-        if (next_step == kRopeStep) keys = Locate(slot, tile + 1 < end ? tile + 1 : tile, last_position);
       }
     }
   }
 
  private:
-  static constexpr KvRowLayout Layout() { return {kLatent, kChunkColumns, true}; }
-  static constexpr int kRopeStep = kLatent / KvRowLayout::kLatentGroup;
-  static constexpr int kKeys = 2;   // of a thread
-  static constexpr int kAhead = 2;  // tiles
+  static constexpr int kKeys = 2;  // of a thread
+  static constexpr int kCodeParts = kChunks - 1;
+  static constexpr int kParts = kCodeParts + 2 * kKeys;
+  static constexpr int kInFlight = 4;
+  static_assert(kParts % kInFlight == 0);  // a part has the same registers in every tile
 
-  // Cache rows; null: not attended.
+  // Of the layer; -1: not attended.
+  struct Places {
+    int32_t rows[kKeys];
+  };
   struct Keys {
     const uint8_t* rows[kKeys];
   };
-  // In a latent step the codes of one chunk; in the RoPE step the first or the last eight of 16 elements.
   struct Part {
-    uint4 bytes[kKeys];
+    uint4 bytes[kKeys];  // of the RoPE chunk only the first
   };
+  // Of the codes of four parts.
   struct Scales {
-    float of_key[kKeys];
+    float2 of_key[kKeys];
   };
 
   __device__ __forceinline__ int Key(int i) const { return thread_ / 4 + i * (kKeyTile / kKeys); }
   __device__ __forceinline__ int Column() const { return thread_ % 4 * 16; }
 
-  __device__ __forceinline__ Keys Locate(int32_t slot, int32_t tile, int32_t last_position) const {
-    Keys keys;
+  __device__ __forceinline__ Places Find(int32_t slot, int32_t tile, int32_t last_position) const {
+    const int32_t* const table = op_.layer.block_tables + static_cast<int64_t>(slot) * op_.layer.table_stride;
+    Places places;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
       const int32_t position = tile * kKeyTile + Key(i);
       const bool attended = position >= op_.first_position && position <= last_position;
-      keys.rows[i] = attended ? op_.layer.row(slot, position) : nullptr;
+      const int32_t tokens = op_.layer.tokens_per_block;
+      places.rows[i] = attended ? table[position / tokens] * tokens + position % tokens : -1;
+    }
+    return places;
+  }
+  __device__ __forceinline__ Keys RowsOf(const Places& places) const {
+    Keys keys;
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      keys.rows[i] = places.rows[i] >= 0 ? op_.layer.data + int64_t{places.rows[i]} * Fp8RowLayout().bytes()
+                                         : reinterpret_cast<const uint8_t*>(kZeroFp8Row);
     }
     return keys;
   }
@@ -209,45 +259,53 @@ class Fp8KeyProducer {
   __device__ __forceinline__ void Prefetch(int32_t slot, int32_t tile, int32_t last_position) const {
     const int32_t position = tile * kKeyTile + thread_;
     const bool attended = position >= op_.first_position && position <= last_position;
-    if (thread_ < kKeyTile && attended) PrefetchL2(op_.layer.row(slot, position), Layout().bytes());
+    if (thread_ < kKeyTile && attended) PrefetchL2(op_.layer.row(slot, position), Fp8RowLayout().bytes());
   }
 
-  // Zeros for keys that are not attended.
-  __device__ __forceinline__ Part Load(const Keys& keys, int step, int part) const {
-    const int offset = step == kRopeStep ? Layout().rope_offset() + 2 * (Column() + 8 * part)
-                                         : (2 * step + part) * kChunkColumns + Column();
+  __device__ __forceinline__ Part Load(const Keys& keys, int part) const {
+    const auto load = [&](int key, int offset) {
+      return *reinterpret_cast<const uint4*>(keys.rows[key] + offset);
+    };
     Part loaded = {};
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      if (keys.rows[i] != nullptr) loaded.bytes[i] = *reinterpret_cast<const uint4*>(keys.rows[i] + offset);
+    const int rope = part - kCodeParts;
+    if (rope >= 0) {
+      loaded.bytes[0] = load(rope / 2, Fp8RowLayout().rope_offset() + 2 * (Column() + rope % 2 * 8));
+      return loaded;
     }
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) loaded.bytes[i] = load(i, part * kChunkColumns + Column());
     return loaded;
   }
-  __device__ __forceinline__ Scales LoadScales(const Keys& keys, int step) const {
-    Scales scales = {};
-    if (step == kRopeStep) return scales;
+  __device__ __forceinline__ Scales LoadScales(const Keys& keys, int half) const {
+    Scales scales;
 #pragma unroll
     for (int i = 0; i < kKeys; ++i) {
-      if (keys.rows[i] == nullptr) continue;
-      scales.of_key[i] = KvScaleAt(keys.rows[i], Layout(), step * KvRowLayout::kLatentGroup);
+      scales.of_key[i] = reinterpret_cast<const float2*>(keys.rows[i] + Fp8RowLayout().scale_offset())[half];
     }
     return scales;
   }
 
-  __device__ __forceinline__ void Store(const Part& loaded, const Scales& scales, int step, int part,
-                                        int stage) {
-    const int chunk = step == kRopeStep ? kChunks - 1 : 2 * step + part;
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      const uint4 bytes = loaded.bytes[i];
-      if (step == kRopeStep) {
-        *Elements(stage, chunk, Key(i), part) = bytes;
-        continue;
-      }
-      *Elements(stage, chunk, Key(i), 0) = DecodeEight(make_uint2(bytes.x, bytes.y), scales.of_key[i]);
-      *Elements(stage, chunk, Key(i), 1) = DecodeEight(make_uint2(bytes.z, bytes.w), scales.of_key[i]);
+  __device__ __forceinline__ void Store(const Part& loaded, const Scales& scales, int part,
+                                        const Pipeline& pipeline) {
+    const int stage = pipeline.stage;
+    const int chunk = min(part, kCodeParts);
+    const int load = chunk / kLoadChunks;
+    if (part <= kCodeParts && chunk % kLoadChunks == 0) {
+      MbarrierWait(shared_.empty[stage][load], pipeline.parity ^ 1, "mla stage empty");
     }
-    if (step < kRopeStep || part == 1) Publish(stage, chunk);
+    const int rope = part - kCodeParts;
+    if (rope >= 0) {
+      *Elements(stage, chunk, Key(rope / 2), rope % 2) = loaded.bytes[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kKeys; ++i) {
+        const uint4 codes = loaded.bytes[i];
+        const float scale = part % 4 < 2 ? scales.of_key[i].x : scales.of_key[i].y;
+        *Elements(stage, chunk, Key(i), 0) = DecodeEight(make_uint2(codes.x, codes.y), scale);
+        *Elements(stage, chunk, Key(i), 1) = DecodeEight(make_uint2(codes.z, codes.w), scale);
+      }
+    }
+    if (part == kParts - 1) Publish(stage);
   }
 
   // The first or second eight of this thread's columns.
@@ -255,11 +313,14 @@ class Fp8KeyProducer {
     return reinterpret_cast<uint4*>(shared_.keys[stage][chunk].At(key, Column() + 8 * half));
   }
 
-  // This warp has written its part of a chunk, which wgmma reads through the async proxy.
-  __device__ __forceinline__ void Publish(int stage, int chunk) {
+  // This warp has written its part of a tile, which wgmma reads through the async proxy. Once a tile: the
+  // fence waits for the loads that are in flight.
+  __device__ __forceinline__ void Publish(int stage) {
     FenceProxyAsync();
     __syncwarp();
-    if (threadIdx.x % kWarpLanes == 0) MbarrierArrive(shared_.full[stage][chunk]);
+    if (threadIdx.x % kWarpLanes != 0) return;
+#pragma unroll
+    for (Mbarrier& full : shared_.full[stage]) MbarrierArrive(full);
   }
 
   const MlaDecodeParams& op_;
