@@ -56,6 +56,8 @@ struct ModelConfig {
   int index_n_heads = 0;
   int index_head_dim = 0;
   bool index_interleaved = false;  // RoPE pairs of DeepSeek-V3.2's and GLM-5's indexer
+  // A recycled MTP module attends what its first forward of the step selected (Batch::list_rows).
+  bool index_share_for_mtp_iteration = false;
   // [num_hidden_layers]: layers that attend the selection of the nearest layer below that has an indexer;
   // empty: none. MTP modules have their own.
   std::vector<bool> shares_selection;

@@ -144,6 +144,17 @@ void MtpModules::Run(const Rank& rank, const DraftInput& input, int level, Matri
       rank.cache, output);
 }
 
+void MtpModules::Recycle(const Rank& rank, const DraftInput& input, Matrix<const float> previous,
+                         Matrix<float> output) const {
+  rank.model->RunModule(*rank.stream, /*module=*/0,
+                        {.index = rows.index(output.rows),
+                         .ids = rows.ids,
+                         .previous = previous,
+                         .list_rows = last_row,
+                         .rank_rows = input.rank_rows},
+                        rank.cache, output);
+}
+
 void MtpModules::PickDraft(const Rank& rank, const DraftInput& input, int draft_index, int level) const {
   const Matrix<float> logits = rank.buffers.logits.first_rows(input.bucket);
   rank.model->Logits(*rank.stream, level, last_output.first_rows(input.bucket), logits);

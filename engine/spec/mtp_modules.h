@@ -25,9 +25,12 @@ struct MtpModules {
   // Every module's rows of the chunks, level by level: each takes the outputs of the one below.
   void Prompt(const Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const;
 
-  // Runs module `level` on the first `row_count` rows of `rows`.
+  // Runs module `level` on the first output.rows rows of `rows`.
   void Run(const Rank& rank, const DraftInput& input, int level, Matrix<const float> previous,
            Matrix<float> output) const;
+  // Runs module 1 again, on its own outputs: a row for each sequence, whose last draft comes from last_row.
+  void Recycle(const Rank& rank, const DraftInput& input, Matrix<const float> previous,
+               Matrix<float> output) const;
 
   // Draft `draft_index` (from 1) of each sequence, from last_output, an output of `level`, into the slots'
   // drafts. Overwrites buffers.logits and sample_scratch.

@@ -21,7 +21,8 @@
 namespace foredraft {
 namespace {
 
-// An indexer in every layer; and a layer that shares the selection of the one below.
+// An indexer in every layer; and a layer that shares the selection of the one below, as recycled drafts share
+// that of the module's first forward.
 constexpr const char* kCheckpoints[] = {"deepseek_v32", "glm_moe_dsa"};
 constexpr int kDraftLens[] = {0, 1, 3, 7};
 // K, overlap, graphs (padded, none, exact sizes), batch, budget, reuse, small pool, draft caps, K changing on
@@ -84,14 +85,14 @@ std::vector<Request> DsaRequests(bool sampled) {
   return requests;
 }
 
-// The checkpoint with another index_topk.
-std::string CopyWithTopK(const std::string& dir, int top_k) {
-  const std::filesystem::path copy =
-      absl::StrCat(testing::TempDir(), "/", std::filesystem::path(dir).filename().string(), "_", ::getpid());
+// The checkpoint with another value in its config.json.
+std::string CopyWith(const std::string& dir, const std::string& key, const nlohmann::json& value) {
+  const std::filesystem::path copy = absl::StrCat(
+      testing::TempDir(), "/", std::filesystem::path(dir).filename().string(), "_", key, "_", ::getpid());
   std::filesystem::copy(dir, copy, std::filesystem::copy_options::recursive);
   std::ifstream in(std::filesystem::path(dir) / "config.json");
   nlohmann::json config = nlohmann::json::parse(in);
-  config["index_topk"] = top_k;
+  config[key] = value;
   std::ofstream(copy / "config.json") << config.dump();
   return copy;
 }
@@ -136,7 +137,7 @@ TEST_P(DsaSameTokens, LogprobsHaveTheSameBitsWhateverTheChunks) {
 // A model whose indexer keeps as many positions as there are is the model of full attention, up to where the
 // selection begins; from there on it is another.
 TEST_P(DsaSameTokens, TheSelectionChangesTheTokensPastItsCountAlone) {
-  const LoadedModel& full = LoadModelOnce(CopyWithTopK(model_.dir, 2 * kMaxSeqLen));
+  const LoadedModel& full = LoadModelOnce(CopyWith(model_.dir, "index_topk", 2 * kMaxSeqLen));
   constexpr int kPromptLens[] = {12, 100, 32, 33};
   std::vector<Request> requests(std::size(kPromptLens));
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -155,6 +156,38 @@ TEST_P(DsaSameTokens, TheSelectionChangesTheTokensPastItsCountAlone) {
   // The last prompt row sees 32 positions, and 33.
   EXPECT_EQ(sparse.requests[2].logprobs[0].logprob, all.requests[2].logprobs[0].logprob);
   EXPECT_NE(sparse.requests[3].logprobs[0].logprob, all.requests[3].logprobs[0].logprob);
+}
+
+// Whether recycled drafts share the module's selection changes drafts past index_topk positions, the second
+// of a step and later ones, and no token.
+TEST_P(DsaSameTokens, ASharedSelectionOfRecycledDraftsChangesDraftsAlone) {
+  const std::string key = "index_share_for_mtp_iteration";
+  const LoadedModel& other =
+      LoadModelOnce(CopyWith(model_.dir, key, !model_.config.index_share_for_mtp_iteration));
+  const std::vector<Request> requests = DsaRequests(/*sampled=*/false);
+  const RunRecord run = RunRequests(model_, {.draft_len = 7}, requests);
+  const RunRecord changed = RunRequests(other, {.draft_len = 7}, requests);
+  int compared = 0, different = 0;
+  for (size_t id = 0; id < requests.size(); ++id) {
+    ASSERT_EQ(run.requests[id].token_ids, changed.requests[id].token_ids);
+    for (const StepRecord& step : run.requests[id].records) {
+      const auto& records = changed.requests[id].records;
+      const auto same = std::find_if(records.begin(), records.end(), [&](const StepRecord& record) {
+        return record.token_count == step.token_count && record.drafts.size() == step.drafts.size();
+      });
+      if (same == records.end() || step.drafts.empty()) continue;
+      ++compared;
+      EXPECT_EQ(same->drafts[0], step.drafts[0]);
+      const int last_position =
+          static_cast<int>(requests[id].prompt_ids.size()) + step.token_count + kDraftLens[3];
+      if (last_position <= 32) {
+        EXPECT_EQ(same->drafts, step.drafts);
+      }
+      different += same->drafts != step.drafts;
+    }
+  }
+  EXPECT_GT(compared, 20);
+  EXPECT_GT(different, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, DsaSameTokens, ::testing::ValuesIn(kCheckpoints),

@@ -50,6 +50,7 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeight
   ids_ = MustAllocate<int32_t>(device, capacity);
   slots_ = MustAllocate<int32_t>(device, capacity);
   positions_ = MustAllocate<int32_t>(device, capacity);
+  list_row_ = MustAllocate<int32_t>(device, 1);
   argmax_ = MustAllocate<int32_t>(device, 1);
   for (int level = 0; level <= model_->module_count(); ++level) {
     const int width = model_->output_width();
@@ -203,6 +204,8 @@ std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int
   Poison();
   Target(tokens, prompt_len, last);  // rows 0..P-1: t_P is not in the target's cache
   Module(1, tokens, prompt_len, last + 1);
+  const int32_t list_row = last - prompt_len;  // of the rows in the decode form, the last
+  Put(list_row_, &list_row, 1);
   std::vector<int32_t> drafts;
   Matrix<float> output = outputs_[1].row_range(last, 1);
   while (true) {
@@ -213,6 +216,7 @@ std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int
     const Matrix<float> next = outputs_[1].row_range(last + made, 1);
     Batch batch = Upload(row);
     batch.previous = output;
+    batch.list_rows = list_row_;
     model_->RunModule(*stream_, 0, batch, cache_, next);
     output = next;
   }

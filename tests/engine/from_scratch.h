@@ -93,6 +93,7 @@ class FromScratch {
   int32_t* ids_;
   int32_t* slots_;
   int32_t* positions_;
+  int32_t* list_row_;                   // [1] Batch::list_rows of a recycled module
   std::vector<Matrix<float>> outputs_;  // of each level, [capacity, output_width], row = position
   Matrix<float> logits_;                // [capacity, V]
   int32_t* argmax_;

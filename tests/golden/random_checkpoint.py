@@ -73,11 +73,11 @@ FAMILIES = {
     "deepseek_v32": TINY | V3_ROUTING | INDEXER | {
         "architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32", "n_group": 4, "topk_group": 2,
         "routed_scaling_factor": 2.5, "rope_theta": 10000, "rope_scaling": R1_YARN, "bos_token_id": 0, "eos_token_id": 1},
-    # The second layer shares the first one's selection.
+    # The second layer shares the first one's selection, recycled drafts the module's.
     "glm_moe_dsa": {key: value for key, value in TINY.items() if key != "rope_scaling"} | V3_ROUTING | INDEXER | {
         "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1000000}, "indexer_types": ["full", "shared"],
-        "eos_token_id": [1, 2, 3]},
+        "index_share_for_mtp_iteration": True, "eos_token_id": [1, 2, 3]},
     "joyai_llm_flash": TINY | V3_ROUTING | {
         "architectures": ["DeepseekV3ForCausalLM"], "model_type": "joyai_llm_flash", "routed_scaling_factor": 2.5, "rope_theta": 32000000.0,
         "bos_token_id": 0, "eos_token_id": 1}}

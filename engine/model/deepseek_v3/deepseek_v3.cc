@@ -93,8 +93,14 @@ void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
 
 void DeepseekV3::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                            Matrix<float> output) const {
-  V3MtpLayer(ForwardOf(stream, batch), weights_.mtp_modules[module], weights_.embed_tokens,
-             Context(cache, config_.num_hidden_layers + module, module + 1), output);
+  const Forward f = ForwardOf(stream, batch);
+  V3LayerContext context = Context(cache, config_.num_hidden_layers + module, module + 1);
+  if (selects_ && config_.index_share_for_mtp_iteration && batch.list_rows != nullptr) {
+    TakeSelected(f, indexer_activations_);
+    context.attention.selected.lists = indexer_activations_.recycled;
+    context.indexer = {};
+  }
+  V3MtpLayer(f, weights_.mtp_modules[module], weights_.embed_tokens, context, output);
 }
 
 void DeepseekV3::Logits(Stream& stream, int /*level*/, Matrix<const float> outputs,

@@ -89,7 +89,7 @@ void ReadSparseAttention(JsonFields& fields, bool interleaved, ModelConfig& conf
     fields.Refuse("indexer_rope_interleave", interleaved ? "false" : "true",
                   absl::StrFormat("%s, as %s has it", interleaved ? "true" : "false", config.model_type));
   }
-  fields.OptionalBool("index_share_for_mtp_iteration", false);  // drafts alone depend on it
+  config.index_share_for_mtp_iteration = fields.OptionalBool("index_share_for_mtp_iteration", false);
   ReadSharing(fields, config);
   CheckLayerTypes(fields);
   config.runs_indexer = config.index_n_heads <= kMaxIndexHeads && config.index_head_dim <= kMaxIndexHeadDim;

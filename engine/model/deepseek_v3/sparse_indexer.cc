@@ -65,6 +65,9 @@ void AllocateIndexer(ActivationAllocator& allocate, const ModelConfig& config,
   allocate(a.k_weights, rows, config.index_head_dim + config.index_n_heads);
   allocate(a.scores, std::min(rows, ScoredRowsAtOnce(capacity.positions)), capacity.positions);
   allocate(a.selected, static_cast<size_t>(rows) * config.index_topk);
+  if (config.index_share_for_mtp_iteration) {
+    allocate(a.recycled, static_cast<size_t>(capacity.decode_rows) * config.index_topk);
+  }
 }
 
 CacheHandle RegisterIndexKeys(const ModelConfig& config, CacheRegistry& registry) {
@@ -79,6 +82,17 @@ PagedRows<bf16> IndexKeysOf(const KvCache& cache, CacheHandle handle) {
           .table_stride = rows.table_stride,
           .rows_per_block = rows.rows_per_block,
           .width = rows.row_bytes / static_cast<int>(sizeof(bf16))};
+}
+
+void TakeSelected(const Forward& f, const IndexerActivations& a) {
+  // copy_rows moves 32 bits, whatever they mean.
+  const auto lists = [&](int32_t* positions, int rows) {
+    return Dense(reinterpret_cast<float*>(positions), rows, f.config.index_topk);
+  };
+  f.ops.copy_rows(f.stream, {.out = lists(a.recycled, f.rows()),
+                             .x = lists(a.selected, a.q.rows),
+                             .x_index = f.batch.list_rows,
+                             .rows = f.rows()});
 }
 
 void SelectPositions(const Forward& f, const SparseIndexerWeights& w, const IndexerContext& context,

@@ -27,6 +27,7 @@ struct IndexerActivations {
   Matrix<float> k_weights;      // [R, d + Hi]: a row's key before its norm, then the weights of its heads
   Matrix<float> scores;         // [ScoredRowsAtOnce(P), P]
   int32_t* selected = nullptr;  // [R, index_topk]; outlives the layers that share it
+  int32_t* recycled = nullptr;  // [capacity.decode_rows, index_topk]: lists that a recycled module attends
 };
 
 // Whether any sequence of these sizes has rows that see more than index_topk positions. If none has, the
@@ -50,6 +51,10 @@ struct IndexerInput {
   const InputRows& normed;   // [R, D], as wk_weights reads it
   const InputRows& queries;  // [R, q_lora_rank]: the normed latents, as wq_b reads them
 };
+
+// The lists of f.batch.list_rows, of the forward that selected last, for a recycled module to attend: it
+// selects nothing, and needs no keys.
+void TakeSelected(const Forward& f, const IndexerActivations& a);
 
 // Writes the keys of all rows, then selects the positions of those that see more than index_topk.
 void SelectPositions(const Forward& f, const SparseIndexerWeights& w, const IndexerContext& context,

@@ -59,7 +59,7 @@ void EagleDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_co
                                  .outputs = input.outputs,
                                  .bucket = input.bucket,
                                  .draft_index = draft - 1});
-    m_.Run(rank, input, /*level=*/1, last_output, output);
+    m_.Recycle(rank, input, last_output, output);
     ops.copy_rows(stream, {.out = last_output, .x = output, .rows = input.bucket});
     m_.PickDraft(rank, input, draft, /*level=*/1);
   }
