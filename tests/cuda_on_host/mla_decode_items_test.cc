@@ -16,7 +16,24 @@ struct Shape {
   int heads, latent, rope, nope;
   std::vector<int> positions;  // of the rows; -1: an idle row
   int tokens_per_block = 64;
+  int top_k = 0;  // positions of a list; 0: no lists
 };
+
+// [rows, top_k]: some of each row's positions from 1 on, ascending order, then -1.
+std::vector<int32_t> Lists(const Shape& shape) {
+  std::vector<int32_t> lists;
+  Noise noise(31);
+  for (const int position : shape.positions) {
+    const size_t end = lists.size() + shape.top_k;
+    const int left_out = static_cast<int>(lists.size() / shape.top_k % 3);  // at the end of the list
+    for (int at = 1; at <= position && lists.size() + left_out < end; ++at) {
+      const bool needed = position - at < static_cast<int>(end - lists.size());
+      if (needed || noise.Int(0, 9) < 6) lists.push_back(at);
+    }
+    lists.resize(end, -1);
+  }
+  return lists;
+}
 
 // Queries and a cache for the rows of a shape, two rows per sequence.
 struct Inputs {
@@ -55,6 +72,8 @@ struct Inputs {
         .head_count = head_count,
         .head_dim = head_dim,
         .first_position = 1,
+        .selected = shape.top_k > 0 ? rig.Put(Lists(shape)) : nullptr,
+        .selected_count = shape.top_k,
         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
     cuda::MlaDecodeBy(choice, rig.stream(), params);
     rig.stream().Synchronize();
@@ -119,6 +138,19 @@ TEST(MlaDecodeItems, HopperGivesTheSameBitsForFp8) {
         EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(expected.data(), expected.size()))
             << "pages of " << tokens_per_block << ", hopper " << hopper << ", " << blocks << " blocks";
       }
+    }
+  }
+}
+
+// Rows that attend a list, and in the same launch rows that see no more than a list has; several splits.
+TEST(MlaDecodeItems, HopperGivesTheSameBitsForLists) {
+  for (const int tokens_per_block : {64, 20}) {
+    const Inputs inputs({"R1", 64, 512, 64, 128, {3, 600, -1, 520, 519, 1300}, tokens_per_block, 519});
+    const std::vector<bf16> expected = inputs.Run(0, 64, {.blocks = kAmple, .hopper = false});
+    for (const int64_t blocks : {int64_t{2}, kAmple}) {
+      const std::vector<bf16> out = inputs.Run(0, 64, {blocks, /*hopper=*/true});
+      EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(expected.data(), expected.size()))
+          << "pages of " << tokens_per_block << ", " << blocks << " blocks";
     }
   }
 }

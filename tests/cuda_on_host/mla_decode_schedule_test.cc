@@ -115,6 +115,22 @@ TEST(MlaDecodeSchedule, EverySplitIsComputedOnceAndTheSharesAreEqual) {
 }
 
 // The rows of R1 (two tiles of heads) on 132 multiprocessors.
+TEST(MlaDecodeSchedule, SharesAreThoseOf64Bits) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 2000; ++i) {
+    const int32_t groups = 1 + static_cast<int32_t>(random() % 200);
+    const int32_t cost = 1 + static_cast<int32_t>(random() % (i % 2 == 0 ? 500 : 2'000'000'000));
+    const DecodeGrid grid = {.rows = 1, .groups = groups, .max_splits = 1, .cost = cost};
+    const int32_t group = static_cast<int32_t>(random() % groups);
+    const int32_t begin = static_cast<int32_t>((int64_t{cost} * group + groups - 1) / groups);
+    EXPECT_EQ(ShareOf(grid, group).begin, begin);
+    for (const int32_t at : {begin - 1, begin, static_cast<int32_t>(random() % cost)}) {
+      if (at < 0 || at >= cost) continue;
+      EXPECT_EQ(GroupAt(grid, at), int64_t{at} * groups / cost) << at << " of " << cost << ", " << groups;
+    }
+  }
+}
+
 TEST(MlaDecodeSchedule, LoadsOfR1) {
   const struct {
     int32_t rows, context, splits, busy_blocks, busiest_tiles, partials;

@@ -13,7 +13,8 @@ import subprocess
 import sys
 
 # Small cases of all kernels that have such fences.
-TESTS = "MlaDecode.Fp8RowsGiveTheBitsOfTheirBf16Values:MlaDecode.RowsPastTheOwnOneMayBeNaN:GroupedGemm.Holds"
+TESTS = ("MlaDecode.Fp8RowsGiveTheBitsOfTheirBf16Values:MlaDecode.RowsPastTheOwnOneMayBeNaN:"
+         "MlaDecodeItems.HopperGivesTheSameBitsForLists:GroupedGemm.Holds")
 FAULTS = {
     "FenceProxyAsync": "wrote without a fence.proxy.async",
     "FenceMbarrierInit": "initialised without a fence.mbarrier_init",

@@ -151,8 +151,7 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   if (p.index.rows == 0) return;
   const int64_t blocks = choice.blocks;
   const bool r1_widths = layer.latent_dim == 512 && layer.rope_dim == 64 && RowsAligned(p);
-  // TMA loads whole pages, where a list has single rows.
-  const bool hopper = r1_widths && choice.hopper && p.selected == nullptr && HopperSupportsDecode(layer);
+  const bool hopper = r1_widths && choice.hopper && HopperSupportsDecode(p);
   if (hopper || (r1_widths && p.head_count % 64 == 0 && DecodeItemsFit<R1DecodeShape>())) {
     MlaDecodeAs<R1DecodeShape>(stream, p, blocks * R1DecodeShape::kBlocksPerSm,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);

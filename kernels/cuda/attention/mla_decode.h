@@ -31,6 +31,7 @@ struct DecodePlan {
 struct DecodeItem {
   int32_t row;  // -1: no item
   int32_t head_tile;
+  int32_t last_place;  // of the row
   int32_t split_len;
   int32_t first_split;  // counted from position 0
   int32_t split_count;
@@ -84,9 +85,9 @@ void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks);
 template <class Shape>
 bool DecodeItemsFit();
 
-// R1DecodeShape's items with TMA and wgmma, for layers that HopperSupportsDecode.
+// R1DecodeShape's items with TMA and wgmma, for what HopperSupportsDecode.
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks);
-bool HopperSupportsDecode(const KvLayer& layer);
+bool HopperSupportsDecode(const MlaDecodeParams& op);
 
 // Execution choices of MlaDecode; none changes a bit.
 struct DecodeChoice {

@@ -1,7 +1,8 @@
 // mla_decode_items.cu for Hopper: wgmma over tiles of 64 keys, warp-specialised.
 //
-// Two consumer warpgroups, and a producer: of BF16 rows one warp, which loads them by TMA; of FP8 rows a
-// whole warpgroup, which decodes them into the same tiles (mla_decode_producer.h). Consumer group w computes
+// Two consumer warpgroups, and a producer: of pages of BF16 rows one warp, which loads them by TMA; of single
+// rows, in BF16 on a list or in FP8, a whole warpgroup, which copies or decodes them into the same tiles
+// (mla_decode_producer.h). Consumer group w computes
 // the scores of the tiles in stage w, which is every second one, for 64 heads, and of all tiles 256 of the
 // 512 latent columns of the output. So one group's products keep the tensor cores busy while the other one
 // weighs its scores (the "seesaw" of FlashMLA). A tile's weights take the place of its RoPE chunk, which only
@@ -15,6 +16,7 @@
 
 #include "kernels/cuda/attention/mla_decode_fold.h"
 #include "kernels/cuda/attention/mla_decode_producer.h"
+#include "kernels/cuda/attention/transpose_quad.h"
 
 namespace foredraft::cuda {
 namespace hopper_decode {
@@ -23,28 +25,9 @@ namespace {
 constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each 8 of the group's 256 columns
 constexpr int kScores = kKeyTile / 2;   // of a thread and tile
 
-// Exchanges registers in each quad of lanes: afterwards x[i] of lane q of the quad is what x[q] of lane i
-// was. Called by all lanes of a warp.
-__device__ __forceinline__ void TransposeQuad(uint32_t (&x)[4]) {
-  const bool odd = threadIdx.x % 2 != 0, upper = threadIdx.x / 2 % 2 != 0;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? x[i] : x[i + 1], 1);
-    x[i] = odd ? other : x[i];
-    x[i + 1] = odd ? x[i + 1] : other;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t other = __shfl_xor_sync(kAllLanes, upper ? x[i] : x[i + 2], 2);
-    x[i] = upper ? other : x[i];
-    x[i + 2] = upper ? x[i + 2] : other;
-  }
-}
-
 // ---- the consumers ----
 
 // The attention of one item; members are per thread.
-template <bool kFp8>
 class HopperItem {
  public:
   __device__ __forceinline__ HopperItem(const DecodePlan& p, HopperDecodeShared& shared)
@@ -62,10 +45,10 @@ class HopperItem {
     const DecodeItem& item = shared_.items[query_parity_];
     if (item.row < 0) return false;
     query_parity_ ^= 1;
-    last_position_ = p_.op.index.positions[item.row];
+    last_place_ = item.last_place;
     for (int32_t i = 0; i < item.split_count; ++i) {
       const bool last = i + 1 == item.split_count;
-      const TileRange tiles = SplitTiles(p_.op, item.split_len, item.first_split + i, last_position_);
+      const TileRange tiles = SplitTiles(p_.op, item.split_len, item.first_split + i, last_place_);
       Clear();
       if (pipeline_.stage == group_) {
         LeadTiles(tiles, last);
@@ -91,8 +74,8 @@ class HopperItem {
   __device__ __forceinline__ int Column(int j) const {
     return group_ * (kLatent / 2) + j * 8 + lane_ % 4 * 2;
   }
-  __device__ __forceinline__ bool Attended(int32_t position) const {
-    return position >= p_.op.first_position && position <= last_position_;
+  __device__ __forceinline__ bool Attended(int32_t place) const {
+    return place >= p_.op.first_position && place <= last_place_;
   }
   __device__ __forceinline__ bool AllAttended(int32_t tile) const {
     return Attended(tile * kKeyTile) && Attended(tile * kKeyTile + kKeyTile - 1);
@@ -167,13 +150,13 @@ class HopperItem {
     FinishValues();
   }
 
-  // Zeroes the keys of positions that are not attended: their cache rows are undefined, and TMA leaves stale
+  // Zeroes the keys of places that are not attended: their cache rows are undefined, and TMA leaves stale
   // rows past the last page. A weight of 0 would not mask them: 0 * NaN is NaN.
-  __device__ __forceinline__ void ClearMasked(Chunk (&keys)[kChunks], int32_t first_position) {
+  __device__ __forceinline__ void ClearMasked(Chunk (&keys)[kChunks], int32_t first_place) {
     constexpr int kVectors = kTileRowBytes / 16;
     for (int i = thread_; i < kKeyTile * kChunks * kVectors; i += kGroupThreads) {
       const int key = i / (kChunks * kVectors), vector = i % (kChunks * kVectors);
-      if (Attended(first_position + key)) continue;
+      if (Attended(first_place + key)) continue;
       reinterpret_cast<uint4*>(keys[vector / kVectors].elements + key * kChunkColumns)[vector % kVectors] =
           make_uint4(0, 0, 0, 0);
     }
@@ -357,6 +340,7 @@ class HopperItem {
     if (!first) {
       FoldOutputs<kSums / 2, kConsumerThreads>(running, step, [this](int j) { return &out_[4 * j]; });
     }
+    __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = SplitSum(half);  // by all lanes
@@ -405,26 +389,34 @@ class HopperItem {
   const int row_;  // the first of this thread's two heads
   Pipeline pipeline_;
   uint32_t query_parity_ = 0;
-  int32_t last_position_ = 0;  // of the item's row
+  int32_t last_place_ = 0;  // of the item's row
 
   float max_[2];   // of Row(half), in units of log2
   float keep_[2];  // factor of the outputs, from the maximum before the last tile
   float out_[2 * kSums];
 };
 
-template <bool kFp8>
+// At the mbarrier of a load: the thread that starts it, or the warps that fill a tile.
+constexpr uint32_t Arrivals(KeySource source) {
+  return source == KeySource::kPages  ? 1
+         : source == KeySource::kRows ? RowKeyProducer::kStageWarps
+                                      : kGroupWarps;
+}
+
+template <KeySource source>
 __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_constant__ HopperDecodePlan p) {
+  constexpr bool kDecodes = source == KeySource::kFp8Rows;
   auto& shared = SharedStorage<HopperDecodeShared>();
   if (threadIdx.x == 0) {
     PrefetchTensorMap(p.q_lat);
     PrefetchTensorMap(p.q);
-    if (!kFp8) PrefetchTensorMap(p.cache);
+    if (source == KeySource::kPages) PrefetchTensorMap(p.cache);
     MbarrierInit(shared.query_full, 1);
     MbarrierInit(shared.query_empty, kConsumerWarps);
     for (int stage = 0; stage < kStages; ++stage) {
       MbarrierInit(shared.weighed[stage], kGroupWarps);
       for (int load = 0; load < kLoads; ++load) {
-        MbarrierInit(shared.full[stage][load], kFp8 ? kGroupWarps : 1);
+        MbarrierInit(shared.full[stage][load], Arrivals(source));
         MbarrierInit(shared.empty[stage][load], kGroupWarps * (ReadsLoad(0, load) + ReadsLoad(1, load)));
       }
     }
@@ -433,11 +425,13 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
   __syncthreads();
   GridDependencySync();
   if (threadIdx.x >= kConsumerThreads) {
-    WarpgroupRegDealloc<kFp8 ? 88 : 56>();
-    if (kFp8 || threadIdx.x < kConsumerThreads + kWarpLanes) Produce<kFp8>(p, shared);
+    WarpgroupRegDealloc<kDecodes ? 88 : 56>();
+    if (source != KeySource::kPages || threadIdx.x < kConsumerThreads + kWarpLanes) {
+      Produce<source>(p, shared);
+    }
   } else {
-    WarpgroupRegAlloc<kFp8 ? 208 : 224>();
-    HopperItem<kFp8> attention(p.plan, shared);
+    WarpgroupRegAlloc<kDecodes ? 208 : 224>();
+    HopperItem attention(p.plan, shared);
     while (attention.Run()) {
     }
   }
@@ -469,25 +463,34 @@ TensorMap CacheMap(const KvLayer& layer, const HopperDecodePlan& p) {
 }  // namespace
 }  // namespace hopper_decode
 
-bool HopperSupportsDecode(const KvLayer& layer) {
-  const int32_t page = layer.tokens_per_block;
+bool HopperSupportsDecode(const MlaDecodeParams& op) {
+  if (!RunsHopperKernels()) return false;
+  // There are no registers for lists beside the decoding of rows.
+  if (op.layer.fp8() || op.selected != nullptr) return !op.layer.fp8() || op.selected == nullptr;
   // TMA loads whole pages, and the swizzle pattern repeats every 8 rows.
-  return RunsHopperKernels() &&
-         (layer.fp8() || page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0));
+  const int32_t page = op.layer.tokens_per_block;
+  return page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0);
 }
 
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) {
   using namespace hopper_decode;
   const MlaDecodeParams& op = plan.op;
+  const KeySource source = op.layer.fp8()           ? KeySource::kFp8Rows
+                           : op.selected != nullptr ? KeySource::kRows
+                                                    : KeySource::kPages;
   HopperDecodePlan p = {.plan = plan,
                         .q_lat = QueryMap(op.q_lat, op.head_count, kLatent),
                         .q = QueryMap(op.q, op.head_count, op.head_dim),
                         .cache = {},
                         .page_rows = std::min(op.layer.tokens_per_block, kKeyTile)};
-  if (!op.layer.fp8()) p.cache = CacheMap(op.layer, p);
+  if (source == KeySource::kPages) p.cache = CacheMap(op.layer, p);
   const LaunchShape shape = {
       .grid = dim3(blocks), .block = dim3(kThreads), .shared_bytes = sizeof(HopperDecodeShared)};
-  Launch(stream, op.layer.fp8() ? MlaDecodeHopper<true> : MlaDecodeHopper<false>, shape, p);
+  Launch(stream,
+         source == KeySource::kFp8Rows ? MlaDecodeHopper<KeySource::kFp8Rows>
+         : source == KeySource::kRows  ? MlaDecodeHopper<KeySource::kRows>
+                                       : MlaDecodeHopper<KeySource::kPages>,
+         shape, p);
 }
 
 }  // namespace foredraft::cuda

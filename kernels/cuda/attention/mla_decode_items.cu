@@ -30,7 +30,7 @@ class ItemAttention {
         shared_(shared),
         latent_(Shape::Latent(p.op.layer)),
         width_(Shape::Width(p.op.layer)),
-        last_place_(p.op.last_place(shared.item.row)),
+        last_place_(shared.item.last_place),
         heads_(shared, width_, latent_, p.score_scale) {}
 
   __device__ __forceinline__ void Run() {

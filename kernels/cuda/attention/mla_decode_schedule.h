@@ -81,19 +81,25 @@ constexpr int32_t GroupCount(int64_t blocks, int32_t head_tiles, int32_t rows, i
   return static_cast<int32_t>(std::clamp<int64_t>(blocks / head_tiles, 1, all_splits));
 }
 
-// A group's part [begin, end) of the cost axis. It computes the splits that start there.
+// A group's part [begin, end) of the cost axis. It computes the splits that start there. `begin` of group g
+// is cost * g / groups, rounded up, in parts that need no division of 64 bits: such a one is a function call
+// with its own stack.
 struct Share {
   int32_t begin;
   int32_t end;
 };
 constexpr Share ShareOf(const DecodeGrid& grid, int32_t group) {
-  const int64_t cost = grid.cost;
-  return {static_cast<int32_t>((cost * group + grid.groups - 1) / grid.groups),
-          static_cast<int32_t>((cost * (group + 1) + grid.groups - 1) / grid.groups)};
+  const int32_t whole = grid.cost / grid.groups, rest = grid.cost % grid.groups;
+  const auto begin = [&](int32_t g) { return whole * g + (rest * g + grid.groups - 1) / grid.groups; };
+  return {begin(group), begin(group + 1)};
 }
-// The group whose share contains `cost`.
+// The group whose share contains `cost`: cost * groups / grid.cost, rounded down. A float is at most one off.
 constexpr int32_t GroupAt(const DecodeGrid& grid, int32_t cost) {
-  return static_cast<int32_t>(int64_t{cost} * grid.groups / grid.cost);
+  int32_t group = static_cast<int32_t>(static_cast<float>(cost) * static_cast<float>(grid.groups) /
+                                       static_cast<float>(grid.cost));
+  if (ShareOf(grid, group).begin > cost) --group;
+  if (ShareOf(grid, group).end <= cost) ++group;
+  return group;
 }
 
 // A row on the cost axis.

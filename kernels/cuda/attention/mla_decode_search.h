@@ -8,9 +8,13 @@
 
 namespace foredraft::cuda {
 
+// The last place of row `row`; -1 if it is idle.
+__device__ __forceinline__ int32_t LastPlaceOf(const MlaDecodeParams& op, int32_t row) {
+  return op.index.slots[row] < 0 ? -1 : op.last_place(row);
+}
 // The splits of row `row`; none if it is idle.
 __device__ __forceinline__ RowSplits SplitsOfRow(const MlaDecodeParams& op, int32_t row) {
-  return SplitsOf(op.first_position, op.index.slots[row] < 0 ? -1 : op.last_place(row));
+  return SplitsOf(op.first_position, LastPlaceOf(op, row));
 }
 
 // The key tiles [begin, end) of a split that a row attends, counted from place 0.
@@ -70,7 +74,8 @@ __device__ __forceinline__ DecodeItem NextItem(const DecodePlan& p, ItemCursor& 
   const int32_t share_end = ShareOf(grid, group).end;
   while (cursor.row_begin < share_end) {
     const int32_t lane_row = cursor.row + static_cast<int32_t>(threadIdx.x % kWarpLanes);
-    const RowSplits splits = lane_row < grid.rows ? SplitsOfRow(p.op, lane_row) : RowSplits{};
+    const int32_t last_place = lane_row < grid.rows ? LastPlaceOf(p.op, lane_row) : -1;
+    const RowSplits splits = lane_row < grid.rows ? SplitsOf(p.op.first_position, last_place) : RowSplits{};
     const int32_t row_end = cursor.row_begin + WarpPrefixSum(splits.cost());
     const PlacedRow placed = {lane_row, row_end - splits.cost(), splits};
     const RowPart part = PartOf(grid, group, placed);
@@ -85,6 +90,7 @@ __device__ __forceinline__ DecodeItem NextItem(const DecodePlan& p, ItemCursor& 
     if (begin == 0 && head_tile == 0 && lane_row == row) p.row_begins[row] = partial < 0 ? -1 : placed.begin;
     return {.row = row,
             .head_tile = head_tile,
+            .last_place = __shfl_sync(kAllLanes, last_place, lane),
             .split_len = __shfl_sync(kAllLanes, splits.len, lane),
             .first_split = __shfl_sync(kAllLanes, splits.first, lane) + begin,
             .split_count = __shfl_sync(kAllLanes, part.end, lane) - begin,

@@ -1,0 +1,81 @@
+#pragma once
+
+// What the consumers and the producer of mla_decode's kernel for Hopper (mla_decode_hopper.cu) share.
+
+#include "kernels/cuda/attention/attention_tile.h"
+#include "kernels/cuda/attention/mla_decode.h"
+#include "kernels/cuda/attention/mla_decode_load.h"
+#include "kernels/cuda/attention/mla_decode_search.h"
+#include "kernels/cuda/common/pipeline_state.h"
+#include "kernels/cuda/common/ptx_attention.h"
+
+namespace foredraft::cuda::hopper_decode {
+
+inline constexpr int kHeads = 64;
+inline constexpr int kLatent = 512;
+inline constexpr int kChunkColumns = 64;  // of a swizzled tile: 128 bytes
+inline constexpr int kChunks = 9;         // 512 + 64 columns
+inline constexpr int kLoadChunks = 3;     // of a tile, that arrive and are released together
+inline constexpr int kLoads = kChunks / kLoadChunks;
+inline constexpr int kValueChunks = 4;  // of a group
+inline constexpr int kStages = 2;
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kConsumerThreads = 2 * kGroupThreads;
+inline constexpr int kConsumerWarps = kConsumerThreads / kWarpLanes;
+inline constexpr int kGroupWarps = kGroupThreads / kWarpLanes;
+inline constexpr int kThreads = kConsumerThreads + kGroupThreads;  // setmaxnreg applies to whole warpgroups
+
+using Chunk = RowTile<64, kChunkColumns>;  // 64 heads or keys
+
+// How keys come: pages of BF16 rows by TMA, or one row after the other, in BF16 or FP8.
+enum class KeySource { kPages, kRows, kFp8Rows };
+
+struct HopperDecodePlan {
+  DecodePlan plan;
+  TensorMap q_lat;    // {latent, heads, rows}
+  TensorMap q;        // {head_dim, heads, rows}
+  TensorMap cache;    // {columns of a chunk, rows of all blocks, chunks}
+  int32_t page_rows;  // rows per TMA load: tokens_per_block, at most a tile
+
+  __host__ __device__ int box_chunks() const { return page_rows == kKeyTile ? kLoadChunks : 1; }
+};
+
+struct HopperDecodeShared {
+  alignas(1024) Chunk query[kChunks];
+  alignas(1024) Chunk keys[kStages][kChunks];
+  // The running softmax, of each thread of a consumer group: the maxima behind the tile weighed last, and the
+  // sums of weights behind that in each stage, per 16 keys of a tile.
+  float2 max[kGroupThreads];
+  float4 sums[kStages][2][kGroupThreads];
+  float2 folded[2][kHeads];  // of each group: max, sum of the splits so far
+  DecodeItem items[2];       // this one and the next, each full and empty with its query
+  Mbarrier query_full, query_empty;
+  Mbarrier full[kStages][kLoads];  // the scores start with the first
+  Mbarrier empty[kStages][kLoads];
+  Mbarrier weighed[kStages];
+
+  // Of the tile's keys, in place of its RoPE chunk once that has been read.
+  __device__ __forceinline__ Chunk& weights(int stage) { return keys[stage][kChunks - 1]; }
+};
+
+// Whether P V of a consumer group reads a part of a tile: its columns, or the weights.
+constexpr bool ReadsLoad(int group, int load) {
+  const int first = group * kValueChunks, begin = load * kLoadChunks;
+  return load == kLoads - 1 || (begin < first + kValueChunks && first < begin + kLoadChunks);
+}
+
+static_assert(sizeof(HopperDecodeShared::keys) == kHopperDecodeBytesInFlight);
+static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "the shared memory limit of a block");
+
+using Pipeline = PipelineState<kStages>;
+
+inline constexpr int kTilesAhead = 2;  // of the loads, that are on their way into the L2 cache
+
+// The key tiles of an item: those of adjacent splits are adjacent.
+__device__ __forceinline__ TileRange ItemTiles(const MlaDecodeParams& op, const DecodeItem& item) {
+  const int32_t last_split = item.first_split + item.split_count - 1;
+  return {SplitTiles(op, item.split_len, item.first_split, item.last_place).begin,
+          SplitTiles(op, item.split_len, last_split, item.last_place).end};
+}
+
+}  // namespace foredraft::cuda::hopper_decode
