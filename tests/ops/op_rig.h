@@ -3,9 +3,11 @@
 // A device with a stream, and the steps of an op test: copy inputs to the device, allocate poisoned outputs,
 // run an op eagerly or from a graph, copy the outputs back. Uses only the Device interface.
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -21,8 +23,25 @@ namespace foredraft {
 
 enum class RunMode { kEager, kReplayed };
 
-// Where set: called with the bytes of all that the binary's rigs read back from their devices.
+// Where set: called with the bytes of all that the binary's rigs read back from their devices. All NaNs are
+// one there: which sign and payload a NaN has follows from the order of an instruction's operands, which a
+// compiler chooses.
 inline void (*on_read_back)(std::string_view bytes) = nullptr;
+
+inline void UniteNans(float& value) {
+  if (std::isnan(value)) value = std::numeric_limits<float>::quiet_NaN();
+}
+inline void UniteNans(bf16& value) {
+  if (std::isnan(ToFloat(value))) value = bf16{0x7fc0};
+}
+template <class T>
+void UniteNans(T&) {}
+
+template <class T>
+void ReportReadBack(std::vector<T> values) {
+  for (T& value : values) UniteNans(value);
+  on_read_back({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
+}
 
 class OpRig {
  public:
@@ -59,9 +78,7 @@ class OpRig {
     std::vector<T> values(count);
     device_->CopyToHost(*stream_, values.data(), memory, count * sizeof(T));
     stream_->Synchronize();
-    if (on_read_back != nullptr) {
-      on_read_back({reinterpret_cast<const char*>(values.data()), count * sizeof(T)});
-    }
+    if (on_read_back != nullptr) ReportReadBack(values);
     return values;
   }
 
