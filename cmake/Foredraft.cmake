@@ -50,8 +50,11 @@ function(foredraft_library NAME)
   endif()
 endfunction()
 
-# foredraft_test(NAME SRCS a_test.cc ... DEPS other ... [TIMEOUT s] [LABELS full]): a GoogleTest binary, one ctest
-# entry. The working directory is the source root, so tests open tests/golden/... by relative path.
+# foredraft_test(NAME SRCS a_test.cc ... DEPS other ... [TIMEOUT s] [LABELS label]): a GoogleTest binary, one ctest
+# entry. The working directory is the source root, so tests open tests/golden/... by relative path. Labels:
+#   full        in tests/run --full only
+#   sequential  not with ThreadSanitizer: no threads, or those of same_tokens_test over another model
+#   plain       with no sanitizer: long, and other tests run the same code
 function(foredraft_test NAME)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABELS" "SRCS;DEPS;ARGS" ${ARGN})
   find_package(GTest REQUIRED)
