@@ -21,7 +21,7 @@ namespace {
 // first draft of a step is right, and so are all tokens.
 class RecyclesTarget : public Drafter {
  public:
-  explicit RecyclesTarget(MtpModules module) : m_(std::move(module)) {}
+  explicit RecyclesTarget(const MtpModules& module) : m_(module) {}
 
   void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const override {
     m_.Prompt(rank, chunks, rank_rows);
@@ -76,7 +76,7 @@ DrafterKind Faulty() {
   kind.create = [](Device& device, const EngineOptions& options, const ModelConfig& model,
                    const SlotState& slots) -> absl::StatusOr<std::unique_ptr<Drafter>> {
     ASSIGN_OR_RETURN(MtpModules module, MtpModules::Create(device, options, model, slots));
-    return std::make_unique<RecyclesTarget>(std::move(module));
+    return std::make_unique<RecyclesTarget>(module);
   };
   return kind;
 }

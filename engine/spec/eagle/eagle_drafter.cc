@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -13,7 +12,7 @@ namespace {
 
 class EagleDrafter : public Drafter {
  public:
-  explicit EagleDrafter(MtpModules module) : m_(std::move(module)) {}
+  explicit EagleDrafter(const MtpModules& module) : m_(module) {}
 
   void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const override {
     m_.Prompt(rank, chunks, rank_rows);
@@ -84,7 +83,7 @@ std::vector<SlotRow> SlotRows(const EngineOptions&, const ModelConfig& model) {
 absl::StatusOr<std::unique_ptr<Drafter>> Create(Device& device, const EngineOptions& options,
                                                 const ModelConfig& model, const SlotState& slots) {
   ASSIGN_OR_RETURN(MtpModules module, MtpModules::Create(device, options, model, slots));
-  return std::make_unique<EagleDrafter>(std::move(module));
+  return std::make_unique<EagleDrafter>(module);
 }
 
 }  // namespace

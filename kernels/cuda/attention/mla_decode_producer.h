@@ -80,7 +80,9 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
   const int32_t* table =
       layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
   const auto [begin, end] = ItemTiles(p.plan.op, item);
-  const auto page_row = [&](int32_t tile) { return tile < end ? PageRow(p, table, tile, last_position) : 0; };
+  const auto page_row = [&, end = end](int32_t tile) {
+    return tile < end ? PageRow(p, table, tile, last_position) : 0;
+  };
   // Blocks of other heads read the same keys at the same time.
   const bool prefetches = item.head_tile == 0;
   int32_t row = page_row(begin), next = page_row(begin + 1);
