@@ -55,9 +55,9 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
 }
 
 // The KV cache takes the memory that is left. So the largest prefill and every step run before it is
-// allocated: some ops allocate at their first use. They run on a cache of two blocks: the scratch block,
-// which takes the rows of unmapped positions, and one for the ops that read mapped rows only (those of
-// DeepSeek-V4 and of sparse attention).
+// allocated: some ops allocate at their first use. They run on a cache of two blocks: the scratch block, and
+// one to which all positions are mapped, because some ops read mapped rows only. Rows overwrite each other
+// there, also within a forward.
 absl::Status RankEngine::FirstRuns() {
   RETURN_IF_ERROR(rank_.AllocateCache(options_, /*history_blocks=*/1, /*poison=*/false));
   if (rank_.device->needs_first_runs()) {

@@ -25,8 +25,8 @@ struct RopeQueryParams {
 };
 
 // Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position); an FP8 row
-// then has c rounded again (kernels/kv_row.h). Also runs rms_norm with q_norm, if that has rows: the queries'
-// norm, whose input comes from the same product.
+// then has c rounded again (kernels/kv_row.h); rows without memory, in block 0, are not written. Also runs
+// rms_norm with q_norm, if that has rows: the queries' norm, whose input comes from the same product.
 struct KvWriteParams {
   KvLayer layer;
   Matrix<const float> ckv;   // [R, latent_dim + rope_dim] = c | k_pe

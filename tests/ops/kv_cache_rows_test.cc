@@ -156,6 +156,23 @@ TEST(KvWrite, HoldsAndWritesNothingElse) {
   }
 }
 
+TEST(KvWrite, WritesNoRowWithoutMemory) {
+  Noise noise(53);
+  const KvFixture kv(noise, 1, 20, 16, 64, 16);
+  OpRig rig({}, RunMode::kEager);
+  KvLayer layer = kv.Put(rig);
+  layer.block_tables = rig.Put(std::vector<int32_t>(layer.table_stride, 0));
+  rig.ops().kv_write(rig.stream(),
+                     {.layer = layer,
+                      .ckv = Dense<const float>(rig.Put(noise.Floats(2 * 80)), 2, 80),
+                      .norm_weight = rig.Put(noise.Floats(64)),
+                      .cos_sin = rig.Put(CosSin(16)),
+                      .index = {rig.Put(std::vector<int32_t>{0, 0}), rig.Put(std::vector<int32_t>{3, 19}), 2},
+                      .eps = 1e-6f});
+  const std::vector<bf16> cache = kv.Get(rig, layer);
+  EXPECT_EQ(BytesOf(cache.data(), cache.size()), BytesOf(kv.rows().data(), kv.rows().size()));
+}
+
 // Rows whose groups differ by powers of ten, one of them all zeros.
 TEST(KvWrite, AnFp8RowIsTheBf16RowRounded) {
   for (const CacheShape& s : kCacheShapes) {

@@ -16,6 +16,11 @@ FOREDRAFT_WIDE void Rotate(const float* x, const float* cos_sin, int32_t rope_di
   RotatePairs(x, cos_sin, 1.0f, rope_dim, out);
 }
 
+// Several rows may have no memory, and be written at once.
+bool InScratch(const KvLayer& layer, int32_t slot, int32_t position) {
+  return layer.block_tables[int64_t{slot} * layer.table_stride + position / layer.tokens_per_block] == 0;
+}
+
 }  // namespace
 
 void RopeQuery(const CpuContext& context, const RopeQueryParams& p) {
@@ -44,6 +49,7 @@ void KvWrite(const CpuContext& context, const KvWriteParams& p) {
       const int32_t slot = p.index.slots[r];
       if (slot < 0) continue;
       const int32_t position = p.index.positions[r];
+      if (InScratch(p.layer, slot, position)) continue;
       const float* c = p.ckv.row(r);
       uint8_t* row = p.layer.row(slot, position);
       bf16* out = layout.fp8 ? ThreadScratch<bf16>(latent) : reinterpret_cast<bf16*>(row);

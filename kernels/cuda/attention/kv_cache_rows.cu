@@ -73,6 +73,8 @@ __device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32
   const int32_t rope = p.layer.rope_dim;
   const float* const c = p.ckv.row(r);
   const KvRowLayout layout = {latent, rope, kFp8};
+  const int64_t table = int64_t{slot} * p.layer.table_stride;
+  if (p.layer.block_tables[table + position / p.layer.tokens_per_block] == 0) return;  // the whole block, too
   uint8_t* const row = p.layer.row(slot, position);
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
   // Further threads only add zeros to the sum.
