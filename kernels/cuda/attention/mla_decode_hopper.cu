@@ -16,7 +16,6 @@
 
 #include "kernels/cuda/attention/mla_decode_fold.h"
 #include "kernels/cuda/attention/mla_decode_producer.h"
-#include "kernels/cuda/attention/transpose_quad.h"
 
 namespace foredraft::cuda {
 namespace hopper_decode {
@@ -357,26 +356,17 @@ class HopperItem {
     __syncwarp();
   }
 
-  // A quad has 8 columns of a row in two registers of each lane; the lanes exchange them, so that each stores
-  // 16 bytes.
   __device__ __forceinline__ void StoreOutput(const DecodeItem& item) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float factor = 1.0f / (item.folds() ? Folded(half).y : SplitSum(half));
       const int head = item.head_tile * kHeads + Row(half);
+      if (head >= p_.op.head_count) continue;
       bf16* const out = p_.op.out.row(item.row) + static_cast<int64_t>(head) * kLatent;
 #pragma unroll
-      for (int j = 0; j < kSums / 2; j += 4) {
-        uint32_t pairs[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* const sums = &out_[4 * (j + i) + 2 * half];
-          pairs[i] = PackBf16(sums[0] * factor, sums[1] * factor);
-        }
-        TransposeQuad(pairs);
-        if (head >= p_.op.head_count) continue;
-        *reinterpret_cast<uint4*>(out + group_ * (kLatent / 2) + (j + lane_ % 4) * 8) =
-            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      for (int j = 0; j < kSums / 2; ++j) {
+        const float* const sums = &out_[4 * j + 2 * half];
+        StorePair(out + Column(j), sums[0] * factor, sums[1] * factor, 2, true);
       }
     }
   }

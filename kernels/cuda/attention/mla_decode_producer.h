@@ -64,15 +64,6 @@ __device__ __forceinline__ void CopyQuery(const HopperDecodePlan& p, HopperDecod
           item.row, shared.query_full, policy);
 }
 
-// Brings this lane's page of a tile into the L2 cache, kTilesAhead tiles before it is loaded: a stage is
-// loaded from when it is free until the consumers need it, too short for the latency of device memory.
-__device__ __forceinline__ void PrefetchTile(const HopperDecodePlan& p, int32_t pages, int32_t page_row) {
-  if (static_cast<int32_t>(threadIdx.x % kWarpLanes) >= pages) return;
-  const KvLayer& layer = p.plan.op.layer;
-  const int64_t row_bytes = layer.row_width() * sizeof(bf16);
-  PrefetchL2(layer.data + page_row * row_bytes, static_cast<uint32_t>(p.page_rows * row_bytes));
-}
-
 __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecodeShared& shared,
                                          const DecodeItem& item, Pipeline& pipeline, uint64_t policy) {
   const int32_t last_position = item.last_place;  // no row has a list
@@ -80,20 +71,11 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
   const int32_t* table =
       layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
   const auto [begin, end] = ItemTiles(p.plan.op, item);
-  const auto page_row = [&, end = end](int32_t tile) {
-    return tile < end ? PageRow(p, table, tile, last_position) : 0;
-  };
-  // Blocks of other heads read the same keys at the same time.
-  const bool prefetches = item.head_tile == 0;
-  int32_t row = page_row(begin), next = page_row(begin + 1);
+  int32_t row = PageRow(p, table, begin, last_position);
   for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-    const int32_t after = page_row(tile + kTilesAhead);
-    if (prefetches && tile + kTilesAhead < end) {
-      PrefetchTile(p, TilePages(p, tile + kTilesAhead, last_position), after);
-    }
+    const int32_t next = tile + 1 < end ? PageRow(p, table, tile + 1, last_position) : 0;
     CopyTile(p, shared, TilePages(p, tile, last_position), row, pipeline, policy);
     row = next;
-    next = after;
   }
   __syncwarp();
 }

@@ -47,7 +47,6 @@ class RowKeyProducer {
     for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
       if (pipeline.stage != stage_) continue;
       const int32_t next = find(tile + kStages);  // early, to hide the latency of the list and the table
-      if (item.head_tile == 0 && next >= 0) PrefetchL2(Row(next), kRowBytes);
       Copy(row, pipeline);
       row = next;
     }
