@@ -24,9 +24,9 @@ struct Batch {
   // [rows, Model::output_width]: the output of the level below at each row's position - 1. Absent for the
   // target.
   Matrix<const float> previous;
-  // Of a recycled module: the rows of the level's forward before the recycled ones whose lists of positions
-  // these rows attend, where the model shares them (docs/deepseek-v3.md section 9). [rows], device; null:
-  // rows select for themselves.
+  // A recycled module's rows attend the lists of positions of these rows of the level's last forward that was
+  // not recycled, where the model shares them (docs/deepseek-v3.md section 9). [rows], device; null: rows
+  // select for themselves.
   const int32_t* list_rows = nullptr;
   // Prompt rows, in the prefill form. Empty: generated rows, in the absorbed decode form. The two forms round
   // differently, so a row keeps the form it was written in (docs/architecture.md, two-forms).

@@ -91,7 +91,7 @@ class HopperItem {
   // P V of a tile is in flight while its group goes on, and its stage is released once that has ended: the
   // producer can load the tile after the next one only then.
 
-  // Of a split whose first tile this group scores.
+  // A split whose first tile this group scores.
   __device__ __forceinline__ void LeadTiles(const TileRange& tiles, bool last) {
     float scores[kScores];
     StartScores(tiles.begin, pipeline_, scores, [] {});
@@ -124,7 +124,7 @@ class HopperItem {
     FinishValues();
   }
 
-  // Of a split whose first tile the other group scores. This group's next scores go first: P V of the other's
+  // A split whose first tile the other group scores. This group's next scores go first: P V of the other's
   // tile then runs while these are weighed.
   __device__ __forceinline__ void FollowTiles(const TileRange& tiles, bool last) {
     float scores[kScores];
@@ -250,7 +250,7 @@ class HopperItem {
     max_[1] = of_second;
   }
 
-  // Of the tile at pipeline_, which the other group weighs.
+  // Waits for the weights of the tile at pipeline_, which the other group weighs.
   __device__ __forceinline__ void TakeWeights() {
     MbarrierWaitUnlimited(shared_.weighed[pipeline_.stage], pipeline_.parity);
     // The other group has seen the loads; this one's products read some too.
@@ -305,7 +305,7 @@ class HopperItem {
     const float4 sums = shared_.sums[1 - pipeline_.stage][half][thread_];
     return (QuadSum(sums.x) + QuadSum(sums.y)) + (QuadSum(sums.z) + QuadSum(sums.w));
   }
-  // Of the splits so far: max, sum.
+  // Max and sum of the splits so far.
   __device__ __forceinline__ float2& Folded(int half) { return shared_.folded[group_][Row(half)]; }
 
   // Stores the result of a split, or of the merged splits, as number `partial`.

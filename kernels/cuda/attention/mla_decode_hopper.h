@@ -54,7 +54,7 @@ struct HopperDecodeShared {
   Mbarrier empty[kStages][kLoads];
   Mbarrier weighed[kStages];
 
-  // Of the tile's keys, in place of its RoPE chunk once that has been read.
+  // The weights of a tile's keys take the place of its RoPE chunk once that has been read.
   __device__ __forceinline__ Chunk& weights(int stage) { return keys[stage][kChunks - 1]; }
 };
 

@@ -150,7 +150,7 @@ class Fp8KeyProducer {
   static constexpr int kInFlight = 4;
   static_assert(kParts % kInFlight == 0);  // a part has the same registers in every tile
 
-  // Of the layer; -1: not attended.
+  // Rows of the layer; -1: not attended.
   struct Places {
     int32_t rows[kKeys];
   };
@@ -160,7 +160,7 @@ class Fp8KeyProducer {
   struct Part {
     uint4 bytes[kKeys];  // of the RoPE chunk only the first
   };
-  // Of the codes of four parts.
+  // The scales of the codes of four parts.
   struct Scales {
     float2 of_key[kKeys];
   };
