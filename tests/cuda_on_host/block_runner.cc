@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -66,6 +67,7 @@ void BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
   FillShared();
   checks_async_proxy_ = ChecksAsyncProxy();
   if (checks_async_proxy_) async_proxy_.Begin(shared_, work.shared_bytes);
+  if (ChecksGlobalOrder()) order_.Begin(static_cast<uint32_t>(number), thread_count_);
   while (live_ > 0) {
     if (polling_ > 0) WakePolling();
     if (ready_warps_.empty()) {
@@ -222,6 +224,7 @@ void BlockRunner::Wait(ThreadState state, const SourceLocation& location) {
 
 void BlockRunner::Barrier(const SourceLocation& location) {
   current_->location = location;
+  if (ChecksGlobalOrder()) order_.Arrive(current_->number, barrier_writes_);
   if (++at_barrier_ == thread_count_) ReleaseBarrier();  // wakes this thread, too; another may run first
   Wait(ThreadState::kBarrier, location);
 }
@@ -235,6 +238,11 @@ void BlockRunner::ReleaseBarrier() {
     }
   }
   at_barrier_ = 0;
+  if (ChecksGlobalOrder()) {
+    std::vector<int> all(thread_count_);
+    std::iota(all.begin(), all.end(), 0);
+    order_.Release(all, barrier_writes_);
+  }
   sticky_ = shuffler_.Below(2) == 0;
   for (int first = 0; first < thread_count_; first += 32) {
     const int lanes = std::min(32, thread_count_ - first);
@@ -242,27 +250,30 @@ void BlockRunner::ReleaseBarrier() {
   }
 }
 
-void BlockRunner::Named(int id, int thread_count, bool wait, const SourceLocation& location) {
+void BlockRunner::Named(int id, int thread_count, const SourceLocation& location) {
   NamedBarrierState& named = named_[id];
   if (named.arrived > 0 && named.thread_count != thread_count) {
     KernelFault(location, "named barrier " + std::to_string(id) + ": " + std::to_string(thread_count) +
                               " threads here, others say " + std::to_string(named.thread_count));
   }
   named.thread_count = thread_count;
+  if (ChecksGlobalOrder()) order_.Arrive(current_->number, named.writes);
   if (++named.arrived < thread_count) {
-    if (!wait) return;
     current_->barrier_id = id;
     Wait(ThreadState::kNamedBarrier, location);
     return;
   }
-  named = {};
+  std::vector<int> waiting = {current_->number};
   for (int i = 0; i < thread_count_; ++i) {
     DeviceThread& thread = *threads_[i];
     if (thread.state == ThreadState::kNamedBarrier && thread.barrier_id == id) {
       thread.state = ThreadState::kRuns;
       Wake(thread);
+      waiting.push_back(i);
     }
   }
+  if (ChecksGlobalOrder()) order_.Release(waiting, named.writes);
+  named = {};
 }
 
 void BlockRunner::Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const SourceLocation&),

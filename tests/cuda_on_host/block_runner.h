@@ -18,6 +18,7 @@
 #include "cuda_on_host/device_thread.h"
 #include "tests/cuda_on_host/async_proxy.h"
 #include "tests/cuda_on_host/device_memory.h"
+#include "tests/cuda_on_host/global_order.h"
 
 namespace cuda_on_host {
 
@@ -113,7 +114,7 @@ class BlockRunner {
   GridWork& work() { return *work_; }
   std::byte* shared() { return shared_; }
   void Barrier(const SourceLocation& location);
-  void Named(int id, int thread_count, bool wait, const SourceLocation& location);
+  void Named(int id, int thread_count, const SourceLocation& location);
   void Meet(uint32_t mask, void (*run)(uint32_t, LaneArguments, const SourceLocation&), void* argument,
             const SourceLocation& location);
   void Poll(bool (*ready)(void*), void* argument, const SourceLocation& location,
@@ -123,6 +124,7 @@ class BlockRunner {
   bool OpenDeviceMemory(bool open);
   // Null: not checked. What the current warp has written so far is attributed to it.
   AsyncProxy* async_proxy();
+  BlockOrder& order() { return order_; }  // where ChecksGlobalOrder()
   // A report of the waiting threads, a line per source location.
   std::string Report() const;
 
@@ -130,6 +132,7 @@ class BlockRunner {
   struct NamedBarrierState {
     int arrived = 0;
     int thread_count = 0;
+    ArrivedWrites writes;  // where ChecksGlobalOrder()
   };
 
   void Prepare();
@@ -176,6 +179,8 @@ class BlockRunner {
   std::byte* shared_ = nullptr;  // 1024-byte aligned, with a guard on both sides
   AsyncProxy async_proxy_;
   bool checks_async_proxy_ = false;
+  BlockOrder order_;
+  ArrivedWrites barrier_writes_;
 
   // For the sanitizers.
   const void* hub_bottom_ = nullptr;

@@ -27,10 +27,7 @@ int ThreadInBlock() { return running->current().number; }
 void BlockBarrier(const SourceLocation& location) { running->Barrier(location); }
 
 void NamedBarrier(int id, int thread_count, const SourceLocation& location) {
-  running->Named(id, thread_count, true, location);
-}
-void NamedBarrierArrive(int id, int thread_count, const SourceLocation& location) {
-  running->Named(id, thread_count, false, location);
+  running->Named(id, thread_count, location);
 }
 
 void MeetLanes(uint32_t mask, void (*run)(uint32_t, LaneArguments, const SourceLocation&), void* argument,
@@ -69,6 +66,30 @@ void AsyncProxyEngine::Check(const void* first, size_t bytes, const SourceLocati
   proxy_->Access(first, bytes, location, what);
 }
 void AsyncProxyEngine::Written(const void* first, size_t bytes) const { proxy_->Written(first, bytes); }
+
+bool ChecksGlobalOrder() {
+  static const bool checks = std::getenv("FOREDRAFT_HOST_GLOBAL_ORDER") != nullptr;
+  return checks;
+}
+
+void GlobalWrite(const void* address, size_t bytes) {
+  if (ChecksGlobalOrder()) running->order().Write(ThreadInBlock(), address, bytes);
+}
+
+void GlobalRead(const void* address, size_t bytes, const SourceLocation& location) {
+  if (ChecksGlobalOrder()) running->order().Read(ThreadInBlock(), address, bytes, location);
+}
+
+void GlobalFence(const SourceLocation& location) {
+  if (ChecksGlobalOrder() && !SkipsFence(location)) running->order().Fence(ThreadInBlock());
+}
+
+void GlobalAtomic(const void* address) {
+  if (!ChecksGlobalOrder()) return;
+  const std::byte* const byte = static_cast<const std::byte*>(address);
+  if (byte >= SharedMemory() && byte < SharedMemory() + SharedBytes()) return;
+  running->order().Atomic(ThreadInBlock(), address);
+}
 
 void WaitForPredecessor() { running->WaitForPredecessor(); }
 

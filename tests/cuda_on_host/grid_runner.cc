@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/cuda_on_host/counts.h"
+#include "tests/cuda_on_host/global_order.h"
 
 namespace cuda_on_host {
 namespace {
@@ -126,6 +127,7 @@ Workers& AllWorkers() {
 void SetBlockThreads(int count) { AllWorkers().SetCount(count - 1); }
 
 void RunGrid(GridWork& work) {
+  ForgetGlobalWrites();
   OpenGrid grid;
   grid.work = &work;
   grid.order.resize(static_cast<size_t>(work.grid.x) * work.grid.y * work.grid.z);
@@ -140,7 +142,11 @@ void RunGrid(GridWork& work) {
     grid.TakeBlock(grid.next++, true);
     guarded_memory = nullptr;
   }
-  AllWorkers().Help(grid);
+  if (ChecksGlobalOrder()) {
+    grid.TakeBlocks();
+  } else {
+    AllWorkers().Help(grid);
+  }
   if (work.programmatic && !work.waited) {
     KernelFault({"the kernel's end", 0}, "programmatic launch, but no thread called GridDependencyWait");
   }

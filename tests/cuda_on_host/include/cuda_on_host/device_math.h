@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "cuda_on_host/device_thread.h"
+
 // ---- min, max (CUDA has them in the global namespace) ----
 
 #define CUDA_ON_HOST_MIN_MAX(type)                             \
@@ -108,7 +110,8 @@ T __ldg(const T* address) {
   return *address;
 }
 template <class T>
-T __ldcg(const T* address) {
+T __ldcg(const T* address, CUDA_ON_HOST_CALLER) {
+  cuda_on_host::GlobalRead(address, sizeof(T), {file, line});
   return *address;
 }
 template <class T>
@@ -121,30 +124,44 @@ void __stcs(T* address, U value) {
 }
 template <class T, class U>
 void __stcg(T* address, U value) {
+  cuda_on_host::GlobalWrite(address, sizeof(T));
   *address = value;
 }
 
+template <class T>
+T* CudaOnHostOrdered(T* address) {
+  cuda_on_host::GlobalAtomic(address);
+  return address;
+}
 // Integers only, because float atomics have no fixed order. Each returns the old value.
 template <class T>
 T CudaOnHostAtomic(T* address, auto next) {
-  T old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  T old = __atomic_load_n(CudaOnHostOrdered(address), __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(address, &old, next(old), true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
   }
   return old;
 }
-#define CUDA_ON_HOST_ATOMICS(type)                                                                \
-  inline type atomicAdd(type* a, type v) { return __atomic_fetch_add(a, v, __ATOMIC_ACQ_REL); }   \
-  inline type atomicOr(type* a, type v) { return __atomic_fetch_or(a, v, __ATOMIC_ACQ_REL); }     \
-  inline type atomicAnd(type* a, type v) { return __atomic_fetch_and(a, v, __ATOMIC_ACQ_REL); }   \
-  inline type atomicExch(type* a, type v) { return __atomic_exchange_n(a, v, __ATOMIC_ACQ_REL); } \
-  inline type atomicMax(type* a, type v) {                                                        \
-    return CudaOnHostAtomic(a, [v](type old) { return old < v ? v : old; });                      \
-  }                                                                                               \
-  inline type atomicMin(type* a, type v) {                                                        \
-    return CudaOnHostAtomic(a, [v](type old) { return v < old ? v : old; });                      \
-  }                                                                                               \
-  inline type atomicCAS(type* a, type expected, type v) {                                         \
-    return CudaOnHostAtomic(a, [=](type old) { return old == expected ? v : old; });              \
+#define CUDA_ON_HOST_ATOMICS(type)                                                   \
+  inline type atomicAdd(type* a, type v) {                                           \
+    return __atomic_fetch_add(CudaOnHostOrdered(a), v, __ATOMIC_ACQ_REL);            \
+  }                                                                                  \
+  inline type atomicOr(type* a, type v) {                                            \
+    return __atomic_fetch_or(CudaOnHostOrdered(a), v, __ATOMIC_ACQ_REL);             \
+  }                                                                                  \
+  inline type atomicAnd(type* a, type v) {                                           \
+    return __atomic_fetch_and(CudaOnHostOrdered(a), v, __ATOMIC_ACQ_REL);            \
+  }                                                                                  \
+  inline type atomicExch(type* a, type v) {                                          \
+    return __atomic_exchange_n(CudaOnHostOrdered(a), v, __ATOMIC_ACQ_REL);           \
+  }                                                                                  \
+  inline type atomicMax(type* a, type v) {                                           \
+    return CudaOnHostAtomic(a, [v](type old) { return old < v ? v : old; });         \
+  }                                                                                  \
+  inline type atomicMin(type* a, type v) {                                           \
+    return CudaOnHostAtomic(a, [v](type old) { return v < old ? v : old; });         \
+  }                                                                                  \
+  inline type atomicCAS(type* a, type expected, type v) {                            \
+    return CudaOnHostAtomic(a, [=](type old) { return old == expected ? v : old; }); \
   }
 CUDA_ON_HOST_ATOMICS(int)
 CUDA_ON_HOST_ATOMICS(unsigned int)

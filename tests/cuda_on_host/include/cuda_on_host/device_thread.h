@@ -41,8 +41,6 @@ void BlockBarrier(const SourceLocation& location);
 // A named barrier of `thread_count` threads (a multiple of 32): bar.sync id, count. Threads may wait at
 // different lines.
 void NamedBarrier(int id, int thread_count, const SourceLocation& location);
-// bar.arrive: counts the thread, does not wait.
-void NamedBarrierArrive(int id, int thread_count, const SourceLocation& location);
 
 // Waits until all lanes in `mask` have called this with the same mask and `run`; then `run` is called once,
 // with the arguments of all of them.
@@ -88,6 +86,17 @@ class AsyncProxyEngine {
 
   AsyncProxy* const proxy_;  // null: not checked
 };
+
+// Whether reads of what other blocks of the grid wrote are checked (FOREDRAFT_HOST_GLOBAL_ORDER; slow). The
+// calls below do nothing unless they are.
+bool ChecksGlobalOrder();
+// The current thread writes or reads device memory for, or from, other blocks.
+void GlobalWrite(const void* address, size_t bytes);
+void GlobalRead(const void* address, size_t bytes, const SourceLocation& location);
+// A fence.acq_rel.gpu of the current thread.
+void GlobalFence(const SourceLocation& location);
+// An atomic operation of the current thread; nothing for one on shared memory.
+void GlobalAtomic(const void* address);
 
 // GridDependencyWait of a kernel with a programmatic launch.
 void WaitForPredecessor();

@@ -14,37 +14,11 @@ inline void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity, CUDA_ON_HO
   MbarrierWait(barrier, parity, "unlimited", file, line);
 }
 
-namespace on_host {
-
-struct NamedBarrier {
-  int arrived = 0;
-  int generation = 0;
-};
-// The barriers of the block that runs on this host thread.
-inline thread_local NamedBarrier named_barriers[16];
-
-struct NamedWait {
-  NamedBarrier* barrier;
-  int generation;
-};
-inline bool GenerationEnded(void* argument) {
-  const auto& wait = *static_cast<NamedWait*>(argument);
-  return wait.barrier->generation != wait.generation;
-}
-
-}  // namespace on_host
-
 template <int threads>
 void NamedBarrierSync(int barrier, CUDA_ON_HOST_CALLER) {
   static_assert(threads % 32 == 0);
   CHECK(barrier > 0 && barrier < 16) << "named barrier " << barrier;
-  on_host::NamedBarrier& named = on_host::named_barriers[barrier];
-  on_host::NamedWait wait = {&named, named.generation};
-  if (++named.arrived == threads) {
-    named.arrived = 0;
-    ++named.generation;
-  }
-  cuda_on_host::WaitUntil(&on_host::GenerationEnded, &wait, {file, line});
+  cuda_on_host::NamedBarrier(barrier, threads, {file, line});
 }
 
 inline uint64_t MnMajorDescriptor(const void* tile, int bytes_to_next) {

@@ -235,7 +235,10 @@ inline void BulkLoad(void* shared, const void* global, uint32_t bytes, Mbarrier&
   on_host::StartCopy({static_cast<std::byte*>(shared), row, {0, 0, 0}, {file, line}}, barrier, policy);
 }
 
-inline void FenceGpu() { __threadfence(); }
+inline void FenceGpu(CUDA_ON_HOST_CALLER) {
+  cuda_on_host::GlobalFence({file, line});
+  __threadfence();
+}
 
 // ---- wgmma ----
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Leaves out each fence towards the async proxy in turn: the emulation has to find that it is missing.
+"""Leaves out each fence of the kernels in turn: the emulation has to find that it is missing.
 
-usage: proxy_fences_test.py CUDA_OPS_ON_HOST_TEST
+usage: fences_test.py CUDA_OPS_ON_HOST_TEST
 
 The source says where the fences are, so a new one is tried, too. With all of them the same tests pass.
 """
@@ -14,10 +14,12 @@ import sys
 
 # Small cases of all kernels that have such fences.
 TESTS = ("MlaDecode.Fp8RowsGiveTheBitsOfTheirBf16Values:MlaDecode.RowsPastTheOwnOneMayBeNaN:"
-         "MlaDecodeItems.HopperGivesTheSameBitsForLists:GroupedGemm.Holds")
+         "MlaDecodeItems.HopperGivesTheSameBitsForLists:GroupedGemm.Holds:"
+         "Gemm4Bit.ManySplitRowsAreComputedInPieces:GemmKernels.ManySplitRowsAreComputedInPieces")
 FAULTS = {
     "FenceProxyAsync": "wrote without a fence.proxy.async",
     "FenceMbarrierInit": "initialised without a fence.mbarrier_init",
+    "FenceGpu": "nothing orders the read behind the write",
 }
 
 
@@ -26,12 +28,13 @@ def fences():
         if path.suffix not in (".cu", ".h") or path.parent.name == "common":
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            if match := re.match(r"\s*(FenceProxyAsync|FenceMbarrierInit)\(\);", line):
+            if match := re.match(r"\s*(Fence\w+)\(\);", line):
                 yield match[1], f"{path.name}:{number}"
 
 
 def run(binary, skipped):
-    environment = dict(os.environ, FOREDRAFT_HOST_ASYNC_PROXY="1", FOREDRAFT_HOST_SKIP_FENCE=skipped)
+    environment = dict(os.environ, FOREDRAFT_HOST_ASYNC_PROXY="1", FOREDRAFT_HOST_GLOBAL_ORDER="1",
+                       FOREDRAFT_HOST_SKIP_FENCE=skipped)
     return subprocess.run([binary, f"--gtest_filter={TESTS}"], env=environment, capture_output=True, text=True, check=False)
 
 
