@@ -10,7 +10,8 @@ namespace foredraft {
 namespace {
 
 // Rates: a device-to-device copy and an 8192 x 8192 x 8192 product of random data, as reported for such
-// cards; FP8 at twice BF16. A multiprocessor takes 64 bytes a clock from L2. The latencies are estimates.
+// cards; FP8 at twice BF16. A multiprocessor takes 64 bytes a clock from L2. The latencies are estimates, and
+// so is the exchange: NCCL over NVLink between eight ranks.
 const GpuModel kModels[] = {{.name = "h200",
                              .multiprocessors = 132,
                              .memory_rate = 4.3e12,
@@ -21,7 +22,9 @@ const GpuModel kModels[] = {{.name = "h200",
                              .memory_latency = 0.9e-6,
                              .follow_seconds = 0.9e-6,
                              .edge_seconds = 2.1e-6,
-                             .host_seconds = 3e-6},
+                             .host_seconds = 3e-6,
+                             .exchange_seconds = 15e-6,
+                             .link_rate = 350e9},
                             {.name = "h100",
                              .multiprocessors = 132,
                              .memory_rate = 3.0e12,
@@ -32,7 +35,9 @@ const GpuModel kModels[] = {{.name = "h200",
                              .memory_latency = 0.9e-6,
                              .follow_seconds = 0.9e-6,
                              .edge_seconds = 2.1e-6,
-                             .host_seconds = 3e-6}};
+                             .host_seconds = 3e-6,
+                             .exchange_seconds = 15e-6,
+                             .link_rate = 350e9}};
 
 // A wave in which `blocks` blocks have one item each.
 double WaveSeconds(const KernelLaunch& launch, const GpuModel& gpu, double blocks) {

@@ -29,11 +29,13 @@ struct GpuModel {
   double multiprocessor_rate = 0;  // bytes per second that one multiprocessor takes from L2
   double bf16_flops = 0;           // per second, as the largest products reach them
   double fp8_flops = 0;
-  double clock = 0;           // cycles per second
-  double memory_latency = 0;  // seconds from a load to its data, under load
-  double follow_seconds = 0;  // from the end of a kernel to the first block's work of the next one (PDL)
-  double edge_seconds = 0;    // the same across a fork, a join or a copy, and at the start of a graph
-  double host_seconds = 0;    // the host's time per eager launch
+  double clock = 0;             // cycles per second
+  double memory_latency = 0;    // seconds from a load to its data, under load
+  double follow_seconds = 0;    // from the end of a kernel to the first block's work of the next one (PDL)
+  double edge_seconds = 0;      // the same across a fork, a join or a copy, and at the start of a graph
+  double host_seconds = 0;      // the host's time per eager launch
+  double exchange_seconds = 0;  // of NCCL's kernel for a few rows, between the ranks of a machine
+  double link_rate = 0;         // bytes per second that a rank receives in a large exchange
 };
 
 // "h200" or "h100", or a device's name that contains one of them. Null for any other.
@@ -51,6 +53,7 @@ struct KernelLaunch {
   double matrix_share = 1;   // of the matrix units' rate, if nothing else limits the kernel
   double chain_seconds = 0;  // of an item
   double fixed_seconds = 0;  // before the first item's loads return, and after the last item
+  bool programmatic = true;  // starts, and lets the next kernel start, before the end of the one before (PDL)
 };
 
 // The launch alone, without the gap before it.

@@ -4,9 +4,11 @@
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include "kernels/cuda/gemm/gemm_plan.h"
 #include "tests/bench/op_launches.h"
+#include "tests/bench/paper_communicator.h"
 #include "tests/bench/paper_device.h"
 #include "tests/weight_formats.h"
 
@@ -324,12 +326,32 @@ TEST(OpLaunches, V4sAttentionTakesAtLeastItsRoofline) {
     const CostContext shape = {.context = 16384};
     const KernelLaunches launches = LaunchesOf(p, shape, H200());
     ASSERT_EQ(launches.size(), 1);
-    EXPECT_EQ(launches[0].items, rows >= H200().multiprocessors ? rows : 4 * rows);
+    const bool wide = rows >= H200().multiprocessors;  // blocks of 64 heads, else of 16
+    EXPECT_EQ(launches[0].items, wide ? rows : 4 * rows);
     const double seconds = OpSeconds(launches, H200());
     EXPECT_GE(seconds, RooflineSeconds(CostOf(p, shape), rates)) << rows << " rows";
+    if (wide) continue;
     EXPECT_GE(seconds, fewer_rows) << rows << " rows";
     fewer_rows = seconds;
   }
+}
+
+TEST(OpLaunches, KeysInF8TakeLongerThanTheirBytes) {
+  static float floats;
+  static bf16 halves;
+  static uint8_t bytes;
+  const auto seconds = [](bool fp8) {
+    const WindowAttentionParams p = {
+        .out = Dense(&floats, 4, 64 * 512),
+        .q = Dense<const bf16>(&halves, 4, 64 * 512),
+        .keys = Dense<const uint8_t>(&bytes, 4, 1024),
+        .layout = {.latent_dim = 448, .rope_dim = 64, .fp8 = fp8, .group = KvRowLayout::kKeyGroup},
+        .index = {.rows = 4},
+        .head_count = 64,
+        .window_len = 128};
+    return OpSeconds(LaunchesOf(p, {.context = 16384}, H200()), H200());
+  };
+  EXPECT_GT(seconds(true), 1.3 * seconds(false));
 }
 
 // Scores nothing while a row sees no more entries than it takes.
@@ -356,6 +378,28 @@ TEST(OpLaunches, V4sIndexerTakesAtLeastItsRoofline) {
     }
     EXPECT_EQ(LaunchesOf(p, {.context = 2048}, H200())[0].item_bf16_flops, 0);
   }
+}
+
+// The rows of seven other ranks, all parts in one kernel that waits for the one before.
+TEST(PaperCommunicator, AnExchangeTakesItsLatencyAndItsBytes) {
+  PaperDevice device(H200());
+  const auto stream = device.CreateStream();
+  const auto begin = device.CreateEvent(), end = device.CreateEvent();
+  PaperCommunicator others(H200(), 8);
+  AllGatherParams params = {.rows = RankRows::Uniform(8, 128)};
+  params.parts[0] = {.row_bytes = 7168};
+  params.parts[1] = {.row_bytes = 32};
+  PaperDevice::TakeKernels();
+  begin->Record(*stream);
+  others.AllGather(*stream, params);
+  end->Record(*stream);
+  const double bytes = 7 * 128 * (7168 + 32);
+  EXPECT_NEAR(end->SecondsSince(*begin),
+              H200().edge_seconds + H200().exchange_seconds + bytes / H200().link_rate, 1e-9);
+  const std::vector<PaperKernel> kernels = PaperDevice::TakeKernels();
+  ASSERT_EQ(kernels.size(), 1);
+  EXPECT_EQ(kernels[0].kernel, "AllGather");
+  EXPECT_EQ(kernels[0].launches, 1);
 }
 
 }  // namespace

@@ -178,6 +178,7 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
 KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kHeads = 64;
   constexpr double kMatrixShare = 0.515;  // as an H200 takes it for 128 rows: 407 TFLOPS
+  constexpr double kF8TileCycles = 7500;  // as an H200 takes it: a warpgroup widens the keys of a tile
   const int32_t rows = p.index.rows;
   if (rows == 0) return {};
   const double width = p.layer.row_width(), latent = p.layer.latent_dim;
@@ -187,8 +188,9 @@ KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, co
   const cuda::DecodeLoad load =
       cuda::LoadOf(positions, p.first_position, head_tiles, max_splits, gpu.multiprocessors);
 
-  const double tile =
+  const double products =
       2 * kHeads * cuda::kKeyTile * (width + latent) * gpu.multiprocessors / gpu.bf16_flops / kMatrixShare;
+  const double tile = p.layer.fp8() ? std::max(products, kF8TileCycles / gpu.clock) : products;
   const double split_bytes = kHeads * (width * 2 + latent * 4);  // its query and its sums
   const double tile_bytes = double(cuda::kKeyTile) * p.layer.row_bytes();
   KernelLaunches launches = {
@@ -356,10 +358,11 @@ KernelLaunches LaunchesOf(const ArgmaxParams& p, const CostContext& shape, const
           WarpPerRow("LargestOfRow", p.logits.rows, gpu)};
 }
 
-// Greedy rows need the survey and the end alone. Counting adds to shared memory atomically, which takes
-// longer than the loads.
+// Greedy rows need the survey and the end alone. Counting adds to shared memory atomically, and drawing
+// hashes and compares, which takes longer than the loads: a multiprocessor's cycles for a chunk, as an H200
+// takes them.
 KernelLaunches LaunchesOf(const SampleParams& p, const CostContext& shape, const GpuModel& gpu) {
-  constexpr double kCountSeconds = 0.5e-6;  // an estimate, of a chunk alone on its multiprocessor
+  constexpr double kCountCycles = 8800, kDrawCycles = 3000;
   const int32_t rows = p.index.rows, vocab = p.logits.cols;
   if (rows == 0) return {};
   const double bytes = CostOf(p, shape).bytes;
@@ -367,13 +370,17 @@ KernelLaunches LaunchesOf(const SampleParams& p, const CostContext& shape, const
   const auto over_chunks = [&](const char* kernel, double kernel_bytes) {
     return OverChunks(kernel, rows, vocab, cuda::kSelectBlocksPerMultiprocessor, kernel_bytes, gpu);
   };
-  KernelLaunch count = over_chunks("CountLogits", filtered);
-  if (filtered > 0) {
-    count.chain_seconds += CeilDivide(double(rows) * cuda::ChunksOf(vocab), gpu.multiprocessors) *
-                           kCountSeconds / std::ceil(Waves(count, gpu));
-  }
-  return {over_chunks("SurveyLogits", bytes), count, over_chunks("ListCandidates", filtered),
-          over_chunks("DrawTokens", sampled), WarpPerRow("FinishRows", rows, gpu)};
+  const auto computing = [&](const char* kernel, double kernel_bytes, double cycles) {
+    KernelLaunch launch = over_chunks(kernel, kernel_bytes);
+    if (kernel_bytes > 0) {
+      launch.chain_seconds += CeilDivide(double(rows) * cuda::ChunksOf(vocab), gpu.multiprocessors) * cycles /
+                              gpu.clock / std::ceil(Waves(launch, gpu));
+    }
+    return launch;
+  };
+  return {over_chunks("SurveyLogits", bytes), computing("CountLogits", filtered, kCountCycles),
+          over_chunks("ListCandidates", filtered), computing("DrawTokens", sampled, kDrawCycles),
+          WarpPerRow("FinishRows", rows, gpu)};
 }
 
 // Relaxed acceptance is off: no row reads its logits.

@@ -43,13 +43,15 @@ double SharedBytesOfTile(double heads, double width) {
 template <class Params>
 KernelLaunches ListedAttentionLaunches(const char* kernel, const Params& p, double keys, const OpCost& cost,
                                        const GpuModel& gpu) {
-  // An estimate: three barriers of a tile and the softmax between them.
-  constexpr double kBarrierCycles = 400;
+  // As an H200 takes them: three barriers of a tile and the softmax between them; FP8 keys are widened first.
+  constexpr double kBarrierCycles = 1200, kF8Cycles = 3000;
   constexpr double kSharedPerCycle = 128;  // bytes that a multiprocessor reads
   const double rows = p.index.rows, width = p.layout.width();
   const double heads = rows >= gpu.multiprocessors && p.head_count > 16 ? 64 : 16;
   const double items = rows * CeilDivide(p.head_count, heads);
   const double tiles = CeilDivide(keys, kKeyTile);
+  const double tile_cycles =
+      SharedBytesOfTile(heads, width) / kSharedPerCycle + kBarrierCycles + (p.layout.fp8 ? kF8Cycles : 0);
   return {{.kernel = kernel,
            .items = items,
            .memory_bytes = cost.bytes,
@@ -57,9 +59,8 @@ KernelLaunches ListedAttentionLaunches(const char* kernel, const Params& p, doub
            .in_flight = kKeyTile * p.layout.bytes(),
            .item_bf16_flops = cost.bf16_flops / items,
            .matrix_share = 0.57,
-           .chain_seconds =
-               tiles * (SharedBytesOfTile(heads, width) / kSharedPerCycle + kBarrierCycles) / gpu.clock,
-           .fixed_seconds = kRowKernelStart + 3 * gpu.memory_latency}};
+           .chain_seconds = 3 * gpu.memory_latency + tiles * tile_cycles / gpu.clock,
+           .fixed_seconds = kRowKernelStart}};
 }
 
 }  // namespace
@@ -104,6 +105,7 @@ KernelLaunches LaunchesOf(const CompressParams& p, const CostContext&, const Gpu
 
 KernelLaunches LaunchesOf(const SelectEntriesParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kPasses = 8, kScoreCycles = 40;  // over the scores, and of 256 of them: estimates
+  constexpr double kTileCycles = 2500;              // of a multiprocessor for a tile, as an H200 takes it
   constexpr double kHeldKeys = 16384;
   const double rows = p.index.rows, chosen_bytes = 4 * rows * p.top_k;
   const double visible = std::floor(double(shape.context) / p.ratio);
@@ -129,6 +131,8 @@ KernelLaunches LaunchesOf(const SelectEntriesParams& p, const CostContext& shape
            .in_flight = 2 * tile_bytes,
            .item_bf16_flops = cost.bf16_flops / (rows * blocks),
            .matrix_share = 0.5,
+           .chain_seconds = item_tiles * kTileCycles / gpu.clock *
+                            std::clamp(std::ceil(rows * blocks / gpu.multiprocessors), 1.0, 4.0),
            .fixed_seconds = kRowKernelStart + 2 * gpu.memory_latency},
           choice};
 }

@@ -82,7 +82,8 @@ class PaperStream : public Stream {
   }
   void Launch(const KernelLaunch& launch) {
     const double seconds = LaunchSeconds(launch, gpu_);
-    const double gap = std::exchange(after_kernel_, true) ? gpu_.follow_seconds : gpu_.edge_seconds;
+    const bool follows = std::exchange(after_kernel_, launch.programmatic) && launch.programmatic;
+    const double gap = follows ? gpu_.follow_seconds : gpu_.edge_seconds;
     clock_.seconds += in_graph_ ? gap + seconds : std::max(gap + seconds, gpu_.host_seconds);
     clock_.memory_bytes += launch.memory_bytes;
     PaperKernel& kernel = kernels[launch.kernel];
@@ -202,6 +203,10 @@ PaperDevice::PaperDevice(const GpuModel& gpu, bool branches)
 
 PaperDevice::~PaperDevice() {
   for (const auto& [address, bytes] : mapped_) munmap(address, bytes);
+}
+
+void PaperDevice::SubmitKernel(Stream& stream, const KernelLaunch& launch) {
+  static_cast<PaperStream&>(stream).Submit([launch](PaperStream& on) { on.Launch(launch); });
 }
 
 void PaperDevice::SetContext(const CostContext& shape) { context = shape; }

@@ -37,6 +37,8 @@ class PaperDevice : public Device {
   explicit PaperDevice(const GpuModel& gpu, bool branches = false);
   ~PaperDevice() override;
 
+  // A kernel that belongs to no op, on a paper device's stream.
+  static void SubmitKernel(Stream& stream, const KernelLaunch& launch);
   // What the next ops attend and choose; holds for all paper devices, because an entry of the ops table has
   // no object.
   static void SetContext(const CostContext& shape);

@@ -1,7 +1,7 @@
 #pragma once
 
 // One engine and the plans that drive it step by step, for programs that time steps: sequences brought to a
-// context, decode steps of any K, drafts accepted at the lengths published for R1. A second Start
+// context, decode steps of any K, drafts accepted at published lengths. A second Start
 // repeats the tokens, so the same steps can be timed and counted.
 //
 // Every sequence has blocks of its own in every cache group. In a window it keeps those that the end of the
@@ -19,12 +19,15 @@
 
 namespace foredraft {
 
-// The tokens of a step with K drafts: published for R1's MTP module used again, and for V4-Pro-0813's DSpark
-// (InferenceX, coding, as served by vLLM).
+// The tokens of a step with K drafts, as published: of R1's MTP module used again (TensorRT-LLM), of that of
+// V4-Pro's first checkpoint, and of V4-Pro-0813's DSpark (both InferenceX, coding, thinking, as served by
+// vLLM).
 inline float AcceptedLength(const ModelConfig& config, int draft_len) {
-  constexpr float kOfMtp[] = {1.0f, 1.92f, 2.4f, 2.82f};
+  constexpr float kOfR1[] = {1.0f, 1.92f, 2.4f, 2.82f};
+  constexpr float kOfV4[] = {1.0f, 1.79f, 2.27f, 2.49f};
   constexpr float kOfDSpark[] = {1.0f, 1.84f, 2.51f, 3.01f, 3.36f, 3.61f};
-  return config.drafts_in_blocks() ? kOfDSpark[draft_len] : kOfMtp[draft_len];
+  if (config.drafts_in_blocks()) return kOfDSpark[draft_len];
+  return config.v4 ? kOfV4[draft_len] : kOfR1[draft_len];
 }
 
 // The K that are measured or predicted.

@@ -104,10 +104,8 @@ void PrintSteps(const Report& report, const std::vector<Line>& lines) {
 // The gain of drafts at one row, against a model without its module.
 void PrintGain(const Report& report, const std::vector<Line>& lines) {
   Heading(report.options, "Drafts, one sequence, forced acceptance",
-          "Tokens per second over those without drafts, at the acceptance lengths published for R1, of "
-          "DSpark for "
-          "V4-Pro; predicted "
-          "from the bounds of the steps. Spread over rounds.");
+          "Tokens per second over those without drafts, at the acceptance lengths published for R1's MTP, "
+          "V4-Pro's and V4-Pro's DSpark; predicted from the bounds of the steps. Spread over rounds.");
   Table table({"K", "accepted length", "gain", "predicted", "measured / predicted"});
   const MeasuredSteps& base = lines[0].measured;
   for (const Line& line : lines) {

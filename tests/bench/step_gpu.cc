@@ -3,8 +3,8 @@
 // the roofline counted from the ops the step submits, and the predicted time (paper_device.h).
 //
 // Device events time each step. The host's clock times the period from one step to the next, as a mean over
-// all steps. Idle is the period less the mean step. Drafts are accepted at the lengths published for
-// R1.
+// all steps. Idle is the period less the mean step. Drafts are accepted at published
+// lengths (AcceptedLength).
 
 #include <algorithm>
 #include <chrono>
@@ -25,6 +25,7 @@
 #include "tests/bench/bench_json.h"
 #include "tests/bench/copy_communicator.h"
 #include "tests/bench/library_rates.h"
+#include "tests/bench/paper_communicator.h"
 #include "tests/bench/paper_device.h"
 #include "tests/bench/step_bench.h"
 #include "tests/bench/step_options.h"
@@ -71,7 +72,9 @@ class GpuStep {
     auto weights = MakeDummyWeights(config, modules, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;
-    if (ranks > 1) {
+    if (ranks > 1 && options.nccl) {
+      others = std::make_unique<PaperCommunicator>(*FindGpuModel(options.gpu), ranks);
+    } else if (ranks > 1) {
       const int experts = config.n_routed_experts;
       ChooseOwnExperts(*counting, *weights, config, experts / ranks);
       const int rows = std::min(options.max_rows() * (max_draft_len + 1), MoeRowsAtOnce(ranks));
@@ -330,6 +333,10 @@ bool Allowed(const Options& options) {
   }
   if (!std::is_sorted(options.rows.begin(), options.rows.end())) {
     std::cerr << "step_bench: --rows: not ascending\n";
+    return false;
+  }
+  if (options.nccl && options.backend != "paper") {
+    std::cerr << "step_bench: --nccl: only with --backend paper\n";
     return false;
   }
   for (const std::string& how : options.how) {

@@ -27,6 +27,7 @@ struct StepOptions {
   std::string json;
   std::vector<std::string> how = {"eager", "graph", "unforked"};
   int ranks = 0;  // 0: by the model
+  bool nccl = false;
   bool kernels = false;
   bool quick = false;
 };
