@@ -50,6 +50,12 @@ double ExpectedExperts(double pairs, int32_t experts);
 
 double WeightBytes(const PackedWeight& weight);
 
+// The positions that each row attends: its context, or a list of sparse attention.
+inline int32_t AttendedPositions(const MlaDecodeParams& p, const CostContext& shape) {
+  const bool listed = p.selected != nullptr && shape.context > p.selected_count;
+  return listed ? p.selected_count : shape.context;
+}
+
 // The cost of every op but the slot ops.
 #define OP(name, Stem) OpCost CostOf(const Stem##Params& p, const CostContext& shape = {});
 #define SLOT_OP(name, Stem)

@@ -172,7 +172,8 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
 
 // ---- attention ----
 
-// kernels/cuda/attention/mla_decode_hopper.cu, then CombineSplits. All rows attend as many positions. The
+// kernels/cuda/attention/mla_decode_hopper.cu, then CombineSplits. All rows attend as many positions; a
+// list's are taken as if they lay together. The
 // terms are those of DecodeSeconds (kernels/cuda/attention/mla_decode_load.h): the busiest block's products
 // or the keys' bytes, then the merge.
 KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu) {
@@ -184,7 +185,7 @@ KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, co
   const double width = p.layer.row_width(), latent = p.layer.latent_dim;
   const int32_t head_tiles = static_cast<int32_t>(CeilDivide(p.head_count, kHeads));
   const int32_t max_splits = cuda::MaxSplits(int64_t{p.layer.table_stride} * p.layer.tokens_per_block);
-  const std::vector<int32_t> positions(rows, shape.context - 1);
+  const std::vector<int32_t> positions(rows, AttendedPositions(p, shape) - 1);
   const cuda::DecodeLoad load =
       cuda::LoadOf(positions, p.first_position, head_tiles, max_splits, gpu.multiprocessors);
 

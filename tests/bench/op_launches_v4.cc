@@ -66,7 +66,10 @@ KernelLaunches ListedAttentionLaunches(const char* kernel, const Params& p, doub
 }  // namespace
 
 KernelLaunches LaunchesOf(const HyperPreParams& p, const CostContext& shape, const GpuModel& gpu) {
-  return ReducingLaunches(p, p.mix.cols, shape, gpu);
+  constexpr double kPassCycles = 80;  // an estimate: a shuffle, four additions and a division
+  KernelLaunches launches = ReducingLaunches(p, p.mix.cols, shape, gpu);
+  launches.back().chain_seconds += (2 * p.sinkhorn_iters - 1) * kPassCycles / gpu.clock;
+  return launches;
 }
 
 KernelLaunches LaunchesOf(const HyperHeadParams& p, const CostContext& shape, const GpuModel& gpu) {

@@ -95,6 +95,14 @@ void MlaDecodeLine(OpsBench& bench, const DecodeShape& shape, int rows, int rows
                        .head_dim = shape.nope + shape.rope,
                        .first_position = 0,
                        .scale = 0.1f};
+  if (shape.list_len > 0) {
+    std::vector<int32_t> selected(size_t(rows) * shape.list_len);
+    const int step = shape.context / shape.list_len;
+    for (size_t i = 0; i < selected.size(); ++i)
+      selected[i] = static_cast<int32_t>(i % shape.list_len) * step;
+    p.selected = bench.Put(selected);
+    p.selected_count = shape.list_len;
+  }
   const size_t bytes = size_t(block_count) * shape.tokens_per_block * p.layer.row_bytes();
   const int layers = std::min(shape.layers, std::max(1, static_cast<int>(kColdBytes / bytes)));
   std::vector<uint8_t*> caches;

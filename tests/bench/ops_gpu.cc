@@ -209,11 +209,16 @@ void Attention(Bench& bench) {
     int rows_per_sequence;
     int heads = 128;
     DType dtype = DType::kBF16;
+    int context = 4096;
+    int list_len = 0;
+    int max_rows = 128;
   };
   const Case cases[] = {{"mla_decode, 1 rows a sequence", 1},
                         {"mla_decode, 4 rows a sequence", 4},
                         {"mla_decode, 20 heads", 1, 20},
-                        {"mla_decode, FP8 cache", 1, 128, DType::kF8E4M3}};
+                        {"mla_decode, FP8 cache", 1, 128, DType::kF8E4M3},
+                        {"mla_decode, 2,048 of 32,768 positions", 1, 128, DType::kBF16, 32768, 2048},
+                        {"mla_decode, 163,840 positions", 1, 128, DType::kBF16, 163840, 0, 1}};
   for (const Case& c : cases) {
     const DecodeShape shape = {.name = c.name,
                                .heads = bench.Width(c.heads),
@@ -222,11 +227,13 @@ void Attention(Bench& bench) {
                                .nope = 128,
                                .layers = 61,
                                .tokens_per_block = 64,
-                               .context = bench.Width(4096),
-                               .dtype = c.dtype};
+                               .context = bench.Width(c.context),
+                               .dtype = c.dtype,
+                               .list_len = bench.options().small ? c.list_len / 16 : c.list_len};
     if (!bench.Wants(shape.name)) continue;
     for (const int rows : bench.rows()) {
-      if (rows >= c.rows_per_sequence) MlaDecodeLine(bench, shape, rows, c.rows_per_sequence);
+      if (rows >= c.rows_per_sequence && rows <= c.max_rows)
+        MlaDecodeLine(bench, shape, rows, c.rows_per_sequence);
     }
   }
 }

@@ -74,6 +74,36 @@ void RowLines(OpsBench& bench, const Sizes& s, const RowIndex& index, const floa
   }
 }
 
+// hyper_pre with its 20 rounds of Sinkhorn, and what is written back, of four streams.
+void HyperLines(OpsBench& bench, const Sizes& s, int hidden) {
+  constexpr int kStreams = 4, kOutputs = (2 + kStreams) * kStreams;
+  const int width = kStreams * hidden;
+  const CostContext shape = {.context = kContext};
+  const HyperPreParams pre = {.out = bench.Rows<float>(s.rows, hidden),
+                              .mix = bench.Rows<float>(s.rows, kOutputs),
+                              .streams = bench.Rows<const float>(s.rows, width),
+                              .fn = bench.Rows<const float>(kOutputs, width).data,
+                              .scale = bench.Put(std::vector<float>(3, 0.01f)),
+                              .base = bench.Zeros<float>(kOutputs),
+                              .stream_count = kStreams,
+                              .sinkhorn_iters = 20,
+                              .hc_eps = 1e-6f,
+                              .norm_eps = 1e-6f};
+  if (bench.Wants("hyper_pre")) {
+    bench.Line({.name = "hyper_pre", .rows = s.rows, .cost = CostOf(pre, shape), .context = shape},
+               [&](int) { bench.ops().hyper_pre(bench.stream(), pre); });
+  }
+  const HyperPostParams post = {
+      .streams = bench.Rows<float>(s.rows, width),
+      .x = bench.Rows<const float>(s.rows, hidden),
+      .mix = Dense<const float>(bench.Zeros<float>(s.rows * kOutputs), s.rows, kOutputs),
+      .stream_count = kStreams};
+  if (bench.Wants("hyper_post")) {
+    bench.Line({.name = "hyper_post", .rows = s.rows, .cost = CostOf(post, shape), .context = shape},
+               [&](int) { bench.ops().hyper_post(bench.stream(), post); });
+  }
+}
+
 // The rows of the forward's own keys: BF16 values, or FP8 rows of zeros.
 Matrix<uint8_t> KeysOf(OpsBench& bench, const Sizes& s) {
   const int bytes = s.layout().bytes();
@@ -166,6 +196,7 @@ void V4AttentionOps(OpsBench& bench, const std::function<int(int)>& width) {
     Sizes s = {rows, width(64), width(512), width(64), width(64), width(128), false};
     const RowIndex index = Index(bench, rows);
     const float* const cos_sin = bench.Zeros<float>(size_t{kContext} * s.rope);
+    HyperLines(bench, s, width(4096));
     RowLines(bench, s, index, cos_sin);
     SelectLine(bench, s, index);
     for (const bool fp8 : {false, true}) {
