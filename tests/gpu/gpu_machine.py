@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -127,6 +128,43 @@ def run_program(machine, command, limit):
     return Result(ended, time.monotonic() - start, output or "")
 
 
+class Clocks:
+    """The GPU's clocks and power, twice a second: a figure taken while the card slowed down is told from a slow kernel."""
+
+    QUERY = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+
+    def __init__(self, machine):
+        self.samples, self.process = [], None
+        if machine.on_host:
+            return
+        command = ["nvidia-smi", f"--query-gpu={','.join(self.QUERY)}", "--format=csv,noheader,nounits", "-lms", "500"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            try:
+                self.samples.append([float(part) for part in line.split(",")])
+            except ValueError:  # "[N/A]"
+                pass
+
+    def between(self, first):
+        """Median and least SM clock of the samples since `first`, in MHz; empty without samples."""
+        clocks = sorted(sample[0] for sample in self.samples[first:])
+        return {"sm_mhz": clocks[len(clocks) // 2], "least_sm_mhz": clocks[0]} if clocks else {}
+
+    def end(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def text(self):
+        if not self.samples:
+            return ""
+        columns = list(zip(*self.samples))
+        return ", ".join(f"{name} {min(column):.0f} to {max(column):.0f}" for name, column in zip(self.QUERY, columns))
+
+
 FINE = ("passed", "measured", "skipped")
 
 
@@ -139,6 +177,7 @@ class Report:
         self.out.mkdir(parents=True, exist_ok=True)
         self.deadline = time.monotonic() + 60 * minutes
         self.rows, self.log = [], []
+        self.clocks = Clocks(machine)
         for note in machine.notes:
             self.add(note.split(":")[0], "skipped", reason=note)
 
@@ -157,12 +196,13 @@ class Report:
             self.add(name, "not run", reason="no time left")
             return None
         limit = min(limit, self.left())
+        first = len(self.clocks.samples)
         result = run_program(self.machine, command, limit)
-        self.add_result(name, result, command)
+        self.add_result(name, result, command, self.clocks.between(first))
         return result
 
-    def add_result(self, name, result, command):
-        figures = {"seconds": round(result.seconds, 2)}
+    def add_result(self, name, result, command, clocks=None):
+        figures = {"seconds": round(result.seconds, 2), **(clocks or {})}
         if result.ended not in FINE:
             figures["reason"] = result.reason()
             figures["repeat"] = " ".join(command)
@@ -197,6 +237,9 @@ class Report:
 
     def end(self):
         """The table again, failures last; the exit status."""
+        self.clocks.end()
+        if clocks := self.clocks.text():
+            self.add("clocks", "passed", reason=clocks)
         print(f"\n{self.stage}, {self.machine.name}\n{self.head()}")
         for row in sorted(self.rows, key=lambda row: row["result"] not in FINE):
             print(self.line(row))

@@ -1,4 +1,5 @@
-"""The tests of the ops: the kernels one by one, then the rest; then ops_bench at 32 rows and the sanitizer."""
+"""The tests of the ops: the kernels one by one, then the rest; then the ops over and over beside traffic, ops_bench at 32
+rows and the sanitizer."""
 
 import os
 import shutil
@@ -27,6 +28,21 @@ def add_op_times(report, arguments, limit):
         os.unlink(path)
 
 
+REPEATED = "*.Holds*:SelectEntries.*"
+REPEATS = 100  # of each case
+
+
+def add_sanitizer(report):
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(sanitizer):
+        report.add("compute-sanitizer", "skipped", reason="compute-sanitizer: not on this machine")
+        return
+    # racecheck cannot judge memory that TMA wrote.
+    for tool in ("memcheck", "synccheck", "initcheck"):
+        report.add_program(tool, [sanitizer, "--tool", tool, "--error-exitcode", "99", report.machine.program("gpu_tests"),
+                                  f"--gtest_filter={SANITIZED}"], 100)
+
+
 def run(report, quick, jobs):
     machine = report.machine
     tests = [name for name in list_tests(machine) if not any(word in name for word in LATER)]
@@ -37,13 +53,10 @@ def run(report, quick, jobs):
     add_tests(report, ladder, 20)
     if not quick:
         add_tests(report, [name for name in tests if name not in ladder], 60, jobs)
+    report.add_program("ops repeated beside traffic",
+                       ["env", f"FOREDRAFT_OP_REPEATS={2 if quick else REPEATS}", machine.program("gpu_tests"),
+                        f"--gtest_filter={'RouteExperts.Holds' if quick else REPEATED}"], 120)
     add_op_times(report, ["--small", "--gpu", "h200", "--rows", "2", "--only", "gemm router"] if quick else ["--rows", "32"], 150)
     if quick:
         return
-    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not os.path.exists(sanitizer):
-        report.add("compute-sanitizer", "skipped", reason="compute-sanitizer: not on this machine")
-        return
-    # racecheck cannot judge memory that TMA wrote, so only memcheck.
-    report.add_program("memcheck", [sanitizer, "--tool", "memcheck", "--error-exitcode", "99",
-                                    machine.program("gpu_tests"), f"--gtest_filter={SANITIZED}"], 100)
+    add_sanitizer(report)

@@ -32,6 +32,12 @@ for name in Ladder.Launch Ladder.Hangs Gemm.Holds Slots.Fails Slots.Moves; do
   esac
 done
 """
+FAKE_SMI = """#!/bin/bash
+case "$1" in
+  *name*) echo "H, 143771, 580" ;;
+  *) sleep 0.2; echo "1755, 3201, 690.1, 60"; echo "[N/A], 3201, 1, 60"; echo "1200, 3201, 500, 61"; echo "1755, 3201, 1, 60"; exec sleep 60 ;;
+esac
+"""
 FAKE_OPS = """#!/bin/bash
 while [[ $1 != --json ]]; do shift; done
 echo '{"program": "ops_bench"}' > "$2"
@@ -98,6 +104,23 @@ class Scripts(unittest.TestCase):
         table = (self.folder / "out/ladder.txt").read_text()
         self.assertRegex(table, r"gemm o, 32 rows\s+measured\s+-\s+40.00\s+32.00\s+1.25\s+us")
         self.assertIn("mbarrier", table)
+
+    def test_figures_have_their_clocks(self):
+        sys.path.insert(0, str(HERE))
+        import gpu_machine
+        smi = self.folder / "nvidia-smi"
+        smi.write_text(FAKE_SMI)
+        smi.chmod(0o755)
+        path = os.environ["PATH"]
+        self.addCleanup(os.environ.update, {"PATH": path})
+        os.environ["PATH"] = f"{self.folder}:{path}"
+        machine = gpu_machine.Machine(self.fake_pack(), on_host=False)
+        report = gpu_machine.Report("steps", machine, self.folder / "out", minutes=1)
+        report.add_program("sleeps", ["sleep", "0.6"], 10)
+        report.end()
+        row = self.rows("steps")["sleeps"]
+        self.assertEqual((row["sm_mhz"], row["least_sm_mhz"]), (1755, 1200))
+        self.assertIn("clocks.sm 1200 to 1755", self.rows("steps")["clocks"]["reason"])
 
     def lint(self, *lines):
         """sass_lint on a kernel of these instructions, whose row is in the table."""

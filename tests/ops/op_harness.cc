@@ -1,6 +1,8 @@
 #include "tests/ops/op_harness.h"
 
+#include <cstdlib>
 #include <numeric>
+#include <utility>
 
 namespace foredraft {
 namespace {
@@ -34,6 +36,65 @@ void ExpectSameRows(const OpCase& op_case, const std::vector<int>& rows, const s
   }
 }
 
+std::vector<int> ChooseRows(Noise& noise, const OpCase& op_case, int size) {
+  std::vector<int> rows(size);
+  for (int& row : rows) row = noise.Int(0, op_case.row_count - 1);
+  return rows;
+}
+
+// Copies of large arrays on a stream of their own.
+class Traffic {
+ public:
+  explicit Traffic(OpRig& rig)
+      : rig_(rig), stream_(rig.device().CreateStream()), rows_(IsGpu(rig.device()) ? 2048 : 16) {
+    from_ = rig.Poisoned<float>(rows_ * kWidth);
+    to_ = rig.Poisoned<float>(rows_ * kWidth);
+  }
+  ~Traffic() { stream_->Synchronize(); }
+  void Submit() {
+    rig_.ops().copy_rows(
+        *stream_,
+        {.out = Dense(to_, rows_, kWidth), .x = Dense<const float>(from_, rows_, kWidth), .rows = rows_});
+  }
+
+ private:
+  static constexpr int kWidth = 4096;
+  // Else the CPU, or a GPU that it emulates.
+  static bool IsGpu(const Device& device) { return device.name().find("NVIDIA") != std::string::npos; }
+
+  OpRig& rig_;
+  const std::unique_ptr<Stream> stream_;
+  const int rows_;  // 32 MB on a GPU
+  float* from_ = nullptr;
+  float* to_ = nullptr;
+};
+
+void RepeatBesideTraffic(const OpCase& op_case, const std::string& isa, const std::vector<Bytes>& alone,
+                         int repeats) {
+  constexpr int kRepeatsOfRig = 20;  // which frees its memory at the end
+  constexpr int kMaxRows = 40;
+  Noise noise(2);
+  const auto recorded = std::exchange(on_read_back, nullptr);  // what is repeated is not recorded
+  for (int done = 0; done < repeats; done += kRepeatsOfRig) {
+    const RunMode mode = done / kRepeatsOfRig % 2 == 0 ? RunMode::kEager : RunMode::kReplayed;
+    OpRig rig({.threads = ThreadCounts().back(), .isa = isa}, mode);
+    Traffic traffic(rig);
+    for (int i = done; i < std::min(repeats, done + kRepeatsOfRig); ++i) {
+      SCOPED_TRACE("repeat " + std::to_string(i));
+      const std::vector<int> rows = ChooseRows(noise, op_case, noise.Int(1, kMaxRows));
+      traffic.Submit();
+      ExpectSameRows(op_case, rows, op_case.run(rig, rows), alone);
+      if (testing::Test::HasFailure()) break;
+    }
+  }
+  on_read_back = recorded;
+}
+
+int Repeats() {
+  const char* const repeats = std::getenv("FOREDRAFT_OP_REPEATS");
+  return repeats != nullptr ? std::atoi(repeats) : 0;
+}
+
 }  // namespace
 
 std::vector<std::string> SupportedIsas() {
@@ -57,13 +118,13 @@ void ExpectOpHolds(const OpCase& op_case) {
                      (mode == RunMode::kEager ? "eager" : "replayed"));
         OpRig rig({.threads = threads, .isa = isa}, mode);
         for (const int size : BatchSizes()) {
-          std::vector<int> rows(size);
-          for (int& row : rows) row = noise.Int(0, op_case.row_count - 1);
+          const std::vector<int> rows = ChooseRows(noise, op_case, size);
           ExpectSameRows(op_case, rows, op_case.run(rig, rows), alone);
           if (testing::Test::HasFailure()) return;
         }
       }
     }
+    RepeatBesideTraffic(op_case, isa, alone, Repeats());
   }
 }
 

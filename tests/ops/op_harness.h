@@ -4,7 +4,9 @@
 //   - a row equals an independent reference within a derived tolerance, on every instruction path;
 //   - a row has the same bits alone and beside any other rows, with any number of threads;
 //   - eager and replayed runs give the same bits;
-//   - every output is written: outputs are poisoned with NaN and -1 before.
+//   - every output is written: outputs are poisoned with NaN and -1 before;
+//   - with FOREDRAFT_OP_REPEATS=N: so many times more, a random choice of rows each, while another stream of
+//     the device copies large arrays. What a race gets wrong once in a hundred runs shows.
 
 #include <functional>
 #include <string>
