@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <map>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "nlohmann/json.hpp"
 
 namespace foredraft {
 namespace {
@@ -58,6 +62,26 @@ const GpuModel* FindGpuModel(std::string_view name) {
     if (absl::StrContains(lower, model.name)) return &model;
   }
   return nullptr;
+}
+
+absl::StatusOr<GpuModel> WithMeasured(const GpuModel& model, const std::string& path) {
+  std::ifstream file(path);
+  const nlohmann::json measured = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!measured.is_object()) return absl::InvalidArgumentError(path + ": not a JSON object");
+  GpuModel own = model;
+  const std::map<std::string, std::pair<double*, double>> places = {
+      {"follow_us", {&own.follow_seconds, 1e-6}},
+      {"edge_us", {&own.edge_seconds, 1e-6}},
+      {"multiprocessor_gb_per_s", {&own.multiprocessor_rate, 1e9}}};
+  for (const auto& [key, value] : measured.items()) {
+    const auto place = places.find(key);
+    if (place == places.end()) return absl::InvalidArgumentError(path + ": " + key + ": unknown");
+    if (!value.is_number() || value <= 0) {
+      return absl::InvalidArgumentError(path + ": " + key + ": not a positive number");
+    }
+    *place->second.first = value.get<double>() * place->second.second;
+  }
+  return own;
 }
 
 double BlocksAtOnce(const KernelLaunch& launch, const GpuModel& gpu) {

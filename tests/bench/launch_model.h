@@ -20,6 +20,8 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/statusor.h"
+
 namespace foredraft {
 
 struct GpuModel {
@@ -37,6 +39,10 @@ struct GpuModel {
   double exchange_seconds = 0;  // of NCCL's kernel for a few rows, between the ranks of a machine
   double link_rate = 0;         // bytes per second that a rank receives in a large exchange
 };
+
+// The model with what was measured instead (tests/gpu/probe_test.cc): `path` is a JSON object with some of
+// follow_us, edge_us and multiprocessor_gb_per_s. Errors name the file and the key.
+absl::StatusOr<GpuModel> WithMeasured(const GpuModel& model, const std::string& path);
 
 // "h200" or "h100", or a device's name that contains one of them. Null for any other.
 const GpuModel* FindGpuModel(std::string_view name);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/gemm/gemm_plan.h"
@@ -21,6 +23,22 @@ TEST(LaunchModel, FindsADeviceByItsName) {
   EXPECT_EQ(FindGpuModel("cuda NVIDIA H200 sm_90a 132 SMs, cublasLt 13.1.0"), &H200());
   EXPECT_EQ(FindGpuModel("NVIDIA H100 80GB HBM3")->name, "h100");
   EXPECT_EQ(FindGpuModel("cpu avx2"), nullptr);
+}
+
+TEST(LaunchModel, TakesMeasuredConstants) {
+  const std::string path = testing::TempDir() + "measured.json";
+  const auto with = [&](const char* text) {
+    std::ofstream(path) << text;
+    return WithMeasured(H200(), path);
+  };
+  const auto measured = with(R"({"follow_us": 0.5, "multiprocessor_gb_per_s": 80})");
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_DOUBLE_EQ(measured->follow_seconds, 0.5e-6);
+  EXPECT_DOUBLE_EQ(measured->multiprocessor_rate, 80e9);
+  EXPECT_EQ(measured->edge_seconds, H200().edge_seconds);
+  EXPECT_EQ(with(R"({"edge_us": 0})").status().message(), path + ": edge_us: not a positive number");
+  EXPECT_EQ(with(R"({"gap": 1})").status().message(), path + ": gap: unknown");
+  EXPECT_EQ(with("[").status().message(), path + ": not a JSON object");
 }
 
 TEST(LaunchModel, BytesInFlightBoundABlock) {

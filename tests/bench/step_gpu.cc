@@ -296,7 +296,7 @@ class Steps {
   std::map<Setting, std::vector<PaperKernel>> kernels_;
 };
 
-int Run(const Options& options, const GpuModel* gpu) {
+int RunWith(const Options& options, const GpuModel* gpu) {
   auto config = ReadModelConfig(options.model);
   if (!config.ok()) {
     std::cerr << "step_bench: " << config.status().message() << "\n";
@@ -317,13 +317,26 @@ int Run(const Options& options, const GpuModel* gpu) {
     std::cerr << "step_bench: " << probe.status().message() << "\n";
     return 1;
   }
-  if (gpu == nullptr) gpu = FindGpuModel((*probe)->name());
   Report report(options, *config, (*probe)->name(), gpu, MeasureRates(**probe, options.quick));
   probe->reset();
   Steps steps(options, *config, gpu);
   if (gpu != nullptr) steps.Predict();
   steps.Measure(report);
   return 0;
+}
+
+int Run(const Options& options, const GpuModel* gpu) {
+  if (gpu == nullptr) {
+    const auto device = CreateDevice(options.backend, {.threads = 2});
+    if (device.ok()) gpu = FindGpuModel((*device)->name());
+  }
+  if (options.measured.empty() || gpu == nullptr) return RunWith(options, gpu);
+  const absl::StatusOr<GpuModel> measured = WithMeasured(*gpu, options.measured);
+  if (!measured.ok()) {
+    std::cerr << "step_bench: --measured: " << measured.status().message() << "\n";
+    return 2;
+  }
+  return RunWith(options, &*measured);
 }
 
 bool Allowed(const Options& options) {

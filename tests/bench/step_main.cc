@@ -3,7 +3,7 @@
 // clang-format off
 // usage: step_bench [--backend cpu] [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
 //                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--fp8-cache] [--buffer-mb N] [--markdown]
-//        step_bench --backend cuda|paper [--gpu NAME] [--model CONFIG_JSON] [--ranks N] [--context N]
+//        step_bench --backend cuda|paper [--gpu NAME] [--measured FILE] [--model CONFIG_JSON] [--ranks N] [--context N]
 //                   [--rows 1,4,...] [--how eager,graph,unforked] [--nccl] [--kernels] [--json FILE] [--markdown] [--quick]
 //   --markdown   the lines as tables for RESULTS.md
 // Backend cpu (step_cpu.cc): steps and prefills with drafts, their bytes and products.
@@ -16,6 +16,7 @@
 // A GPU (step_gpu.cc): steps of a model of random weights, eager and as graphs, beside the predicted time.
 //   --backend    paper: a GPU that does not exist here; only its prediction is printed
 //   --gpu        whose prediction, h200 or h100; default: by the device's name, h200 on paper
+//   --measured   what tests/gpu/run measured instead of the prediction's constants (launch_model.h, WithMeasured)
 //   --model      default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
 //   --ranks      1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size replace
 //                the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
                                                 {"--fp8-cache", &options.fp8_cache},
                                                 {"--buffer-mb", &options.buffer_mb},
                                                 {"--gpu", &options.gpu},
+                                                {"--measured", &options.measured},
                                                 {"--ranks", &options.ranks},
                                                 {"--how", &options.how},
                                                 {"--nccl", &options.nccl},

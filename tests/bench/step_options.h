@@ -24,6 +24,7 @@ struct StepOptions {
   std::string command;  // as given
   // Options of a GPU.
   std::string gpu;
+  std::string measured;
   std::string json;
   std::vector<std::string> how = {"eager", "graph", "unforked"};
   int ranks = 0;  // 0: by the model

@@ -1,14 +1,16 @@
 """The tests of the ops: the kernels one by one, then the rest; then the ops over and over beside traffic, ops_bench at 32
 rows and the sanitizer."""
 
+import json
 import os
+import re
 import shutil
 
 from gpu_machine import json_lines
 from test_runs import add_tests, list_tests
 
-# Tests of the stage shapes.
-LATER = ("R1Shapes.", "CpuAndGpu.", "SameTokens", "GoldenLogits", "RelaxedAcceptance")
+# Tests of the stage shapes, and what add_probe takes.
+LATER = ("Probe.", "R1Shapes.", "CpuAndGpu.", "SameTokens", "GoldenLogits", "RelaxedAcceptance")
 SANITIZED = ("Ladder.*:DecodeRows.*:VerifyDrafts.*:GroupRows.*:CombineExperts.*:Argmax.*:GroupedGemm.HasTheBitsOfGemm:"
              "MlaDecode.RowsPast*:WindowAttention.LeavesIdleRows:SelectEntries.GivesIdle*:Compress.SkipsIdleRows")
 
@@ -26,6 +28,23 @@ def add_op_times(report, arguments, limit):
         report.add(f"{line['op']}, {line['rows']} rows", "measured", **figures)
     if os.path.exists(path):
         os.unlink(path)
+
+
+PROBED = re.compile(r"^probe: (.+): ([\d.]+) (\S+), model ([\d.]+)$", re.MULTILINE)
+CONSTANTS = {"kernel to kernel, programmatic": "follow_us", "kernel to kernel, by an edge": "edge_us",
+             "one multiprocessor from L2": "multiprocessor_gb_per_s"}
+
+
+def add_probe(report):
+    """What predictions take for granted, measured; the stage steps predicts with it (measured.json)."""
+    result = report.add_program("probe", [report.machine.program("gpu_tests"), "--gtest_filter=Probe.*"], 60)
+    measured = {}
+    for name, value, unit, model in PROBED.findall(result.output if result else ""):
+        report.add(name, "measured", measured=float(value), predicted=float(model), unit=unit)
+        if name in CONSTANTS:
+            measured[CONSTANTS[name]] = float(value)
+    if measured:
+        (report.out / "measured.json").write_text(json.dumps(measured) + "\n")
 
 
 REPEATED = "*.Holds*:SelectEntries.*"
@@ -51,6 +70,7 @@ def run(report, quick, jobs):
         report.add("gpu_tests --gtest_list_tests", "no tests")
     # In the source file's order, the simplest first.
     add_tests(report, ladder, 20)
+    add_probe(report)
     if not quick:
         add_tests(report, [name for name in tests if name not in ladder], 60, jobs)
     report.add_program("ops repeated beside traffic",

@@ -89,7 +89,7 @@ class Scripts(unittest.TestCase):
         ladder.run(report, quick=False, jobs=1)
         self.assertEqual(report.end(), 1)
         names = [row["name"] for row in report.rows]
-        self.assertEqual(names[:5], ["Ladder.Launch", "Ladder.Hangs", "Gemm.Holds", "Slots.Fails", "Slots.Moves"])
+        self.assertEqual(names[:6], ["Ladder.Launch", "Ladder.Hangs", "probe", "Gemm.Holds", "Slots.Fails", "Slots.Moves"])
         rows = self.rows("ladder")
         self.assertEqual(rows["Ladder.Launch"]["result"], "passed")
         self.assertEqual(rows["Ladder.Hangs"]["result"], "past 1 s")
@@ -177,6 +177,9 @@ class Scripts(unittest.TestCase):
             self.assertGreater(row["measured"], 0)
             self.assertGreater(row["predicted"], 0)
         self.assertEqual(self.rows("torch")["torch"]["result"], "skipped")
+        self.assertGreater(ladder["load from L2"]["measured"], 0)
+        measured = json.loads((self.folder / "out/measured.json").read_text())
+        self.assertEqual(set(measured), {"follow_us", "edge_us", "multiprocessor_gb_per_s"})
         serve = self.rows("serve")
         if daemon.exists():
             self.assertEqual(serve["abacus: greedy, K 0,1,3"]["result"], "passed")

@@ -14,6 +14,8 @@ GLM = "deploy/configs/glm-4.7-flash.json"  # 19 GB
 def add_steps(report, prefix, arguments, limit):
     path = str(report.out / "step_bench.jsonl")
     command = [report.machine.program("step_bench"), "--backend", "cuda", "--json", path, *arguments]
+    if (report.out / "measured.json").exists():  # of the stage ladder
+        command += ["--measured", str(report.out / "measured.json")]
     report.add_program(f"{prefix}step_bench", command, limit)
     for line in json_lines(path):
         if "step_us" not in line:
