@@ -53,7 +53,7 @@ endfunction()
 # foredraft_test(NAME SRCS a_test.cc ... DEPS other ... [TIMEOUT s] [LABELS label]): a GoogleTest binary, one ctest
 # entry. The working directory is the source root, so tests open tests/golden/... by relative path. Labels:
 #   full        in tests/run --full only
-#   sequential  not with ThreadSanitizer: no threads, or those of same_tokens_test over another model
+#   sequential  not with ThreadSanitizer: no threads, or those of same_tokens_test over another model or request
 #   plain       with no sanitizer: long, and other tests run the same code
 function(foredraft_test NAME)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABELS" "SRCS;DEPS;ARGS" ${ARGN})
