@@ -114,17 +114,17 @@ KernelLaunches LaunchesOf(const SelectEntriesParams& p, const CostContext& shape
   const double visible = std::floor(double(shape.context) / p.ratio);
   if (visible <= p.top_k) {
     return {StreamingLaunch("EntryScores", rows, 128, 0, 1, gpu),
-            StreamingLaunch("EntryChoice", rows, 256, chosen_bytes, 1, gpu)};
+            StreamingLaunch("EntryChoice", rows, 1024, chosen_bytes, 1, gpu)};
   }
   const double tiles = CeilDivide(visible, kKeyTile);
   const double blocks = std::clamp(std::floor(4.0 * gpu.multiprocessors / rows), 1.0, tiles);
   const double item_tiles = CeilDivide(tiles, blocks);
   const double tile_bytes = kKeyTile * p.entries.width * sizeof(bf16);
   const OpCost cost = CostOf(p, shape);
-  KernelLaunch choice = StreamingLaunch("EntryChoice", rows, 256, 4 * rows * visible + chosen_bytes, 4, gpu);
+  KernelLaunch choice = StreamingLaunch("EntryChoice", rows, 1024, 4 * rows * visible + chosen_bytes, 4, gpu);
   choice.item_bytes = 4 * (visible + (kPasses - 1) * std::max(0.0, visible - kHeldKeys));
-  choice.in_flight = 8 * 256 * 4;  // eight scores of each thread
-  choice.blocks_per_multiprocessor = 3;
+  choice.in_flight = 8 * 1024 * 4;  // eight scores of each thread
+  choice.blocks_per_multiprocessor = 1;
   choice.chain_seconds += kPasses * std::ceil(visible / 256) * kScoreCycles / gpu.clock;
   return {{.kernel = "EntryScores",
            .items = rows * blocks,

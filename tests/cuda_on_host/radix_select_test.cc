@@ -22,18 +22,20 @@ struct SelectParams {
   unsigned long long target;
 };
 
-__global__ void __launch_bounds__(kSelectThreads) SelectOne(const __grid_constant__ SelectParams p) {
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) SelectOne(const __grid_constant__ SelectParams p) {
   GridDependencySync();
   const auto for_each = [&](const auto& visit) {
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < p.count; i += kSelectThreads) {
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < p.count; i += kThreads) {
       visit(p.keys[i], p.weights[i]);
     }
   };
-  const unsigned long long found = SelectKey(SharedStorage<SelectShared>(), p.target, for_each);
+  const unsigned long long found = SelectKey<kThreads>(SharedStorage<SelectShared>(), p.target, for_each);
   if (threadIdx.x == 0) *p.found = found;
 }
 
-uint64_t Selected(OpRig& rig, const std::vector<Element>& elements, uint64_t target) {
+template <int kThreads>
+uint64_t SelectedBy(OpRig& rig, const std::vector<Element>& elements, uint64_t target) {
   std::vector<unsigned long long> keys, weights;
   for (const Element& element : elements) {
     keys.push_back(element.first);
@@ -42,9 +44,16 @@ uint64_t Selected(OpRig& rig, const std::vector<Element>& elements, uint64_t tar
   auto* const found = rig.Poisoned<unsigned long long>(1);
   const SelectParams params = {found, rig.Put(keys), rig.Put(weights), static_cast<int32_t>(keys.size()),
                                target};
-  Launch(rig.stream(), SelectOne,
-         {.grid = dim3(1), .block = dim3(kSelectThreads), .shared_bytes = sizeof(SelectShared)}, params);
+  Launch(rig.stream(), SelectOne<kThreads>,
+         {.grid = dim3(1), .block = dim3(kThreads), .shared_bytes = sizeof(SelectShared)}, params);
   return rig.Get(found, 1)[0];
+}
+
+// By a thread for each bin, as sample's, and by more, as select_entries'.
+uint64_t Selected(OpRig& rig, const std::vector<Element>& elements, uint64_t target) {
+  const uint64_t selected = SelectedBy<kSelectThreads>(rig, elements, target);
+  EXPECT_EQ((SelectedBy<4 * kSelectThreads>(rig, elements, target)), selected);
+  return selected;
 }
 
 struct KeyCase {

@@ -174,14 +174,17 @@ __global__ void __launch_bounds__(kScoreWarps* kWarpLanes, kScoreBlocksPerSm)
 
 // ---- choice ----
 
-constexpr int kSelectWarps = kSelectThreads / kWarpLanes;
+// A row of 131,072 entries is read about ten times, from L2 where it is long: more threads have more of it on
+// the way.
+constexpr int kChoiceThreads = 1024;
+constexpr int kChoiceWarps = kChoiceThreads / kWarpLanes;
 
 // Keys of a row that stay in shared memory: all of them up to 65,536 tokens of V4-Flash.
 constexpr int32_t kHeldKeys = 16384;
 
 struct ChoiceShared {
   SelectShared select;
-  int32_t counts[kSelectWarps];  // of chosen entries in each warp's part of the row
+  int32_t counts[kChoiceWarps];  // of chosen entries in each warp's part of the row
   uint32_t keys[kHeldKeys];      // of the row's first entries
 };
 
@@ -192,11 +195,27 @@ __device__ __forceinline__ uint32_t KeyOfScore(float score) {
 
 // The keys of a row's entries: larger for a higher score, then for a lower entry.
 struct EntryKeys {
+  static constexpr int kLoads = 8;
+
   const uint32_t* held;
   const float* scores;
 
-  __device__ __forceinline__ unsigned long long operator[](int32_t entry) const {
-    return IndexedKey(entry < kHeldKeys ? held[entry] : KeyOfScore(scores[entry]), entry);
+  // Calls visit(entry, key) for the entries first + i * step, i < kLoads; the key is 0 from `end` on. All are
+  // loaded before the first call, because the compiler keeps loads behind atomic operations and votes.
+  template <class Visit>
+  __device__ __forceinline__ void ForLoaded(int32_t first, int32_t step, int32_t end,
+                                            const Visit& visit) const {
+    uint32_t keys[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int32_t entry = first + i * step;
+      keys[i] = entry >= end ? 0 : entry < kHeldKeys ? held[entry] : KeyOfScore(scores[entry]);
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int32_t entry = first + i * step;
+      visit(entry, keys[i] == 0 ? 0 : IndexedKey(keys[i], entry));
+    }
   }
 };
 
@@ -205,38 +224,39 @@ struct EntryKeys {
 __device__ __forceinline__ void ListChosen(ChoiceShared& shared, const EntryKeys& keys, int32_t visible,
                                            unsigned long long lowest, int32_t first_entry,
                                            int32_t* selected) {
+  constexpr int32_t kStep = EntryKeys::kLoads * kWarpLanes;
   const int32_t lane = static_cast<int32_t>(threadIdx.x % kWarpLanes);
   const int32_t warp = static_cast<int32_t>(threadIdx.x / kWarpLanes);
-  constexpr int32_t kUnit = kSelectWarps * kWarpLanes;
-  const int32_t part = (visible + kUnit - 1) / kUnit * kWarpLanes;
+  const int32_t part = (visible + kChoiceThreads - 1) / kChoiceThreads * kWarpLanes;
   const int32_t begin = warp * part;
   const int32_t end = min(begin + part, visible);
-  const auto chosen_lanes = [&](int32_t first) {
-    const int32_t entry = first + lane;
-    return __ballot_sync(kAllLanes, entry < end && keys[entry] >= lowest);
+  // Calls visit(entry, lanes): the lane's own entry, and which lanes of the warp have a chosen one.
+  const auto for_own_part = [&](const auto& visit) {
+    for (int32_t first = begin; first < end; first += kStep) {
+      keys.ForLoaded(first + lane, kWarpLanes, end, [&](int32_t entry, unsigned long long key) {
+        visit(entry, __ballot_sync(kAllLanes, key >= lowest));
+      });
+    }
   };
   int32_t count = 0;
-#pragma unroll 4
-  for (int32_t first = begin; first < end; first += kWarpLanes) count += __popc(chosen_lanes(first));
+  for_own_part([&](int32_t, uint32_t lanes) { count += __popc(lanes); });
   if (lane == 0) shared.counts[warp] = count;
   __syncthreads();
   int32_t listed = 0;
   for (int32_t before = 0; before < warp; ++before) listed += shared.counts[before];
-#pragma unroll 4
-  for (int32_t first = begin; first < end; first += kWarpLanes) {
-    const uint32_t lanes = chosen_lanes(first);
+  for_own_part([&](int32_t entry, uint32_t lanes) {
     if ((lanes >> lane & 1) != 0) {
-      selected[listed + __popc(lanes & ((1u << lane) - 1))] = first_entry + first + lane;
+      selected[listed + __popc(lanes & ((1u << lane) - 1))] = first_entry + entry;
     }
     listed += __popc(lanes);
-  }
+  });
 }
 
 // A block per row.
 //
 // Bytes of a row of V4-Flash at position p: its scores, p bytes, once; those past kHeldKeys up to 12 times
 // (two passes, one per digit of the keys, two to list) from L2; 2,048 written.
-__global__ void __launch_bounds__(kSelectThreads)
+__global__ void __launch_bounds__(kChoiceThreads)
     ChoiceKernel(const __grid_constant__ SelectEntriesParams p) {
   GridDependencySync();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
@@ -244,22 +264,23 @@ __global__ void __launch_bounds__(kSelectThreads)
   int32_t* const selected = p.selected + static_cast<int64_t>(row) * p.top_k;
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
   if (visible <= p.top_k) {  // all; an idle row has none
-    for (int32_t i = thread; i < p.top_k; i += kSelectThreads)
+    for (int32_t i = thread; i < p.top_k; i += kChoiceThreads)
       selected[i] = i < visible ? p.first_entry + i : -1;
     return;
   }
   ChoiceShared& shared = SharedStorage<ChoiceShared>();
   const EntryKeys keys = {.held = shared.keys, .scores = p.scores.row(row)};
 #pragma unroll 8
-  for (int32_t entry = thread; entry < min(visible, kHeldKeys); entry += kSelectThreads) {
+  for (int32_t entry = thread; entry < min(visible, kHeldKeys); entry += kChoiceThreads) {
     shared.keys[entry] = KeyOfScore(keys.scores[entry]);
   }
   __syncthreads();
   const unsigned long long lowest =
-      SelectKey(shared.select, static_cast<Weight>(p.top_k), [&](const auto& visit) {
-#pragma unroll 4
-        for (int32_t entry = thread; entry < visible; entry += kSelectThreads) {
-          visit(keys[entry], Weight{1});
+      SelectKey<kChoiceThreads>(shared.select, static_cast<Weight>(p.top_k), [&](const auto& visit) {
+        for (int32_t first = thread; first < visible; first += EntryKeys::kLoads * kChoiceThreads) {
+          keys.ForLoaded(first, kChoiceThreads, visible, [&](int32_t, unsigned long long key) {
+            if (key != 0) visit(key, Weight{1});
+          });
         }
       });
   ListChosen(shared, keys, visible, lowest, p.first_entry, selected);
@@ -299,7 +320,7 @@ void SelectEntries(Stream& stream, const SelectEntriesParams& p) {
   }
   Launch(stream, ChoiceKernel,
          {.grid = dim3(static_cast<uint32_t>(p.index.rows)),
-          .block = dim3(kSelectThreads),
+          .block = dim3(kChoiceThreads),
           .shared_bytes = sizeof(ChoiceShared)},
          p);
 }

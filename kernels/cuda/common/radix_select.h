@@ -79,7 +79,9 @@ __device__ FoundBin FindBin(const Weight (&weights)[per_thread], Weight target, 
   if (threadIdx.x == 0) s.found = {-1, 0, 0};
   __syncthreads();
   Weight before = upto - own;
-  for (uint32_t warp = 0; warp < threadIdx.x / 32; ++warp) before += s.warp_sums[warp];
+  if (own != 0) {  // else the sum is not reached here
+    for (uint32_t warp = 0; warp < threadIdx.x / 32; ++warp) before += s.warp_sums[warp];
+  }
   if (before < target && before + own >= target) {
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
@@ -97,10 +99,9 @@ __device__ FoundBin FindBin(const Weight (&weights)[per_thread], Weight target, 
 
 // ---- the key that reaches a target ----
 
-inline constexpr int kSelectThreads = 256;
 inline constexpr int kDigitBits = 8;
 inline constexpr int kDigits = 1 << kDigitBits;
-static_assert(kDigits == kSelectThreads, "a thread per bin");
+inline constexpr int kSelectThreads = kDigits;  // at least: a thread per bin
 
 struct SelectShared {
   WeightBins<kDigits> weights;
@@ -118,12 +119,12 @@ struct BitsOfAll {
 };
 
 // for_each(visit) calls visit(key, weight) for each element of the calling thread, the same elements every
-// time. Keys are above 0, and no two are equal. Called by all kSelectThreads threads of the block; returns
-// the key to all, or 0 if the weights of all elements fall short of `target` >= 1.
+// time. Keys are above 0, and no two are equal. Called by all kThreads threads of the block; returns the key
+// to all, or 0 if the weights of all elements fall short of `target` >= 1.
 //
 // Reads the elements once for the bits in which they differ, then once per digit of these bits, from the
 // highest on, until one element has the digits found so far, and once for that element's other bits.
-template <class ForEach>
+template <int kThreads = kSelectThreads, class ForEach>
 __device__ unsigned long long SelectKey(SelectShared& s, Weight target, const ForEach& for_each) {
   unsigned long long any = 0;
   unsigned long long all = ~0ull;
@@ -137,14 +138,18 @@ __device__ unsigned long long SelectKey(SelectShared& s, Weight target, const Fo
   int32_t unknown_bits = 64 - __clzll(static_cast<long long>(any ^ all));
   const auto unknown_mask = [&] { return unknown_bits < 64 ? (1ull << unknown_bits) - 1 : ~0ull; };
   unsigned long long found = all & ~unknown_mask();
+  static_assert(kThreads >= kDigits);
   const int32_t own = static_cast<int32_t>(threadIdx.x);
+  const bool has_bin = kThreads == kDigits || own < kDigits;
   do {
     const int32_t digit_bits = min(unknown_bits, kDigitBits);
     const int32_t digit_mask = (1 << digit_bits) - 1;
     const int32_t shift = unknown_bits - digit_bits;
     const unsigned long long known_mask = ~unknown_mask();
-    s.weights.Clear(own);
-    s.counts[own] = 0;
+    if (has_bin) {
+      s.weights.Clear(own);
+      s.counts[own] = 0;
+    }
     __syncthreads();
     for_each([&](unsigned long long key, Weight weight) {
       if (((key ^ found) & known_mask) != 0) return;
@@ -153,7 +158,7 @@ __device__ unsigned long long SelectKey(SelectShared& s, Weight target, const Fo
       s.weights.Add(bin, weight);
     });
     __syncthreads();
-    const Weight weights[1] = {s.weights.At(own)};
+    const Weight weights[1] = {has_bin ? s.weights.At(own) : 0};
     const FoundBin at = FindBin(weights, target, s.find);
     if (at.bin < 0) return 0;
     target -= at.above;
