@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/edit_distance.h"
 #include "config/json_text.h"
@@ -29,7 +30,10 @@ const nlohmann::json* FieldReader::Find(const char* field) {
 }
 
 void FieldReader::Refuse(const std::string& field, const std::string& text) {
-  Keep(absl::InvalidArgumentError(absl::StrCat(path_, field, ": ", text)));
+  const std::string name = absl::StrCat(path_, field);
+  absl::Status refusal = absl::InvalidArgumentError(absl::StrCat(name, ": ", text));
+  refusal.SetPayload(kClientField, absl::Cord(name));
+  Keep(refusal);
 }
 
 void FieldReader::RefuseValue(const char* field, const nlohmann::json& value, const char* allowed) {

@@ -14,6 +14,9 @@
 
 namespace foredraft {
 
+// The payload of a refusal that names a field as the client does.
+inline constexpr char kClientField[] = "foredraft.openai.field";
+
 class FieldReader {
  public:
   // `object` outlives this. `path` stands before field names in errors: "" or "stream_options.".

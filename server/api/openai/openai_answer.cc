@@ -4,8 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_reason.h"
+#include "server/api/openai/field_reader.h"
 #include "server/text/utf8.h"
 
 namespace foredraft {
@@ -301,7 +303,9 @@ json ErrorJson(const char* type, const char* code, const std::string& param, std
 json ErrorJson(OpenAiKind kind, const absl::Status& status) {
   const ErrorKind error = KindOf(status);
   const std::string text(status.message());
-  return ErrorJson(error.type, error.code, error.http_status == 400 ? ParamOf(kind, text) : "", text);
+  if (error.http_status != 400) return ErrorJson(error.type, error.code, "", text);
+  const auto field = status.GetPayload(kClientField);
+  return ErrorJson(error.type, error.code, field ? std::string(*field) : ParamOf(kind, text), text);
 }
 
 }  // namespace

@@ -200,6 +200,14 @@ TEST_F(OpenAiServiceTest, RefusalsAreJsonWithTheirStatus) {
     EXPECT_EQ(reply.status, status) << body;
     EXPECT_THAT(json::parse(reply.body)["error"]["message"].get<std::string>(), HasSubstr(text)) << body;
   }
+  // A chat's logprobs is a bool, and top_logprobs what the server calls logprobs.
+  for (const std::string field : {"logprobs", "top_logprobs"}) {
+    const json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"logprobs", true}};
+    json wrong = body;
+    wrong[field] = 500;
+    const HttpReply reply = Ask(port(), "POST", kChat, wrong.dump());
+    EXPECT_EQ(json::parse(reply.body)["error"]["param"], field) << reply.body;
+  }
   EXPECT_EQ(Ask(port(), "GET", kChat).status, 405);
   HttpClient form(port());
   form.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
