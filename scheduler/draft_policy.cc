@@ -19,16 +19,17 @@ constexpr int kLeastProbeGap = 40;
 constexpr int kLargestProbeGap = 512;
 constexpr double kProbeCost = 0.005;  // share of the time
 
-constexpr int kOldest = 8192;        // steps after which `confidence` measures even the worst shape again
-constexpr double kPromising = 0.97;  // of the rate in use: what may be better for all that is known
+constexpr int kOldest = 8192;               // steps after which even the worst shape is measured again
+constexpr double kPromising = 0.97;         // of the rate in use: what may be better for all that is known
 constexpr double kTokensWeight = 1.0 / 16;  // EWMA weight of a step in a bucket's expected tokens
 constexpr int kPublishGap = 32;             // steps between two changes of the device's calibration
 
 }  // namespace
 
 DraftPolicy::DraftPolicy(const std::vector<int>& buckets, int max_draft_len, int draft_len,
-                         const DraftPolicyOptions& options)
+                         const DraftPolicyOptions& options, bool drafts_at_once)
     : max_draft_len_(max_draft_len),
+      drafts_at_once_(drafts_at_once),
       draft_len_(draft_len),
       options_(options),
       acceptance_(max_draft_len),
@@ -205,15 +206,24 @@ void DraftPolicy::Reconsider(Bucket* bucket, int upper, const Rate& rate) {
   }
 }
 
-// K / 2 is a neighbour because a larger difference in K shows the cost of a draft more clearly.
-StepShape DraftPolicy::NeighbourToProbe(const Bucket& bucket, int upper) const {
+// K / 2 is a neighbour because a larger difference in K shows the cost of a draft more clearly. Where all
+// drafts are made in one forward, few may be worse than none and than many: the way between these two does
+// not lead over K - 1 and K + 1. So the other end is probed first, and again as seldom as it costs.
+StepShape DraftPolicy::NeighbourToProbe(const Bucket& bucket, int upper, const Rate& rate) const {
   const int in_use = bucket.in_use.draft_len;
   StepShape probe = bucket.in_use;
-  for (const int draft_len : {in_use / 2, in_use + 1, in_use - 1}) {
+  const auto consider = [&](int draft_len) {
     const StepShape shape = StepShape::Of(draft_len);
-    if (draft_len < 0 || draft_len > upper || draft_len == in_use) continue;
+    if (draft_len < 0 || draft_len > upper || draft_len == in_use) return;
     if (probe == bucket.in_use || bucket.times.age(shape) > bucket.times.age(probe)) probe = shape;
+  };
+  if (drafts_at_once_) {
+    const StepShape far = StepShape::Of(in_use == 0 ? upper : 0);
+    const bool known = bucket.times.known(far);
+    const double loss = known ? rate(bucket.in_use) / rate(far) - 1 : 0;
+    if (bucket.times.age(far) >= ProbeGap(loss, kOldest)) consider(far.draft_len);
   }
+  for (const int draft_len : {in_use / 2, in_use + 1, in_use - 1}) consider(draft_len);
   return probe;
 }
 
@@ -254,7 +264,7 @@ int DraftPolicy::ProbeGap(double loss, int largest) {
 void DraftPolicy::StartProbe(Bucket* bucket, int upper, const Rate& rate) {
   const StepShape in_use = bucket->in_use;
   const StepShape probe =
-      reads_confidences() ? ShapeToProbe(*bucket, upper, rate) : NeighbourToProbe(*bucket, upper);
+      reads_confidences() ? ShapeToProbe(*bucket, upper, rate) : NeighbourToProbe(*bucket, upper, rate);
   bucket->steps_to_probe = kFirstProbeGap;
   if (probe == in_use) return;
   bucket->probe = probe;

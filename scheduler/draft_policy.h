@@ -15,9 +15,9 @@
 // Under every policy K is also at most the largest draft cap among the live sequences. Adaptive and
 // confidence compare only shapes that they have measured in the bucket. A new bucket starts with the shape in
 // use at the last step. From time to time a few steps run with another shape (a probe), for adaptive K / 2, K
-// + 1 or K - 1: soon after a change and while one of these is unmeasured, later only as often as keeps the
-// cost of probes small. A measured shape replaces the one in use if its tokens per second are higher by a
-// margin.
+// + 1 or K - 1, and no drafts or all of them where a forward makes them at once: soon after a change and
+// while one of these is unmeasured, later only as often as keeps the cost of probes small. A measured shape
+// replaces the one in use if its tokens per second are higher by a margin.
 //
 // With v rows for drafts per seat a step's time is known, and so is what a further row costs: (K, v) has more
 // tokens per second than (K, v - 1) where the drafts that v adds are expected to be accepted often enough to
@@ -56,9 +56,10 @@ struct StepObservation {
 
 class DraftPolicy {
  public:
-  // buckets: all values that Choose and Observe may get as a bucket.
+  // buckets: all values that Choose and Observe may get as a bucket. drafts_at_once: one forward makes all
+  // drafts, so that the first costs most.
   DraftPolicy(const std::vector<int>& buckets, int max_draft_len, int draft_len,
-              const DraftPolicyOptions& options);
+              const DraftPolicyOptions& options, bool drafts_at_once = false);
 
   // Takes effect at the next Choose. Measurements are kept.
   void Change(int draft_len, const DraftPolicyOptions& options);
@@ -112,13 +113,14 @@ class DraftPolicy {
   void Reconsider(Bucket* bucket, int upper, const Rate& rate);
   void StartProbe(Bucket* bucket, int upper, const Rate& rate);
   std::vector<StepShape> Candidates(int upper) const;
-  StepShape NeighbourToProbe(const Bucket& bucket, int upper) const;
+  StepShape NeighbourToProbe(const Bucket& bucket, int upper, const Rate& rate) const;
   StepShape ShapeToProbe(const Bucket& bucket, int upper, const Rate& rate) const;
   static int ProbeGap(double loss, int largest);
   Rate RateIn(const Bucket& bucket, const std::vector<int>& live_by_cap) const;
   double TokensPerStep(int draft_len, const std::vector<int>& live_by_cap) const;
 
   const int max_draft_len_;
+  const bool drafts_at_once_;
 
   int draft_len_;
   DraftPolicyOptions options_;

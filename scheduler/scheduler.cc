@@ -9,7 +9,8 @@
 namespace foredraft {
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
-      draft_policy_(options.batch_sizes, options.max_draft_len, options.draft_len, options.draft_policy),
+      draft_policy_(options.batch_sizes, options.max_draft_len, options.draft_len, options.draft_policy,
+                    options.drafter.block_rows > 0),
       last_draft_len_(options.draft_len),
       waiting_(options.priority_ageing),
       mask_workers_(options.mask_threads) {

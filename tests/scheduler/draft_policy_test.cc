@@ -36,16 +36,18 @@ std::vector<int> Live(int count) {
 }
 
 // Seconds of a step: the target reads its weights once and computes rows; each draft reads the module's
-// weights and computes a row per slot of the bucket.
+// weights and computes a row per slot of the bucket. `block`: of a drafter that makes all drafts at once.
 struct Machine {
   const char* name;
   double target_weights;
   double target_row;
   double module_weights;
   double module_row;
+  double block = 0;
 
   double Seconds(int bucket, int draft_len) const {
-    const double target = std::max(target_weights, target_row * bucket * (draft_len + 1));
+    const double target =
+        std::max(target_weights, target_row * bucket * (draft_len + 1)) + (draft_len > 0 ? block : 0);
     return target + draft_len * std::max(module_weights, module_row * bucket);
   }
 };
@@ -305,6 +307,22 @@ TEST(AdaptiveDraftLenTest, IsStableUnderHiccups) {
       std::printf("%s with hiccups: %+.1f%%\n", machine.name, 100 * (rate / best.rate - 1));
       EXPECT_GE(rate, 0.95 * best.rate) << machine.name;
     }
+  }
+}
+
+// K = 1 is the worst of all, whether none or all is the best.
+TEST(AdaptiveDraftLenTest, FindsTheOtherEndWhereDraftsAreMadeAtOnce) {
+  const Machine dear = {"DearBlock", 0.3e-3, 1e-6, 0.02e-3, 1e-6, 1.8e-3};
+  const Machine cheap = {"CheapBlock", 0.3e-3, 1e-6, 0.02e-3, 1e-6, 0.5e-3};
+  for (const auto& [machine, begin, end] : {std::tuple(&dear, kMaxDraftLen, 0), std::tuple(&cheap, 1, 7)}) {
+    Simulation simulation(*machine, kCurves[0].conditional, 0.1, 5);
+    DraftPolicy policy(kBuckets, kMaxDraftLen, kMaxDraftLen, {.kind = DraftPolicyKind::kAdaptive},
+                       /*drafts_at_once=*/true);
+    std::vector<int> caps(kMaxDraftLen + 1);
+    caps[begin] = 4;  // what it begins with
+    policy.Choose(4, caps);
+    for (int step = 0; step < 300; ++step) simulation.Step(&policy, 4);
+    EXPECT_EQ(SettledDraftLen(simulation.chosen), end) << machine->name;
   }
 }
 
