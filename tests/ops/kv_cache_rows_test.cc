@@ -183,8 +183,10 @@ TEST(KvWrite, AnFp8RowIsTheBf16RowRounded) {
     std::vector<float> ckv = noise.Floats(kRows * width);
     std::fill_n(ckv.begin(), width, 0.0f);
     std::vector<float> weight = noise.Floats(s.latent);
-    for (int i = 0; i < s.latent; ++i)
-      weight[i] *= std::pow(10.0f, static_cast<float>(i / KvRowLayout::kLatentGroup));
+    for (int i = 0; i < s.latent; ++i) {
+      const int group = i / KvRowLayout::kLatentGroup;
+      weight[i] *= std::pow(10.0f, static_cast<float>(group));
+    }
     std::vector<int32_t> positions(kRows);
     std::iota(positions.begin(), positions.end(), 0);
     const auto write = [&](DType dtype) {

@@ -20,7 +20,6 @@
 namespace foredraft {
 namespace {
 
-using testing::Each;
 using testing::Ge;
 using testing::Le;
 
