@@ -256,7 +256,7 @@ __device__ __forceinline__ void ListChosen(ChoiceShared& shared, const EntryKeys
 //
 // Bytes of a row of V4-Flash at position p: its scores, p bytes, once; those past kHeldKeys up to 12 times
 // (two passes, one per digit of the keys, two to list) from L2; 2,048 written.
-__global__ void __launch_bounds__(kChoiceThreads)
+__global__ void __launch_bounds__(kChoiceThreads, 1)
     ChoiceKernel(const __grid_constant__ SelectEntriesParams p) {
   GridDependencySync();
   const int32_t row = static_cast<int32_t>(blockIdx.x);
