@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -110,8 +111,11 @@ constexpr char kOutOfThreads[] =
     "container, decide how many there are\n";
 
 // For an exception that nothing catches, on any thread: one line, and exit code 1 where a shortage is the
-// cause. Allocates nothing.
+// cause. Allocates nothing. A shortage may end several threads at once: the first speaks, the others wait for
+// the end.
 [[noreturn]] void EndInOneLine() {
+  static constinit std::atomic_flag speaks;
+  while (speaks.test_and_set()) pause();
   const auto say = [](const char* line) { (void)!write(STDERR_FILENO, line, strlen(line)); };
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
