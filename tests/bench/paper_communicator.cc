@@ -4,7 +4,7 @@
 
 namespace foredraft {
 
-// Of one kernel, whose parts are a group of NCCL's. Every rank receives at once.
+// One kernel, whose parts are a group of NCCL's. Every rank receives at once.
 void PaperCommunicator::Exchange(Stream& stream, const char* kernel, int64_t bytes) const {
   if (bytes == 0) return;
   const double received = static_cast<double>(bytes) * (size_ - 1);

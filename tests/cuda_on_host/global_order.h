@@ -21,7 +21,7 @@
 
 namespace cuda_on_host {
 
-// Of each thread of some blocks, how many of its writes are known to have happened before.
+// How many writes of each thread, of some blocks, are known to have happened before.
 class KnownWrites {
  public:
   void Join(const KnownWrites& other);

@@ -66,7 +66,7 @@ __global__ void Chase(const __grid_constant__ ChaseParams p) {
   *p.out = at;
 }
 
-// Of a load from `bytes` of memory, lines of which are read in a random order.
+// What a load takes from `bytes` of memory, whose lines are read in a random order.
 double LoadSeconds(size_t bytes, int32_t loads) {
   constexpr size_t kLine = 128 / sizeof(int32_t);
   OpRig rig({}, RunMode::kEager);
