@@ -78,26 +78,21 @@ void CopyCommunicator::CopyToAll(Stream& stream, void* out, const void* in, int 
 
 void CopyCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {
   const int32_t rows = params.rows[0];
-  for (int rank = 1; rank < size_; ++rank) CHECK_EQ(params.rows[rank], rows);
+  for (int rank = 1; rank < size(); ++rank) CHECK_EQ(params.rows[rank], rows);
   for (size_t i = 0; i < params.parts.size(); ++i) {
     const GatherPart& part = params.parts[i];
     const int64_t bytes = rows * part.row_bytes;
     if (i == 1) {
       CopyToAll(stream, part.out, part.in, 1, bytes);
-      CopyToAll(stream, static_cast<std::byte*>(part.out) + bytes, others_choices_, size_ - 1, bytes);
+      CopyToAll(stream, static_cast<std::byte*>(part.out) + bytes, others_choices_, size() - 1, bytes);
     } else {
-      CopyToAll(stream, part.out, part.in, size_, bytes);
+      CopyToAll(stream, part.out, part.in, size(), bytes);
     }
   }
 }
 
 void CopyCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
-  CopyToAll(stream, params.out, params.in, size_, params.rows[0] * params.row_bytes);
-}
-
-absl::Status CopyCommunicator::Await(Stream& stream) {
-  stream.Synchronize();
-  return absl::OkStatus();
+  CopyToAll(stream, params.out, params.in, size(), params.rows[0] * params.row_bytes);
 }
 
 void ChooseOwnExperts(Device& device, const LoadedWeights& weights, const ModelConfig& config,

@@ -13,41 +13,30 @@
 #include <utility>
 
 #include "engine/checkpoint/loaded_weights.h"
-#include "engine/comm/communicator.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
+#include "tests/bench/lone_rank.h"
 
 namespace foredraft {
 
-class CopyCommunicator : public Communicator {
+class CopyCommunicator : public LoneRank {
  public:
   // `max_choices`: most expert choices (rows x top_k) in one exchange. `expert_count`: experts of all ranks.
   static absl::StatusOr<std::unique_ptr<CopyCommunicator>> Create(Device& device, int size, int expert_count,
                                                                   int max_choices);
 
-  int rank() const override { return 0; }
-  int size() const override { return size_; }
-
   // parts[1] holds the expert choices, as in ExpertExchange.
   void AllGather(Stream& stream, const AllGatherParams& params) override;
   void AllToAll(Stream& stream, const AllToAllParams& params) override;
-  absl::Status Await(Stream& stream) override;
-
-  absl::Status AllReduce(std::span<int64_t>, Reduction) override { return absl::OkStatus(); }
-  absl::Status Broadcast(std::span<std::byte>, int) override { return absl::OkStatus(); }
-  absl::Status Barrier() override { return absl::OkStatus(); }
-  void Abort(const absl::Status&) override {}
-  absl::Status status() const override { return absl::OkStatus(); }
 
  private:
   CopyCommunicator(const Ops& ops, int size, const int32_t* others_choices)
-      : ops_(ops), size_(size), others_choices_(others_choices) {}
+      : LoneRank(size), ops_(ops), others_choices_(others_choices) {}
 
   // Copies the `bytes` bytes at `in` to `out`, `count` times in a row.
   void CopyToAll(Stream& stream, void* out, const void* in, int count, int64_t bytes);
 
   const Ops& ops_;
-  const int size_;
   const int32_t* const
       others_choices_;  // device memory: an expert of the last rank, repeated for the largest exchange
 };

@@ -7,7 +7,7 @@ namespace foredraft {
 // One kernel, whose parts are a group of NCCL's. Every rank receives at once.
 void PaperCommunicator::Exchange(Stream& stream, const char* kernel, int64_t bytes) const {
   if (bytes == 0) return;
-  const double received = static_cast<double>(bytes) * (size_ - 1);
+  const double received = static_cast<double>(bytes) * (size() - 1);
   PaperDevice::SubmitKernel(stream, {.kernel = kernel,
                                      .items = 0,
                                      .fixed_seconds = gpu_.exchange_seconds + received / gpu_.link_rate,
@@ -22,11 +22,6 @@ void PaperCommunicator::AllGather(Stream& stream, const AllGatherParams& params)
 
 void PaperCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
   Exchange(stream, "AllToAll", params.rows[0] * params.row_bytes);
-}
-
-absl::Status PaperCommunicator::Await(Stream& stream) {
-  stream.Synchronize();
-  return absl::OkStatus();
 }
 
 }  // namespace foredraft
