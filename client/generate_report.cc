@@ -146,6 +146,7 @@ std::string GenerateReport::Json() const {
                                                      speculation.accepted_per_position().end())},
       {"relaxed_tokens", speculation.relaxed_tokens()},
       {"drafts_outside_grammar", speculation.drafts_outside_grammar()},
+      {"forced_drafts", speculation.forced_drafts()},
       {"forced", speculation.forced()}};
   json["timing"] = {{"queue_ms", Rounded(timing.queue_ms())},
                     {"ttft_ms", Rounded(timing.ttft_ms())},

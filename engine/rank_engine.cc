@@ -40,6 +40,7 @@ void RankEngine::Submit(const IterationPlan& plan, int index) {
   pending.EndPrefill(rank_);
   // After the prefill, whose first draft would overwrite them.
   for (const GivenTokens& given : rank_plan.given_tokens) rank_.slots.Give(*rank_.stream, given);
+  for (const SlotMasks& masks : rank_plan.slot_masks) rank_.slots.ForceDrafts(*rank_.stream, masks);
   bool replayed = false;
   if (plan.decode_bucket > 0) {
     replayed = SubmitDecodeStep(rank_plan.live_slots, {.bucket = plan.decode_bucket,

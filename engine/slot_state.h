@@ -70,6 +70,8 @@ class SlotState {
   void TakeBoundary(Stream& stream, int slot, const KvCache& cache, int block);
   // The slot's next step emits these tokens (SlotDrafts::given_count).
   void Give(Stream& stream, const GivenTokens& given);
+  // Replaces the slot's last drafts (SlotMasks::forced_drafts), if the plan forces any.
+  void ForceDrafts(Stream& stream, const SlotMasks& masks);
   void Release(Stream& stream, int slot);
 
   // Changes the host's block tables; FlushTables brings the changes to the device.

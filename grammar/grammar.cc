@@ -188,21 +188,51 @@ absl::StatusOr<bool> Matcher::Advance(int32_t token) {
   return true;
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<const TokenMask>>> Matcher::MasksAlong(
-    std::span<const int32_t> drafts) const {
-  std::vector<std::shared_ptr<const TokenMask>> masks;
+absl::StatusOr<GrammarRows> Matcher::RowsAlong(std::span<const int32_t> drafts,
+                                               const RowLimits& limits) const {
+  GrammarRows rows;
   Matcher along = *this;
-  for (size_t row = 0;; ++row) {
-    auto mask = along.Mask();
+  ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask, along.Mask());
+  while (true) {
+    rows.masks.push_back(mask);
+    const size_t next = rows.masks.size() - 1;
+    if (next == limits.drafts) return rows;
+    const bool own = rows.forced_drafts.empty() && next < drafts.size() && mask->Allows(drafts[next]);
+    std::optional<int32_t> draft;
+    if (own) {
+      draft = drafts[next];
+    } else if (rows.forced_drafts.size() < limits.forced_drafts) {
+      draft = along.ForcedToken(*mask);
+    }
+    if (!draft.has_value()) return rows;
+    const absl::StatusOr<bool> is_taken = along.Advance(*draft);
     // Only the output itself may end a request: a limit that a draft leads to ends the rows.
-    if (!mask.ok() && row > 0) return masks;
-    RETURN_IF_ERROR(mask.status());
-    masks.push_back(*std::move(mask));
-    if (row == drafts.size() || !masks.back()->Allows(drafts[row])) return masks;
-    const absl::StatusOr<bool> is_taken = along.Advance(drafts[row]);
-    if (!is_taken.ok() || along.has_ended()) return masks;
-    CHECK(*is_taken) << "a token of the mask is not taken: " << drafts[row];
+    if (!is_taken.ok() || along.has_ended()) return rows;
+    CHECK(*is_taken) << "a token of the mask is not taken: " << *draft;
+    absl::StatusOr<std::shared_ptr<const TokenMask>> following = along.Mask();
+    if (!following.ok()) return rows;
+    if (!own) rows.forced_drafts.push_back(*draft);
+    mask = *std::move(following);
   }
+}
+
+std::optional<int32_t> Matcher::ForcedToken(const TokenMask& mask) const {
+  constexpr size_t kMostBytes = 128;  // longer than tokens of text are
+  if (mask.count == 1 && mask.is_list()) return mask.ids.front();
+  const std::string text = ForcedBytes(kMostBytes);
+  std::span<const TokenTrie::Node> after = grammar_->vocabulary().trie().nodes();
+  std::optional<int32_t> longest;
+  for (const char c : text) {
+    size_t i = 0;
+    while (i < after.size() && after[i].byte != static_cast<uint8_t>(c)) i += after[i].size;
+    if (i >= after.size()) return longest;
+    if (mask.Allows(static_cast<int32_t>(after[i].token))) longest = after[i].token;
+    after = after.subspan(i + 1, after[i].size - 1);
+  }
+  const bool goes_on = std::any_of(after.begin(), after.end(), [&](const TokenTrie::Node& node) {
+    return mask.Allows(static_cast<int32_t>(node.token));
+  });
+  return goes_on ? std::nullopt : longest;
 }
 
 std::string Matcher::ForcedBytes(size_t max_bytes) const {

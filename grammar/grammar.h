@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -67,6 +68,18 @@ class Grammar {
   mutable MaskCounts mask_counts_;
 };
 
+// The rows of one step of one output (Matcher::RowsAlong).
+struct GrammarRows {
+  std::vector<std::shared_ptr<const TokenMask>> masks;  // [rows]: one more than there are drafts
+  // The last of the drafts: not the drafter's, but tokens of text that the grammar forces. A guess where that
+  // text can be told in several ways, so they are verified as any draft is.
+  std::vector<int32_t> forced_drafts;
+};
+struct RowLimits {
+  size_t drafts = 0;  // at most, of both kinds
+  size_t forced_drafts = 0;
+};
+
 // Where one output is in its grammar. A value: a copy is a place to come back to. Not thread-safe; different
 // matchers may be used by different threads.
 class Matcher {
@@ -83,11 +96,11 @@ class Matcher {
   // where the grammar accepts, and nothing after it. RESOURCE_EXHAUSTED as Mask.
   absl::StatusOr<bool> Advance(int32_t token);
 
-  // The masks of the rows of one step: of the next token, then of the token after each draft, as long as
-  // drafts are in the masks before them. At most drafts.size() + 1 masks; fewer where a draft leaves the
-  // grammar, ends the output or leads to a limit. The matcher does not move. An error is that of Mask here.
-  absl::StatusOr<std::vector<std::shared_ptr<const TokenMask>>> MasksAlong(
-      std::span<const int32_t> drafts) const;
+  // The rows of one step: row 0 chooses the next token, row j the token after draft j. Drafts are taken as
+  // long as they are in the masks before them; where one is not, or none is left, tokens of the text that the
+  // grammar forces follow, as long as there are some. Rows also end with a draft that ends the output or
+  // leads to a limit. The matcher does not move. An error is that of Mask here.
+  absl::StatusOr<GrammarRows> RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits) const;
 
   // The bytes, at most `max_bytes`, that every continuation begins with. Empty where the output may end here.
   std::string ForcedBytes(size_t max_bytes) const;
@@ -102,6 +115,9 @@ class Matcher {
   // Moves the state to the grammar's table, if that was made anew.
   void Renew();
   bool IsEndToken(int32_t token) const;
+  // The next token, where the grammar leaves one of `mask` alone, or forces a text: then the longest token
+  // that the text begins with, unless a longer one of the mask goes on behind it.
+  std::optional<int32_t> ForcedToken(const TokenMask& mask) const;
   std::shared_ptr<const TokenMask> WithEndIds(std::shared_ptr<const TokenMask> mask, bool is_end_only) const;
 
   std::shared_ptr<const Grammar> grammar_;

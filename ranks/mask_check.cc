@@ -43,6 +43,10 @@ absl::Status CheckMasks(const RankPlan& plan, const MaskLimits& limits,
     RETURN_IF_ERROR(CheckRange("slot_masks.mask_indices size", rows, 0, limits.draft_len + 1));
     for (const int32_t index : masks.mask_indices)
       RETURN_IF_ERROR(CheckRange("slot_masks.mask_indices", index, 0, count - 1));
+    const int64_t most_forced = std::clamp<int64_t>(rows - 1, 0, limits.most_forced_drafts);
+    RETURN_IF_ERROR(CheckRange("slot_masks.forced_drafts size", masks.forced_drafts.size(), 0, most_forced));
+    for (const int32_t id : masks.forced_drafts)
+      RETURN_IF_ERROR(CheckRange("slot_masks.forced_drafts", id, 0, limits.vocab_size - 1));
   }
   std::set<int32_t> ended;
   for (const PrefillChunk& chunk : plan.prefill_chunks) {

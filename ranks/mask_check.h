@@ -14,6 +14,7 @@ struct MaskLimits {
   int32_t vocab_size = 0;
   int32_t draft_len = 0;   // K of the plan
   int64_t most_masks = 0;  // that the rank has room for
+  int32_t most_forced_drafts = 0;
 };
 
 // INVALID_ARGUMENT names the field, its value and what is allowed. `gate_of` gives the gate of a slot that

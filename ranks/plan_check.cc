@@ -310,7 +310,8 @@ absl::Status PlanCheck::CheckMasked(const IterationPlan& plan) {
   const int bucket = options_.batch_sizes.back();
   const MaskLimits limits = {.vocab_size = vocab_size_,
                              .draft_len = plan.draft_len,
-                             .most_masks = int64_t{bucket} * (options_.max_draft_len + 2)};
+                             .most_masks = int64_t{bucket} * (options_.max_draft_len + 2),
+                             .most_forced_drafts = options_.drafter.forced_limit()};
   return CheckMasks(plan.ranks[rank_], limits,
                     [this](int32_t slot) -> const SlotGate& { return sequence_of(slot).gate; });
 }

@@ -106,6 +106,7 @@ struct Codec {
   static void Visit(Value& value, Message& message) {
     FIELD(slot);
     FIELD(mask_indices);
+    FIELD(forced_drafts);
   }
 
   template <class Value, Is<worker::v1::PlanFirstMask> Message>

@@ -19,10 +19,14 @@ struct DrafterNumbers {
   // Only blocks within the first prompt_len - offer_margin tokens may be reused: later ones are written
   // again.
   int offer_margin = 0;
-  // Given tokens in a step (resume) are at most K + 1, and at most this.
+  // Given tokens in a step (resume) are at most K + 1, and at most this. Like drafts that the plan forces,
+  // they are not those that the drafter has written rows of.
   int given_limit = 1 << 20;
   // Rows that a forward of drafts has per sequence, where it makes all of them at once; 0: no such forward.
   int block_rows = 0;
+
+  // Drafts that the plan may force upon a slot in a step: its last ones (SlotMasks::forced_drafts).
+  int forced_limit() const { return given_limit - 1; }
 
   bool operator==(const DrafterNumbers&) const = default;
 };

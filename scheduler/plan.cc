@@ -59,6 +59,9 @@ std::string RankLine(const RankPlan& rank) {
   for (const FirstMask& mask : rank.first_masks) absl::StrAppend(&line, " first mask ", mask.slot);
   for (const SlotMasks& masks : rank.slot_masks) {
     absl::StrAppend(&line, " masks ", masks.slot, " ", masks.mask_indices.size());
+    if (!masks.forced_drafts.empty()) {
+      absl::StrAppend(&line, " forced ", absl::StrJoin(masks.forced_drafts, ","));
+    }
   }
   return line;
 }

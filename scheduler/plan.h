@@ -150,6 +150,9 @@ struct GivenTokens {
 struct SlotMasks {
   int32_t slot = 0;
   std::vector<int32_t> mask_indices;  // at most K + 1
+  // The drafts of the last rows, fewer than there are masks: text that the grammar forces, in the place of
+  // the drafts that the slot has there. Verified as any draft is.
+  std::vector<int32_t> forced_drafts;
 };
 
 // The mask of the first token of a prompt that ends in this plan's prefill.

@@ -40,9 +40,11 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -149,7 +151,8 @@ struct SchedulerLoad {
   uint64_t held_slots = 0;              // slot-steps that did nothing, because the slot had no masks
   uint64_t mask_steps = 0;              // decode steps with masks, which were launched without overlap
   uint64_t masks = 0;                   // rows that chose with one, first tokens apart
-  uint64_t drafts_outside_grammar = 0;  // slot-steps whose rows end before a draft that the grammar refuses
+  uint64_t drafts_outside_grammar = 0;  // slot-steps with a draft that the grammar refuses
+  uint64_t forced_drafts = 0;           // SlotMasks::forced_drafts
   double mask_seconds = 0;              // to make the masks of all these steps
 };
 
@@ -224,8 +227,10 @@ class Scheduler {
     Sequence* sequence = nullptr;
     bool given = false;  // the step emits given tokens: it says nothing about drafts
     Masking masking = Masking::kFree;
-    int mask_count = 0;           // of its rows
-    bool leaves_grammar = false;  // its rows end before a draft that the grammar refuses
+    int mask_count = 0;                                // of its rows
+    int own_drafts = std::numeric_limits<int>::max();  // of the drafter, that its rows verify: at most
+    int forced_drafts = 0;                             // SlotMasks::forced_drafts
+    bool leaves_grammar = false;                       // the grammar refuses a draft of the drafter
   };
   struct LaunchedRank {
     std::vector<LaunchedSlot> live;                               // in the order of the plan's live_slots
@@ -283,6 +288,7 @@ class Scheduler {
   void PlanFirstMask(Sequence* sequence, IterationPlan* plan);
   Masking MaskingOf(const Sequence& sequence) const;
   void PlanMasks(IterationPlan* plan);
+  void NoteRows(LaunchedSlot& live, std::span<const int32_t> drafts, const GrammarRows& rows);
   absl::Status TakeTokens(const LaunchedPlan& launched, Sequence* sequence, const SlotResult& result);
 
   // Parts of Commit (scheduler_commit.cc).

@@ -56,7 +56,8 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
       const LaunchedSlot& live = launched.ranks[rank].live[i];
       const auto& constraint = live.sequence->constraint;
       const bool cut = slot.finished || (constraint != nullptr && constraint->PassesGate(slot.token_ids));
-      const bool rejected = accepted < slot.drafts_verified || live.leaves_grammar;
+      const bool refused = live.leaves_grammar && live.forced_drafts == 0;
+      const bool rejected = accepted < slot.drafts_verified || refused;
       if (rejected && !cut) ++step.tried[accepted];
       ObserveConfidences(launched, live, slot, cut, step);
     }
@@ -75,7 +76,8 @@ void Scheduler::ObserveConfidences(const LaunchedPlan& launched, const LaunchedS
   if (launched.cut_len > 0) counters_.cut_drafts += std::max(0, wanted - slot.drafts_verified);
   if (launched.forced || slot.first_token) return;
   const int accepted = slot.step_token_count() - 1;
-  const int known = std::min(static_cast<int>(sequence.confidences.size()), slot.drafts_verified);
+  const int known =
+      std::min({static_cast<int>(sequence.confidences.size()), slot.drafts_verified, live.own_drafts});
   for (int k = 1; k <= std::min(accepted + 1, known); ++k) {
     if (k > accepted && cut) break;
     step.events.push_back({.k = k, .confidence = sequence.confidences[k - 1], .accepted = k <= accepted});
@@ -187,6 +189,7 @@ RequestUpdate& Scheduler::Deliver(const LaunchedPlan& launched, const LaunchedSl
                    .accepted = step_tokens - 1,
                    .relaxed = result->relaxed_count,
                    .outside_grammar = live.leaves_grammar ? 1 : 0,
+                   .forced_drafts = std::max(0, result->drafts_verified - live.own_drafts),
                    .forced = launched.forced && live.masking != Masking::kMasked};
   }
   return update;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "grammar/grammar.h"
 #include "scheduler/scheduler.h"
 
 namespace foredraft {
@@ -62,8 +63,9 @@ Scheduler::Masking Scheduler::MaskingOf(const Sequence& sequence) const {
 void Scheduler::PlanMasks(IterationPlan* plan) {
   struct Job {
     LaunchedSlot* live = nullptr;
-    std::span<const int32_t> drafts;  // that the step can verify
-    absl::StatusOr<std::vector<std::shared_ptr<const TokenMask>>> masks;
+    std::span<const int32_t> drafts;  // of the drafter, that the step can verify
+    RowLimits limits;
+    absl::StatusOr<GrammarRows> rows;
   };
   std::vector<Job> jobs;
   for (LaunchedRank& rank : planning_.ranks) {
@@ -73,11 +75,12 @@ void Scheduler::PlanMasks(IterationPlan* plan) {
       const size_t most = std::min(plan->draft_len, DraftCap(sequence));
       jobs.push_back({.live = &live,
                       .drafts = {sequence.drafts.data(), std::min(most, sequence.drafts.size())},
-                      .masks = std::vector<std::shared_ptr<const TokenMask>>()});
+                      .limits = {.drafts = most, .forced_drafts = size_t(options_.drafter.forced_limit())},
+                      .rows = GrammarRows()});
     }
   }
   mask_workers_.Run(static_cast<int>(jobs.size()), [&](int i) {
-    jobs[i].masks = jobs[i].live->sequence->constraint->MasksAlong(jobs[i].drafts);
+    jobs[i].rows = jobs[i].live->sequence->constraint->RowsAlong(jobs[i].drafts, jobs[i].limits);
   });
   counters_.mask_steps += jobs.empty() ? 0 : 1;
   counters_.mask_seconds = mask_workers_.seconds();
@@ -87,22 +90,31 @@ void Scheduler::PlanMasks(IterationPlan* plan) {
       if (live.masking == Masking::kFree) continue;
       SlotMasks& entry = plan->ranks[rank].slot_masks.emplace_back(SlotMasks{.slot = live.sequence->slot});
       if (live.masking == Masking::kHeld) continue;
-      Job& made = jobs[job++];
-      if (!made.masks.ok()) {
-        End(live.sequence, FinishReason::kError, made.masks.status());
+      const Job& made = jobs[job++];
+      if (!made.rows.ok()) {
+        End(live.sequence, FinishReason::kError, made.rows.status());
         continue;
       }
-      live.mask_count = static_cast<int>(made.masks->size());
-      // Rows also end with a draft that ends the output.
-      const size_t next = made.masks->size() - 1;
-      live.leaves_grammar = next < made.drafts.size() && !made.masks->back()->Allows(made.drafts[next]);
-      counters_.masks += made.masks->size();
-      counters_.drafts_outside_grammar += live.leaves_grammar ? 1 : 0;
-      for (auto& mask : *made.masks) {
-        entry.mask_indices.push_back(AddMask(static_cast<int>(rank), std::move(mask), plan));
+      NoteRows(live, made.drafts, *made.rows);
+      entry.forced_drafts = made.rows->forced_drafts;
+      for (const auto& mask : made.rows->masks) {
+        entry.mask_indices.push_back(AddMask(static_cast<int>(rank), mask, plan));
       }
     }
   }
+}
+
+// `drafts`: the drafter's, along which the rows were made.
+void Scheduler::NoteRows(LaunchedSlot& live, std::span<const int32_t> drafts, const GrammarRows& rows) {
+  live.mask_count = static_cast<int>(rows.masks.size());
+  live.forced_drafts = static_cast<int>(rows.forced_drafts.size());
+  // Rows also end with a draft that ends the output.
+  const size_t own = rows.masks.size() - 1 - rows.forced_drafts.size();
+  live.own_drafts = static_cast<int>(own);
+  live.leaves_grammar = own < drafts.size() && !rows.masks[own]->Allows(drafts[own]);
+  counters_.masks += rows.masks.size();
+  counters_.forced_drafts += rows.forced_drafts.size();
+  counters_.drafts_outside_grammar += live.leaves_grammar ? 1 : 0;
 }
 
 // The sequence takes the tokens that it did not have yet. A step in flight that was launched while its gate

@@ -73,9 +73,9 @@ bool SequenceConstraint::PassesGate(std::span<const int32_t> token_ids) const {
   return gate == Gate::kBehind;
 }
 
-absl::StatusOr<std::vector<SequenceConstraint::MaskPtr>> SequenceConstraint::MasksAlong(
-    std::span<const int32_t> drafts) const {
-  return matcher_->MasksAlong(drafts);
+absl::StatusOr<GrammarRows> SequenceConstraint::RowsAlong(std::span<const int32_t> drafts,
+                                                          const RowLimits& limits) const {
+  return matcher_->RowsAlong(drafts, limits);
 }
 
 absl::Status SequenceConstraint::Take(std::span<const int32_t> token_ids) {

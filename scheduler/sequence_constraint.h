@@ -19,6 +19,8 @@
 namespace foredraft {
 
 class Matcher;
+struct GrammarRows;
+struct RowLimits;
 
 class SequenceConstraint {
  public:
@@ -43,8 +45,8 @@ class SequenceConstraint {
   // Whether these next tokens, with the first one of all tokens not among them, take it behind its gate.
   bool PassesGate(std::span<const int32_t> token_ids) const;
 
-  // The masks of the rows of a step behind the gate: Matcher::MasksAlong.
-  absl::StatusOr<std::vector<MaskPtr>> MasksAlong(std::span<const int32_t> drafts) const;
+  // The rows of a step behind the gate: Matcher::RowsAlong.
+  absl::StatusOr<GrammarRows> RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits) const;
 
  private:
   explicit SequenceConstraint(const Request& request);

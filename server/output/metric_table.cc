@@ -67,7 +67,10 @@ constexpr MetricRow kMetrics[] = {
      "Slots that had no mask in a step and so did nothing: one step where a thought or a tool's trigger "
      "ends."},
     {"foredraft_drafts_outside_grammar_total", kCounter, "",
-     "Steps of a request that ended at a draft that its constraint refuses."},
+     "Steps of a request with a draft that its constraint refuses."},
+    {"foredraft_forced_drafts_total", kCounter, "",
+     "Drafts of text that a constraint forces, in the place of drafts that it refuses or that there are "
+     "not."},
     {"foredraft_prompt_tokens_total", kCounter, "", "Prompt tokens of requests."},
     {"foredraft_generation_tokens_total", kCounter, "", "Tokens emitted."},
     {"foredraft_request_prompt_tokens", kHistogram, "", "Prompt tokens of a request."},

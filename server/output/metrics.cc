@@ -149,6 +149,7 @@ void Metrics::AddConstraints() {
   steps_for_masks_ = AddCounter("foredraft_steps_for_masks_total");
   held_slots_ = AddCounter("foredraft_held_slots_total");
   drafts_outside_grammar_ = AddCounter("foredraft_drafts_outside_grammar_total");
+  forced_drafts_ = AddCounter("foredraft_forced_drafts_total");
 }
 
 void Metrics::AddEngine() {
@@ -379,6 +380,7 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
   RaiseTo(steps_for_masks_, load.mask_steps);
   RaiseTo(held_slots_, load.held_slots);
   RaiseTo(drafts_outside_grammar_, load.drafts_outside_grammar);
+  RaiseTo(forced_drafts_, load.forced_drafts);
 }
 
 void Metrics::RefreshProcess() const {

@@ -182,6 +182,7 @@ void OutputStream::CountStep(const StepStats& step, int emitted) {
   stats_.accepted_tokens += counted.accepted;
   stats_.relaxed_tokens += counted.relaxed;
   stats_.drafts_outside_grammar += counted.outside_grammar;
+  stats_.forced_drafts += counted.forced_drafts;
   stats_.forced |= counted.forced;
   for (int i = 0; i < counted.accepted; ++i) ++stats_.accepted_at[i];
   metrics_.CountStep(counted, step_phase_);

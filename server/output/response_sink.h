@@ -27,7 +27,8 @@ struct RequestStats {
   int draft_tokens = 0;
   int accepted_tokens = 0;
   int relaxed_tokens = 0;                          // accepted drafts that the strict rule rejects
-  int drafts_outside_grammar = 0;                  // steps that ended at a draft that the constraint refuses
+  int drafts_outside_grammar = 0;                  // steps with a draft that the constraint refuses
+  int forced_drafts = 0;                           // of draft_tokens: text that the constraint forces
   std::array<int, kMaxDraftLen> accepted_at = {};  // accepted drafts by their position in the step
   bool forced = false;                             // forced acceptance was on in some step
   double queue_ms = 0;

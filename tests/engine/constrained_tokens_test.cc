@@ -111,6 +111,7 @@ TEST_F(ConstrainedTokens, AreWhatTheGrammarsAllow) {
     EXPECT_GT(run.load.masks, 100u);
     EXPECT_GT(run.load.mask_steps, 20u);
     EXPECT_GT(run.load.drafts_outside_grammar, 10u);
+    EXPECT_GT(run.load.forced_drafts, 10u);
     EXPECT_GT(run.load.mask_seconds, 0);
   }
 }

@@ -302,11 +302,58 @@ TEST(Matcher, MasksFollowDraftsUntilOneLeavesTheGrammar) {
   ASSERT_TRUE(grammar.ok());
   Matcher matcher(*grammar);
   const std::vector<int32_t> good = {'a', 'b'}, bad = {'a', 'x', 'c'}, ending = {'a', 'b', 'c', kEnd, 'a'};
-  EXPECT_EQ(matcher.MasksAlong(good)->size(), 3u);
-  EXPECT_EQ(matcher.MasksAlong(bad)->size(), 2u);
-  EXPECT_EQ(matcher.MasksAlong(ending)->size(), 4u);  // the end token's row is the last
+  const RowLimits limits = {.drafts = 5, .forced_drafts = 0};
+  EXPECT_EQ(matcher.RowsAlong(good, limits)->masks.size(), 3u);
+  EXPECT_EQ(matcher.RowsAlong(bad, limits)->masks.size(), 2u);
+  EXPECT_EQ(matcher.RowsAlong(ending, limits)->masks.size(), 4u);  // the end token's row is the last
+  EXPECT_EQ(matcher.RowsAlong(good, {.drafts = 1, .forced_drafts = 0})->masks.size(), 2u);
   EXPECT_EQ(matcher.token_count(), 0);
-  EXPECT_TRUE(matcher.MasksAlong({})->front()->Allows('a'));
+  EXPECT_TRUE(matcher.RowsAlong({}, limits)->masks.front()->Allows('a'));
+}
+
+// Tokens of one byte, and some longer ones.
+std::shared_ptr<const Vocabulary> WithTokens(const std::vector<std::string>& longer) {
+  VocabularySource source;
+  for (int byte = 0; byte < 256; ++byte) source.ordinary.emplace_back(1, static_cast<char>(byte));
+  source.ordinary.insert(source.ordinary.end(), longer.begin(), longer.end());
+  source.end_ids = {static_cast<int32_t>(source.ordinary.size())};
+  source.ordinary.emplace_back();
+  return *Vocabulary::Create(std::move(source));
+}
+
+TEST(Matcher, ForcedTextFollowsWhereDraftsEnd) {
+  struct Case {
+    const char* name;
+    const char* regex;
+    std::vector<std::string> longer;  // ids from 256
+    std::vector<int32_t> drafts;
+    RowLimits limits;
+    std::vector<int32_t> forced;
+  };
+  for (const Case& c : {
+           Case{"no draft", "abc", {}, {}, {5, 5}, {'a', 'b', 'c'}},
+           Case{"a refused one", "abc", {}, {'a', 'x', 'c'}, {5, 5}, {'b', 'c'}},
+           Case{"as many as there are rows", "abc", {}, {'a', 'x', 'c'}, {2, 5}, {'b'}},
+           Case{"as many as the drafter bears", "abc", {}, {'a', 'x', 'c'}, {5, 1}, {'b'}},
+           Case{"not after the drafter's own rows", "abc", {}, {'a', 'b', 'c'}, {3, 5}, {}},
+           Case{"a choice", "ab|ac", {}, {}, {5, 5}, {'a'}},
+           Case{"no more once the output may end", "ab*", {}, {}, {5, 5}, {'a'}},
+           Case{"the longest token", "abcd", {"ab", "abc"}, {'x'}, {5, 5}, {257, 'd'}},
+           Case{"a longer one goes on", "abc[de]", {"abcd", "ab"}, {}, {5, 5}, {}},
+           Case{"a longer one that the grammar refuses", "ab[de]", {"abc"}, {}, {5, 5}, {'a', 'b'}},
+           Case{"own tokens of forced text stay", "abcd", {"ab", "cd"}, {'a', 'b', 'x'}, {5, 5}, {257}},
+       }) {
+    const auto grammar = CompileConstraint(Expression(c.regex), WithTokens(c.longer), {});
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    const absl::StatusOr<GrammarRows> rows = Matcher(*grammar).RowsAlong(c.drafts, c.limits);
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    EXPECT_EQ(rows->forced_drafts, c.forced) << c.name;
+    ASSERT_GT(rows->masks.size(), rows->forced_drafts.size()) << c.name;
+    const size_t own = rows->masks.size() - 1 - rows->forced_drafts.size();
+    for (size_t i = 0; i < c.forced.size(); ++i) {
+      EXPECT_TRUE(rows->masks[own + i]->Allows(c.forced[i])) << c.name;
+    }
+  }
 }
 
 TEST(Matcher, EndsWithAnEndTokenAloneAndTakesNothingAfterIt) {

@@ -234,6 +234,8 @@ class RandomPlans {
   void Mask(const IterationPlan& plan, int32_t slot, RankPlan& rank) {
     SlotMasks& masks = rank.slot_masks.emplace_back(SlotMasks{.slot = slot});
     for (int row = Pick(0, plan.draft_len + 1); row > 0; --row) masks.mask_indices.push_back(AddMask(rank));
+    const int rows = static_cast<int>(masks.mask_indices.size());
+    masks.forced_drafts = Ids(Pick(0, std::clamp(rows - 1, 0, options_.drafter.forced_limit())));
   }
   void Decode(IterationPlan& plan, const std::vector<std::optional<Slot>>& slots) {
     RankPlan& rank = plan.ranks[0];

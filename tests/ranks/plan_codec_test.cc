@@ -84,7 +84,7 @@ IterationPlan FullPlan() {
       .given_tokens = {{.slot = 7, .token_ids = {5, 6}}},
       .masks = {std::make_shared<TokenMask>(
           TokenMask{.vocab_size = 100'000, .count = 3, .ids = {4, 9, 70'000}, .words = {6, 1u << 31}})},
-      .slot_masks = {{.slot = 7, .mask_indices = {3, 1}}},
+      .slot_masks = {{.slot = 7, .mask_indices = {3, 1}, .forced_drafts = {70}}},
       .first_masks = {{.slot = 2, .mask_index = 1}},
   };
   return plan;

@@ -104,6 +104,10 @@ absl::Status FakeRank::Launch(const IterationPlan& plan) {
       Fault(absl::StrCat("slot ", given.slot, ": ", given.token_ids.size(), " given tokens"));
     largest_live_cap_ = options_.scheduler.max_draft_len;
   }
+  for (const SlotMasks& masks : rank.slot_masks) {
+    if (static_cast<int>(masks.forced_drafts.size()) > options_.scheduler.drafter.forced_limit())
+      Fault(absl::StrCat("slot ", masks.slot, ": ", masks.forced_drafts.size(), " forced drafts"));
+  }
   // A draft costs more in a larger bucket.
   const int cost = 8 + plan.decode_bucket * plan.decode_bucket * plan.draft_len;
   const double hiccup = 1 + static_cast<double>(Mix(plan.number, options_.rank) % 100) / 500;

@@ -157,8 +157,40 @@ TEST(SchedulerMasks, RowsEndWithTheFirstDraftThatTheGrammarDoesNotContinue) {
     const IterationPlan plan = turns.scheduler.Plan({});
     ASSERT_THAT(plan.ranks[0].slot_masks, SizeIs(1)) << c.name;
     EXPECT_THAT(plan.ranks[0].slot_masks[0].mask_indices, SizeIs(c.masks)) << c.name;
+    EXPECT_THAT(plan.ranks[0].slot_masks[0].forced_drafts, IsEmpty()) << c.name;
     EXPECT_EQ(turns.scheduler.load().drafts_outside_grammar, c.outside) << c.name;
   }
+}
+
+// Grammar 1 is "abcd" or "quba": after a first token of text the rest is forced.
+TEST(SchedulerMasks, ForcedTextTakesThePlaceOfDraftsThatTheGrammarRefuses) {
+  const std::map<int32_t, std::vector<int32_t>> rest = {
+      {0, {27, 3}}, {26, {28}}, {16, {20, 34}}, {35, {34}}};  // a bc d, ab cd, q u ba, qu ba
+  int seen = 0;
+  for (uint64_t id = 1; id <= 30; ++id) {
+    for (const int limit : {1, 7}) {
+      SchedulerOptions options = Options(3);
+      options.drafter.given_limit = limit + 1;
+      Turns turns(options);
+      turns.Submit(Turns::MakeRequest(id, /*grammar=*/1));
+      const auto found = rest.find(turns.expected(id).front());
+      if (found == rest.end()) continue;
+      ++seen;
+      turns.Launch();
+      turns.Commit([](RankResult& result) { result.slots[0].drafts = {25, 25, 25}; });
+      std::vector<int32_t> forced = found->second;
+      if (limit == 1) forced.resize(1);
+      const IterationPlan plan = turns.Launch();
+      EXPECT_EQ(plan.ranks[0].slot_masks[0].forced_drafts, forced) << id;
+      EXPECT_THAT(plan.ranks[0].slot_masks[0].mask_indices, SizeIs(forced.size() + 1)) << id;
+      EXPECT_EQ(turns.scheduler.load().forced_drafts, forced.size()) << id;
+      EXPECT_EQ(turns.scheduler.load().drafts_outside_grammar, 1u) << id;
+      turns.Commit();
+      while (turns.scheduler.HasWork()) turns.Turn();
+      EXPECT_EQ(turns.Tokens()[id], turns.expected(id));
+    }
+  }
+  EXPECT_GT(seen, 10);
 }
 
 TEST(SchedulerMasks, OnlySequencesBehindTheirGateNeedResults) {

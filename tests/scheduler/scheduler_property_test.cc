@@ -234,13 +234,15 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRight) {
       totals.rewound_blocks, totals.relaxed_drafts, totals.draft_len_changes, totals.resumed,
       totals.replayed_tokens, totals.poison);
   if (setting.constrained_percent > 0) {
-    std::printf("%s: %d constrained to their end, %lu held slots, %lu masks, %lu drafts outside\n",
-                setting.name, totals.constrained, totals.held_slots, totals.masks,
-                totals.drafts_outside_grammar);
+    std::printf(
+        "%s: %d constrained to their end, %lu held slots, %lu masks, %lu drafts outside, %lu forced\n",
+        setting.name, totals.constrained, totals.held_slots, totals.masks, totals.drafts_outside_grammar,
+        totals.forced_drafts);
     EXPECT_GT(totals.constrained, 50);
     EXPECT_GT(totals.held_slots, 100u);
     EXPECT_GT(totals.masks, 500u);
     EXPECT_EQ(totals.drafts_outside_grammar > 20, setting.max_draft_len > 0);
+    EXPECT_EQ(totals.forced_drafts > 5, setting.max_draft_len > 0);
   }
   EXPECT_GT(totals.stopped, 100);
   EXPECT_GT(totals.cancelled, 0);

@@ -33,6 +33,7 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
   options.draft_len = setting.max_draft_len;
   options.drafter.rows_ahead = setting.max_draft_len;
   options.drafter.reuse_reserve = setting.vanilla ? std::max(1, setting.max_draft_len) : 1;
+  if (setting.vanilla) options.drafter.given_limit = 2;
   options.drafter.offer_margin = setting.vanilla ? std::max(0, setting.max_draft_len - 1) : 0;
   for (CacheGroupShape window : setting.windows) {
     window.block_count += options.MinBlockCount(window);
@@ -358,6 +359,7 @@ std::string SchedulerRun::Run(int request_count, RunTotals* totals) {
   totals->held_slots += load.held_slots;
   totals->masks += load.masks;
   totals->drafts_outside_grammar += load.drafts_outside_grammar;
+  totals->forced_drafts += load.forced_drafts;
   totals->rewound_blocks += load.rewound_blocks;
   return failure_;
 }

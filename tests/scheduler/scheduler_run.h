@@ -65,6 +65,7 @@ struct RunTotals {
   uint64_t held_slots = 0;
   uint64_t masks = 0;
   uint64_t drafts_outside_grammar = 0;
+  uint64_t forced_drafts = 0;
 };
 
 class SchedulerRun {

@@ -82,6 +82,20 @@ int32_t StubRank::DraftAt(const Slot& slot, int position) {
   return Mix(slot.admission.sampling.seed, 7 * position) % 4 == 0 ? (token + 1) % 40 : token;
 }
 
+std::vector<int32_t> StubRank::Drafts(const Slot& slot, const RankPlan& plan, const SlotMasks* masks) {
+  std::vector<int32_t> drafts;
+  for (int k = 1; k <= slot.draft_count; ++k) drafts.push_back(DraftAt(slot, slot.length + k));
+  if (masks == nullptr || masks->forced_drafts.empty()) return drafts;
+  const size_t first = masks->mask_indices.size() - 1 - masks->forced_drafts.size();
+  if (first > drafts.size()) MaskFault("drafts are forced behind ones that there are not");
+  drafts.resize(first);
+  for (const int32_t id : masks->forced_drafts) {
+    if (!plan.masks[masks->mask_indices[drafts.size()]]->Allows(id)) MaskFault("a forced draft is refused");
+    drafts.push_back(id);
+  }
+  return drafts;
+}
+
 SlotResult StubRank::Step(int slot_index, bool first_token, const IterationPlan& plan) {
   Slot& slot = slots_[slot_index];
   SlotResult result{.slot = slot_index, .first_token = first_token};
@@ -125,12 +139,14 @@ void StubRank::StepSlot(int slot_index, const IterationPlan& plan, SlotResult* r
     Given(slot_index, own->token_ids);
     for (const int32_t token : own->token_ids) Emit(&slot, result, token);
   } else {
-    result->drafts_verified = std::min({slot.draft_count, slot.admission.draft_cap, plan.draft_len});
+    const std::vector<int32_t> drafts = Drafts(slot, rank, mask_count > 0 ? &*masks : nullptr);
+    result->drafts_verified =
+        std::min({static_cast<int>(drafts.size()), slot.admission.draft_cap, plan.draft_len});
     if (mask_count > 0) result->drafts_verified = std::min(result->drafts_verified, mask_count - 1);
     int accepted = 0;
     if (slot.admission.gate.constrained) {
       while (accepted < result->drafts_verified &&
-             DraftAt(slot, slot.length + accepted + 1) == TokenAt(slot.admission, slot.length + accepted + 1))
+             drafts[accepted] == TokenAt(slot.admission, slot.length + accepted + 1))
         ++accepted;
     } else {
       accepted = AcceptedDrafts(slot, result->drafts_verified);

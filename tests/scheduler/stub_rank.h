@@ -68,6 +68,8 @@ class StubRank : public Executor {
   void CheckMask(const Slot& slot, const RankPlan& plan, int32_t mask_index, int32_t token);
   int32_t Chosen(const Slot& slot, const RankPlan& plan, int32_t mask_index, int32_t token);
   int32_t DraftAt(const Slot& slot, int position);
+  // The slot's, and those that the plan forces; `masks`: its masks, or null.
+  std::vector<int32_t> Drafts(const Slot& slot, const RankPlan& plan, const SlotMasks* masks);
 
   const int rank_;
   const int max_draft_len_;

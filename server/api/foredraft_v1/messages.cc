@@ -129,6 +129,7 @@ void FillSpeculation(const RequestStats& stats, int max_draft_len, v1::Speculati
   for (int i = 0; i < max_draft_len; ++i) speculation->add_accepted_per_position(stats.accepted_at[i]);
   speculation->set_relaxed_tokens(stats.relaxed_tokens);
   speculation->set_drafts_outside_grammar(stats.drafts_outside_grammar);
+  speculation->set_forced_drafts(stats.forced_drafts);
   speculation->set_forced(stats.forced);
 }
 
