@@ -268,9 +268,9 @@ TEST(Gemm, MultipliesEveryNvfp4CodeByEveryScaleExactly) {
   }
 }
 
-// On the CPU a weight of one piece of inputs has the bits of its values in BF16. CUDA has several kernels for
-// BF16.
-TEST(Gemm, WideningNvfp4ToBf16GivesTheSameBits) {
+// On the CPU a weight of one piece of inputs has the bits of its values in BF16, or of its codes with scales
+// in BF16 where NVFP4 has a tile of its own. CUDA has several kernels for BF16.
+TEST(Gemm, WideningNvfp4GivesTheSameBits) {
   if (TestBackend() != "cpu") return;
   constexpr int kN = 70, kK = 256, kRows = 33;
   Noise noise(12);
@@ -281,7 +281,13 @@ TEST(Gemm, WideningNvfp4ToBf16GivesTheSameBits) {
     const int code = static_cast<const uint8_t*>(weight.parts[0].data)[i / 2] >> (i % 2 * 4) & 15;
     wide.push_back(ToBf16(Code4ToFloat(DType::kF4E2M1, code) * weight.parts[0].group_scale(i / 16)));
   }
+  std::vector<bf16> scales;
+  for (int i = 0; i < kN * kK / 16; ++i) scales.push_back(ToBf16(weight.parts[0].group_scale(i)));
   const HostWeight bf16_part{.format = kBf16Format, .n = kN, .k = kK, .data = wide.data()};
+  WeightFormat wide_scales = WithWideScales(kMxfp4Format);
+  wide_scales.columns = kNvfp4Format.columns;
+  const HostWeight codes_part{
+      .format = wide_scales, .n = kN, .k = kK, .data = weight.parts[0].data, .scales = scales.data()};
   const std::vector<bf16> x = noise.Bf16s(kRows * kK);
   for (const std::string& isa : SupportedIsas()) {
     for (const int rows : {1, 2, kRows}) {
@@ -293,7 +299,7 @@ TEST(Gemm, WideningNvfp4ToBf16GivesTheSameBits) {
                                       .weight = rig.Pack({part})});
         return rig.Get(out, rows * kN);
       };
-      std::vector<float> expected = product(bf16_part);
+      std::vector<float> expected = product(isa == "avx512" ? codes_part : bf16_part);
       for (float& value : expected) value /= 2;
       EXPECT_EQ(product(weight.parts[0]), expected) << isa << ", " << rows << " rows";
     }

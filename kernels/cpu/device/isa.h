@@ -166,7 +166,9 @@ struct IsaKernels {
   GemmTileFn gemm_bf16;
   GemmTileFn gemm_f8;
   GemmTileFn gemm_4bit;
+  // One of them: NVFP4 is decoded to BF16 (kernels/cpu/gemm/gemm_nvfp4.h), or has a tile of its own.
   DecodeNvfp4Fn decode_nvfp4;
+  GemmTileFn gemm_nvfp4;
   EndGemmFn end_gemm;  // null if there is nothing to do
   PackKeysFn pack_keys;
   PackValuesFn pack_values;
@@ -202,6 +204,7 @@ void GemmBf16Avx512(const GemmTileArgs& args);
 void GemmF8Avx512(const GemmTileArgs& args);
 void Gemm4BitAvx512(const GemmTileArgs& args);
 void DecodeNvfp4Avx512(const DecodeNvfp4Args& args);
+void GemmNvfp4Avx512(const GemmTileArgs& args);
 void PackKeysAvx512(const PackKeysArgs& args);
 void PackValuesAvx512(const PackValuesArgs& args);
 void TileScoresAvx512(const TileScoresArgs& args);

@@ -79,5 +79,12 @@ inline __m512 LoadScales(const unsigned char* bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
 
+// 16 scales in E4M3 without their sign: exponent and mantissa in a float's places are the value times 2^-120,
+// subnormal or not.
+inline __m512 LoadE4m3Scales(const unsigned char* bits) {
+  const __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bits)));
+  return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(words, 20)), _mm512_set1_ps(0x1p120f));
+}
+
 }  // namespace
 }  // namespace foredraft

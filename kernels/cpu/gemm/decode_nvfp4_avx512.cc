@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/device/isa.h"
+#include "kernels/cpu/gemm/codes_avx512.h"
 
 namespace foredraft {
 namespace {
@@ -13,13 +14,6 @@ constexpr int kGroupBytes = kOctets * kOctetBytes + kStripeWidth;
 constexpr int kLanes = 16;
 // About the next piece: the memory is busy while this one is multiplied.
 constexpr int64_t kPrefetchDistance = 16 * kGroupBytes;
-
-// E4M3 without its sign: exponent and mantissa in a float's places are the value times 2^-120, subnormal or
-// not.
-inline __m512 Scales(const unsigned char* bits) {
-  const __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bits)));
-  return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(words, 20)), _mm512_set1_ps(0x1p120f));
-}
 
 }  // namespace
 
@@ -35,7 +29,7 @@ void DecodeNvfp4Avx512(const DecodeNvfp4Args& args) {
     }
     FOREDRAFT_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const __m512 scales = Scales(group + kOctets * kOctetBytes + half * kLanes);
+      const __m512 scales = LoadE4m3Scales(group + kOctets * kOctetBytes + half * kLanes);
       FOREDRAFT_UNROLL
       for (int octet = 0; octet < kOctets; ++octet) {
         const __m512i words = _mm512_loadu_si512(group + octet * kOctetBytes + half * 4 * kLanes);

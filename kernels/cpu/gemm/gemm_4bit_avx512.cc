@@ -1,6 +1,9 @@
 // The tile kernels of 4-bit weights with VDPBF16PS: VPERMW looks up 32 codes, a pair of k for 16 outputs, in
 // the table of values. The sum over a group times the group's scale is added to the tile. The form for a few
 // rows beside AMX sums a group in AMX's order: even and odd pairs of k apart, added up after every 32 k.
+//
+// NVFP4 as well: a code times its scale is a BF16 value, but to make one for each code costs three times the
+// operations of the sum, and the memory waits for them (tests/bench/RESULTS.md).
 
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/gemm/amx_sums.h"
@@ -12,7 +15,33 @@ namespace {
 // kernels/cpu/gemm/packed_weight.h
 constexpr int kVectorBytes = 64;  // 16 outputs: 8 k of codes, or a pair of k in BF16
 constexpr int kOctetBytes = 2 * kVectorBytes;
-constexpr int kScaleBytes = 64;
+constexpr int kMostBlockRows = 12;  // 24 registers of sums
+
+// What the groups of a weight are like, and how they are summed.
+struct Groups4Bit {
+  static constexpr bool kAsAmx = false;
+  static constexpr int kRegisterRows = 0;  // of a block whose tile stays in registers
+  static constexpr int BlockRows(int) { return kMostBlockRows; }
+  static int32_t Len(const GemmTileArgs& args) { return args.block_k; }
+  static int64_t GroupBytes(const GemmTileArgs& args) {
+    return int64_t{args.block_k} / 8 * kOctetBytes + 2 * kStripeWidth;
+  }
+  // Of outputs 16 * half and on.
+  static __m512 Scales(const unsigned char* scales, int half) { return LoadScales(scales + 32 * half); }
+};
+struct Groups4BitAsAmx : Groups4Bit {
+  static constexpr bool kAsAmx = true;
+};
+// So short that the tile costs a quarter of the time where it is in memory. More rows than the registers bear
+// are worth that if they are not many: the codes are looked up once.
+struct GroupsNvfp4 {
+  static constexpr bool kAsAmx = false;
+  static constexpr int kRegisterRows = 6;
+  static constexpr int BlockRows(int rows) { return rows < 11 ? kMostBlockRows : kRegisterRows; }
+  static constexpr int32_t Len(const GemmTileArgs&) { return 16; }
+  static constexpr int64_t GroupBytes(const GemmTileArgs&) { return 2 * kOctetBytes + kStripeWidth; }
+  static __m512 Scales(const unsigned char* scales, int half) { return LoadE4m3Scales(scales + 16 * half); }
+};
 
 inline __m512bh AsBf16(__m512i bits) { return reinterpret_cast<__m512bh>(bits); }
 
@@ -26,7 +55,7 @@ constexpr int64_t kPrefetchDistance = 2048;  // bytes
 
 // The sums of R rows over the k of one group, whose weights begin at `w` and whose first input is `first`:
 // one accumulator each.
-template <int R>
+template <int R, class Form>
 inline void SumGroup(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first, int row,
                      __m512 (&sums)[R][2]) {
   const uint16_t* x[R];
@@ -35,7 +64,7 @@ inline void SumGroup(const GemmTileArgs& args, __m512i table, const unsigned cha
     x[i] = args.x[row + i] + first;
     sums[i][0] = sums[i][1] = _mm512_setzero_ps();
   }
-  for (int32_t k = 0; k < args.block_k; k += 8, w += kOctetBytes) {
+  for (int32_t k = 0; k < Form::Len(args); k += 8, w += kOctetBytes) {
     const __m512i codes[2] = {_mm512_loadu_si512(w), _mm512_loadu_si512(w + kVectorBytes)};
     _mm_prefetch(w + kPrefetchDistance, _MM_HINT_T0);
     _mm_prefetch(w + kPrefetchDistance + kVectorBytes, _MM_HINT_T0);
@@ -89,19 +118,18 @@ inline void SumGroupAsAmx(const GemmTileArgs& args, __m512i table, const unsigne
   }
 }
 
-// R rows, one group.
-template <int R, bool kAsAmx>
+// The sums of one group times its scales, added to the tile.
+template <int R, class Form>
 inline void Group(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first, int row) {
   __m512 sums[R][2];
-  if constexpr (kAsAmx) {
+  if constexpr (Form::kAsAmx) {
     SumGroupAsAmx<R>(args, table, w, first, row, sums);
   } else {
-    SumGroup<R>(args, table, w, first, row, sums);
+    SumGroup<R, Form>(args, table, w, first, row, sums);
   }
-  const unsigned char* const scales = w + args.block_k / 8 * kOctetBytes;
   FOREDRAFT_UNROLL
   for (int j = 0; j < 2; ++j) {
-    const __m512 scale = LoadScales(scales + 32 * j);
+    const __m512 scale = Form::Scales(w + Form::Len(args) / 8 * kOctetBytes, j);
     FOREDRAFT_UNROLL
     for (int i = 0; i < R; ++i) {
       float* const out = args.tile + (row + i) * kStripeWidth + 16 * j;
@@ -110,17 +138,42 @@ inline void Group(const GemmTileArgs& args, __m512i table, const unsigned char* 
   }
 }
 
-// Rows [row, row + count), count <= Max, of the groups from k = `first` to `end`.
-template <int Max, bool kAsAmx>
-[[gnu::noinline]] void Groups(const GemmTileArgs& args, __m512i table, int32_t first, int32_t end, int row,
-                              int count) {
-  if constexpr (Max > 1) {
-    if (count < Max) return Groups<Max - 1, kAsAmx>(args, table, first, end, row, count);
+// As Group for each group from `first` to `end`, with the tile in registers meanwhile.
+template <int R, class Form>
+inline void GroupsInRegisters(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first,
+                              int32_t end, int row) {
+  float* const tile = args.tile + row * kStripeWidth;
+  __m512 out[R][2], sums[R][2];
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < 2 * R; ++i) out[i / 2][i % 2] = _mm512_loadu_ps(tile + 16 * i);
+  const unsigned char* scales = w + Form::Len(args) / 8 * kOctetBytes;
+  for (; first < end; first += Form::Len(args), scales += Form::GroupBytes(args)) {
+    SumGroup<R, Form>(args, table, scales - Form::Len(args) / 8 * kOctetBytes, first, row, sums);
+    FOREDRAFT_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      const __m512 scale = Form::Scales(scales, j);
+      FOREDRAFT_UNROLL
+      for (int i = 0; i < R; ++i) out[i][j] = _mm512_fmadd_ps(sums[i][j], scale, out[i][j]);
+    }
   }
-  const int64_t group_bytes = int64_t{args.block_k} / 8 * kOctetBytes + kScaleBytes;
-  const unsigned char* w = args.stripe + first / args.block_k * group_bytes;
-  for (; first < end; first += args.block_k, w += group_bytes) {
-    Group<Max, kAsAmx>(args, table, w, first, row);
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < 2 * R; ++i) _mm512_storeu_ps(tile + 16 * i, out[i / 2][i % 2]);
+}
+
+// Rows [row, row + count), count <= Max, of the groups from k = `first` to `end`; groups begin at `stripe`.
+template <int Max, class Form>
+[[gnu::noinline]] void Groups(const GemmTileArgs& args, const unsigned char* stripe, __m512i table,
+                              int32_t first, int32_t end, int row, int count) {
+  if constexpr (Max > 1) {
+    if (count < Max) return Groups<Max - 1, Form>(args, stripe, table, first, end, row, count);
+  }
+  const unsigned char* w = stripe + first / Form::Len(args) * Form::GroupBytes(args);
+  if constexpr (Max <= Form::kRegisterRows) {
+    GroupsInRegisters<Max, Form>(args, table, w, first, end, row);
+  } else {
+    for (; first < end; first += Form::Len(args), w += Form::GroupBytes(args)) {
+      Group<Max, Form>(args, table, w, first, row);
+    }
   }
 }
 
@@ -128,29 +181,41 @@ void ZeroTile(const GemmTileArgs& args) {
   for (int i = 0; i < args.rows * kStripeWidth; i += 16) _mm512_storeu_ps(args.tile + i, _mm512_setzero_ps());
 }
 
-constexpr int kBlockRows = 12;      // 24 registers of sums
 constexpr int32_t kPieceLen = 512;  // about: k whose codes all row blocks take from the first-level cache
 
-}  // namespace
-
 // Row blocks and pieces of k are sized for registers and caches; they do not change bits.
-void Gemm4BitAvx512(const GemmTileArgs& args) {
+template <class Form>
+void AllRows(const GemmTileArgs& args, const unsigned char* stripe) {
   const __m512i table = LoadCodeTable(args.table);
   ZeroTile(args);
-  const int blocks = (args.rows + kBlockRows - 1) / kBlockRows;
-  const int32_t piece = kPieceLen / args.block_k * args.block_k;
+  const int block_rows = Form::BlockRows(args.rows);
+  const int blocks = (args.rows + block_rows - 1) / block_rows;
+  const int32_t piece = kPieceLen / Form::Len(args) * Form::Len(args);
   for (int32_t first = 0; first < args.k; first += piece) {
     const int32_t end = args.k - first < piece ? args.k : first + piece;
     for (int block = 0; block < blocks; ++block) {
-      const int row = args.rows * block / blocks;
-      Groups<kBlockRows, false>(args, table, first, end, row, args.rows * (block + 1) / blocks - row);
+      const int row = args.rows * block / blocks, next = args.rows * (block + 1) / blocks;
+      Groups<kMostBlockRows, Form>(args, stripe, table, first, end, row, next - row);
     }
   }
 }
 
+}  // namespace
+
+void Gemm4BitAvx512(const GemmTileArgs& args) { AllRows<Groups4Bit>(args, args.stripe); }
+
 void Gemm4BitFewRowsAvx512(const GemmTileArgs& args) {
   ZeroTile(args);
-  Groups<2, true>(args, LoadCodeTable(args.table), 0, args.k, 0, args.rows);
+  Groups<2, Groups4BitAsAmx>(args, args.stripe, LoadCodeTable(args.table), 0, args.k, 0, args.rows);
+}
+
+void GemmNvfp4Avx512(const GemmTileArgs& args) {
+  const auto* const tensor_scales = reinterpret_cast<const float*>(args.stripe);
+  AllRows<GroupsNvfp4>(args, args.stripe + kStripeWidth * sizeof(float));
+  for (int i = 0; i < args.rows * kStripeWidth; i += 16) {
+    const __m512 scales = _mm512_loadu_ps(tensor_scales + i % kStripeWidth);
+    _mm512_storeu_ps(args.tile + i, _mm512_mul_ps(_mm512_loadu_ps(args.tile + i), scales));
+  }
 }
 
 }  // namespace foredraft

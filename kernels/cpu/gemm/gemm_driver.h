@@ -83,7 +83,8 @@ void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t str
     args.scales = packed.scales;
     gemm_tile = isa.gemm_f8;
   } else if (weight.format.tensor_scale) {
-    gemm_tile = nullptr;
+    args.table = kF4E2M1Table.bits;
+    gemm_tile = isa.gemm_nvfp4;
   } else if (Is4Bit(weight.format)) {
     args.table = (weight.format.code == DType::kInt4 ? kInt4Table : kF4E2M1Table).bits;
     gemm_tile = isa.gemm_4bit;
