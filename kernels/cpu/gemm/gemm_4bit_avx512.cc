@@ -51,7 +51,7 @@ inline __m512i LoadPair(const uint16_t* x) {
   return _mm512_set1_epi32(pair);
 }
 
-constexpr int64_t kPrefetchDistance = 2048;  // bytes
+constexpr int64_t kPrefetchDistance = 8192;  // bytes, as in gemm_avx512.cc
 
 // The sums of R rows over the k of one group, whose weights begin at `w` and whose first input is `first`:
 // one accumulator each.

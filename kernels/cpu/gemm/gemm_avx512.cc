@@ -72,7 +72,9 @@ struct RowBlock {
   int64_t prefetch_step;  // bytes per pair of this piece, at most 2 cache lines
 };
 constexpr int64_t kCacheLine = 64;
-constexpr int64_t kPrefetchDistance = 2048;  // bytes; of a single row block
+// Of a single row block, in bytes: at 30 GB/s a core, a read that takes 150 ns is 4.5 KB ahead
+// (tests/bench/RESULTS.md).
+constexpr int64_t kPrefetchDistance = 8192;
 
 // Adds the sums of the k block that `piece` ends, times its scales, to a row of the tile.
 template <class Weights>
