@@ -45,7 +45,12 @@ void AttendTile(const IsaKernels& isa, const QueryBlock& block, const KeyTile& t
         {weights, keep, sums.max + q, sums.sum + q, scores, counts, block.scale, queries, first});
     float* const acc = sums.acc + static_cast<int64_t>(q) * width;
     if (first) std::fill_n(acc, static_cast<int64_t>(queries) * width, 0.0f);
-    isa.tile_sum({acc, keep, weights, tile.values, counts, width, queries, &next});
+    if (tile.rows != nullptr) {
+      isa.row_sums(
+          {acc, keep, weights, tile.rows->value, counts, block.shape.value_len, width, queries, &next});
+    } else {
+      isa.tile_sum({acc, keep, weights, tile.values, counts, width, queries, &next});
+    }
   }
 }
 

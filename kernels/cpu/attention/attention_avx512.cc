@@ -1,6 +1,8 @@
 // Attention over packed tiles with VDPBF16PS: 16 positions (scores) or 16 columns (sums) per register, a pair
 // of elements or of positions per instruction. One accumulator per query and register, over all pairs in
-// order. Scores of keys that are not packed: 16 pairs of a query and a position per instruction.
+// order.
+
+#include "kernels/cpu/attention/attention_avx512.h"
 
 #include <immintrin.h>
 
@@ -8,24 +10,6 @@
 
 namespace foredraft {
 namespace {
-
-constexpr int kLanes = 16;
-constexpr int kWordsOfVector = 2 * kLanes;
-constexpr int kPairs = kTileLen / 2;
-
-inline __m512bh AsBf16(__m512i bits) { return reinterpret_cast<__m512bh>(bits); }
-inline __m512i LoadPairs(const Bf16Pair* x) { return _mm512_loadu_si512(x); }
-inline __m512i BroadcastPair(const Bf16Pair* x) { return _mm512_set1_epi32(static_cast<int32_t>(*x)); }
-inline __m512 Dot(__m512 sum, __m512i x, __m512i y) { return _mm512_dpbf16_ps(sum, AsBf16(x), AsBf16(y)); }
-
-inline void PrefetchLine(RowPrefetch& next) {
-  if (next.row == next.count) return;
-  _mm_prefetch(static_cast<const char*>(next.rows[next.row]) + next.offset, _MM_HINT_T1);
-  next.offset += 64;
-  if (next.offset < next.bytes) return;
-  next.offset = 0;
-  ++next.row;
-}
 
 // ---- packing ----
 
@@ -139,89 +123,6 @@ void ScoreQueries(const TileScoresArgs& args, int query, int count, int32_t firs
     default:
       return ScoreBlock<Max, 4>(args, query, first, end);
   }
-}
-
-// ---- scores of keys as they lie in memory ----
-
-constexpr int kRowQueries = 4;  // with as many positions, 16 registers of sums
-
-// The sums of the lanes of sums[i][v], at 4 * i + v.
-template <int R>
-inline __m512 AddLanes(const __m512 (&sums)[R][kRowQueries]) {
-  __m512 of_query[4];
-  FOREDRAFT_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    if (i >= R) {
-      of_query[i] = _mm512_setzero_ps();
-      continue;
-    }
-    const auto add = [](__m512 x, __m512 y) {
-      return _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
-    };
-    const __m512d first = _mm512_castps_pd(add(sums[i][0], sums[i][1]));
-    const __m512d second = _mm512_castps_pd(add(sums[i][2], sums[i][3]));
-    of_query[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),
-                                _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
-  }
-  // Lanes of 128 bits: of two queries 0 + 2 and 1 + 3, then of four their sums.
-  const auto add = [](__m512 x, __m512 y) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
-  };
-  const __m512 first = add(of_query[0], of_query[1]);
-  const __m512 second = add(of_query[2], of_query[3]);
-  return _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
-}
-
-// R queries with positions [t, t + 4).
-template <int R>
-void ScoreRows(const RowScoresArgs& args, int query, int32_t t) {
-  const int64_t a_pairs = (args.a_len + 1) / 2;
-  const int64_t pairs = a_pairs + (args.b_len + 1) / 2;
-  const Bf16Pair* const queries = args.queries + query * pairs;
-  __m512 sums[R][kRowQueries];
-  FOREDRAFT_UNROLL
-  for (int i = 0; i < R; ++i) {
-    FOREDRAFT_UNROLL
-    for (int v = 0; v < kRowQueries; ++v) sums[i][v] = _mm512_setzero_ps();
-  }
-  const auto add_part = [&](const Bf16Pair* x, const uint16_t* const* rows, int32_t len) {
-    const auto add = [&](int32_t column, const auto& load) {
-      __m512i key[kRowQueries];
-      FOREDRAFT_UNROLL
-      for (int v = 0; v < kRowQueries; ++v) key[v] = load(rows[v] + column);
-      PrefetchLine(*args.prefetch);
-      FOREDRAFT_UNROLL
-      for (int i = 0; i < R; ++i) {
-        const __m512i xi = load(reinterpret_cast<const uint16_t*>(x + i * pairs) + column);
-        FOREDRAFT_UNROLL
-        for (int v = 0; v < kRowQueries; ++v) sums[i][v] = Dot(sums[i][v], key[v], xi);
-      }
-    };
-    int32_t column = 0;
-    for (; column + kWordsOfVector <= len; column += kWordsOfVector) {
-      add(column, [](const uint16_t* words) { return _mm512_loadu_si512(words); });
-    }
-    if (column == len) return;
-    const __mmask32 rest = (1u << (len - column)) - 1;
-    add(column, [rest](const uint16_t* words) { return _mm512_maskz_loadu_epi16(rest, words); });
-  };
-  add_part(queries, args.a + t, args.a_len);
-  add_part(queries + a_pairs, args.b + t, args.b_len);
-  const __m512 scores = AddLanes(sums);
-  float* const out = args.scores + query * kTileLen + t;
-  _mm_storeu_ps(out, _mm512_castps512_ps128(scores));
-  if constexpr (R > 1) _mm_storeu_ps(out + kTileLen, _mm512_extractf32x4_ps(scores, 1));
-  if constexpr (R > 2) _mm_storeu_ps(out + 2 * kTileLen, _mm512_extractf32x4_ps(scores, 2));
-  if constexpr (R > 3) _mm_storeu_ps(out + 3 * kTileLen, _mm512_extractf32x4_ps(scores, 3));
-}
-
-// `count` queries, at most Max.
-template <int Max = kRowQueries>
-void ScoreFewRows(const RowScoresArgs& args, int query, int count, int32_t t) {
-  if constexpr (Max > 1) {
-    if (count < Max) return ScoreFewRows<Max - 1>(args, query, count, t);
-  }
-  if (t < args.counts[query + Max - 1]) ScoreRows<Max>(args, query, t);
 }
 
 // ---- softmax ----
@@ -384,17 +285,6 @@ void TileScoresAvx512(const TileScoresArgs& args) {
     for (int block = 0; block < blocks; ++block) {
       const int query = args.query_count * block / blocks;
       ScoreQueries(args, query, args.query_count * (block + 1) / blocks - query, first, end);
-    }
-  }
-}
-
-// Few positions at a time, so that all queries find them in the first-level cache.
-void RowScoresAvx512(const RowScoresArgs& args) {
-  const int blocks = (args.query_count + kRowQueries - 1) / kRowQueries;
-  for (int32_t t = 0; t < args.counts[args.query_count - 1]; t += kRowQueries) {
-    for (int block = 0; block < blocks; ++block) {
-      const int query = args.query_count * block / blocks;
-      ScoreFewRows(args, query, args.query_count * (block + 1) / blocks - query, t);
     }
   }
 }

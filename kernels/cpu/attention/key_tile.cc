@@ -77,8 +77,7 @@ KeyTile PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRo
     PackTile(isa, shape, rows, next, memory);
     return memory;
   }
-  isa.pack_values({memory.values, rows.value, rows.count, shape.value_len, shape.width(), &next});
-  return {nullptr, memory.values, &rows};
+  return {nullptr, nullptr, &rows};
 }
 
 }  // namespace foredraft::cpu

@@ -37,9 +37,9 @@ struct TileRows {
 
 // Keys and values of a tile, for kernels. In memory of the caller, which every tile reuses.
 struct KeyTile {
-  Bf16Pair* keys;                  // [pairs][kTileLen]; not packed if `rows` is there
+  Bf16Pair* keys;                  // [pairs][kTileLen]
   Bf16Pair* values;                // [kTileLen / 2][width]
-  const TileRows* rows = nullptr;  // keys for row_scores
+  const TileRows* rows = nullptr;  // not null: for row_scores and row_sums, and nothing is packed
 };
 
 // Prefetches some of `next`.

@@ -150,6 +150,20 @@ struct TileSumArgs {
 };
 using TileSumFn = void (*)(const TileSumArgs& args);
 
+// tile_sum, with its bits, of values as they lie in memory.
+struct RowSumArgs {
+  float* acc;                     // as of TileSumArgs, up to `counts`
+  const float* keep;              //
+  const Bf16Pair* weights;        //
+  const uint16_t* const* values;  // [64] -> [len] bf16 bits; all 64 readable
+  const int32_t* counts;
+  int32_t len;
+  int32_t width;  // len, rounded up to a multiple of kValueColumns
+  int32_t query_count;
+  RowPrefetch* prefetch;
+};
+using RowSumFn = void (*)(const RowSumArgs& args);
+
 // out[i] = codes[i] times the scale of its group of columns, exactly (kernels/kv_row.h).
 struct DecodeLatentArgs {
   uint16_t* out;         // [len] bf16 bits
@@ -173,7 +187,8 @@ struct IsaKernels {
   PackKeysFn pack_keys;
   PackValuesFn pack_values;
   TileScoresFn tile_scores;
-  RowScoresFn row_scores;  // null: mla_decode packs its keys, as mla_prefill does
+  RowScoresFn row_scores;  // null: mla_decode packs its rows, as mla_prefill does
+  RowSumFn row_sums;       // null with row_scores
   TileSoftmaxFn tile_softmax;
   TileSumFn tile_sum;
   DecodeLatentFn decode_latent;
@@ -209,6 +224,7 @@ void PackKeysAvx512(const PackKeysArgs& args);
 void PackValuesAvx512(const PackValuesArgs& args);
 void TileScoresAvx512(const TileScoresArgs& args);
 void RowScoresAvx512(const RowScoresArgs& args);
+void RowSumsAvx512(const RowSumArgs& args);
 void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);
