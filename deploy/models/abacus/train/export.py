@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder that has tokenizer.json")
     args = parser.parse_args()
     state = torch.load(args.checkpoint, weights_only=False)
-    model = Model(Config())
+    model = Model(Config(vocab_size=len(state["model"]["embed_tokens.weight"])))
     model.load_state_dict(state["model"])
     checkpoint.save(model, args.out)
     print(f"step {state['step']}, {state['seconds']:.0f} s of training")

@@ -25,20 +25,20 @@ from torch.nn import functional as F
 
 import checkpoint
 import optimizer
-from dataset import PAD, Batches
+from dataset import Batches
 from model import Config, Model, Moe
 
 
-def head_loss(model, hidden, ids, first, depth):
+def head_loss(model, hidden, ids, said, depth):
     """Summed loss, count and hits of predictions made `depth` drafts ahead.
 
     Row r of `hidden` holds the output for the token at position r + offset, and
-    predicts the one after it; only tokens of the reply count, and a draft only
-    from the first one that can be made.
+    predicts the one after it; only tokens that the model says count, and a draft
+    only from the first one of them that can be made.
     """
     offset = ids.shape[1] - hidden.shape[1]
-    target = torch.arange(offset + 1, ids.shape[1])
-    counted = (target >= first[:, None] + depth) & (ids[:, offset + 1:] != PAD)
+    earlier = F.pad(said, (depth, 0))[:, offset + 1:ids.shape[1]]
+    counted = said[:, offset + 1:] & earlier
     chosen = counted.flatten().nonzero().squeeze(1)
     # Rounded up with row 0, which is then ignored: few shapes, few compiled kernels.
     extra = -len(chosen) % 128
@@ -49,25 +49,25 @@ def head_loss(model, hidden, ids, first, depth):
     return loss, len(chosen), (logits.detach().argmax(-1) == wanted).sum().item()
 
 
-def losses(model, ids, first, mtp_rows, recycle):
+def losses(model, ids, said, mtp_rows, recycle):
     """(name, loss sum, count, hits) of the target, of each module, and of recycling."""
     hidden = model(ids)
-    found = [("main", *head_loss(model, hidden, ids, first, 0))]
+    found = [("main", *head_loss(model, hidden, ids, said, 0))]
     if not mtp_rows:
         return found
-    ids, first, hidden = ids[:mtp_rows], first[:mtp_rows], hidden[:mtp_rows]
+    ids, said, hidden = ids[:mtp_rows], said[:mtp_rows], hidden[:mtp_rows]
     previous, levels, first_output = hidden, [], None
     for k in range(len(model.mtp)):
         own = levels if k == 0 else []
         previous = model.draft(k, ids[:, k + 1:], previous[:, :-1], own)
-        found.append((f"mtp{k + 1}", *head_loss(model, previous, ids, first, k + 1)))
+        found.append((f"mtp{k + 1}", *head_loss(model, previous, ids, said, k + 1)))
         first_output = previous if k == 0 else first_output
     if recycle:
         output = first_output
         for depth in (2, 3):
             # Row 0 receives junk; it lies in the prompt, where nothing is counted.
             output = model.draft(0, ids[:, 1:], output.roll(1, 1), levels)
-            found.append((f"eagle{depth}", *head_loss(model, output, ids, first, depth)))
+            found.append((f"eagle{depth}", *head_loss(model, output, ids, said, depth)))
     return found
 
 
@@ -91,13 +91,13 @@ def train_step(model, optimizers, batches, args, step, progress):
     recycle = step >= args.recycle_from
     fraction = args.mtp_fraction if not recycle else args.recycle_fraction
     totals, micro = {}, [next(batches) for _ in range(args.micro_batches)]
-    tokens = torch.tensor([float(sum(int((ids != PAD).sum() - first.sum()) for ids, first in micro))])
+    tokens = torch.tensor([float(sum(int(said.sum()) for _, said in micro))])
     sum_over_processes([tokens])
     tokens = int(tokens)
-    for ids, first in micro:
+    for ids, said in micro:
         rows = max(1, round(fraction * len(ids)))
         with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
-            found = losses(model, ids, first, rows if args.mtp_num_layers else 0, recycle)
+            found = losses(model, ids, said, rows if args.mtp_num_layers else 0, recycle)
         factor = args.mtp_loss_scaling_factor / max(len(found) - 1, 1) / fraction
         sum(loss if name == "main" else loss * factor for name, loss, _, _ in found).div(tokens).backward()
         for name, loss, count, hits in found:
