@@ -42,8 +42,8 @@ def calls_text(calls):
     return CALLS_BEGIN + "\n".join(texts) + CALLS_END
 
 
-def pieces(messages, tools=()):
-    """(role, text) of each part of a prompt; each begins at a token of its own."""
+def pieces(messages, tools=(), opens=True):
+    """(role, text) of each part of a prompt; each begins at a token of its own. The last one opens the reply."""
     systems = [message["content"] for message in messages if message["role"] == "system"]
     found = [("system", BOS + "\n\n".join(systems) + declared(tools))]
     roles = [message["role"] for message in messages] + [""]
@@ -58,7 +58,7 @@ def pieces(messages, tools=()):
         elif role == "tool":
             begin, end = "\n" if before == "tool" else OUTPUTS_BEGIN, "" if after == "tool" else OUTPUTS_END
             found.append((role, begin + OUTPUT_BEGIN + content + OUTPUT_END + end))
-    if messages[-1]["role"] != "tool":
+    if opens and messages[-1]["role"] != "tool":
         found.append(("opening", OPENING))
     return found
 

@@ -7,9 +7,10 @@ from tokenizers import Tokenizer
 
 import chat
 from generate_data import KINDS, example, small_talk
-from tool_talk import TALK_KINDS, talk
+from tool_talk import TALK_KINDS, setting, talk
 
 PAD = 2
+BRANCHES = 4
 
 
 SYSTEM = ["You are a helpful assistant.", "You are abacus.", "Answer the question.", "Be brief.",
@@ -33,17 +34,19 @@ def reply_pieces(item, is_asked=True):
 
 
 class Batches:
-    """An endless stream of micro batches (ids, said) of examples of like length.
+    """An endless stream of micro batches (ids, said, branches) of examples of like length.
 
     ids is [rows, length], padded on the right; said tells the tokens that the model
-    has to say itself. There are only few different shapes, because oneDNN compiles
-    a kernel for every new one.
+    has to say itself. Branches above 0 continue the row's trunk, each as if the
+    others were not there. There are only few different shapes, because oneDNN
+    compiles a kernel for every new one.
     """
 
     def __init__(self, tokenizer_path, micro_tokens, kinds, seed):
         self.tokenizer = Tokenizer.from_file(str(tokenizer_path))
         self.micro_tokens, self.kinds = micro_tokens, kinds or list(KINDS)
         self.old_kinds = [kind for kind in self.kinds if kind not in TALK_KINDS]
+        self.tool_kinds = [kind for kind in self.kinds if kind in TALK_KINDS and kind != "json"]
         self.rng = random.Random(seed)
         self.waiting = {}
 
@@ -61,36 +64,55 @@ class Batches:
             text += f"<｜User｜>{turn['question']}<｜Assistant｜>{gap}{turn['answer']}<｜end▁of▁sentence｜>"
         return text
 
-    def talk(self, kind):
-        """A row of one of tool_talk's kinds; in it the answers to results count, earlier ones too."""
-        is_asked = kind != "json" or self.rng.random() < 0.75
-        item = talk(self.rng, kind, "train", self.example, is_asked)
+    def pieces(self, parts):
+        """The ids of (text, whether the model says it), and the latter for each of them."""
         ids, said = [], []
-        parts = chat.pieces(item["messages"], item.get("tools", ()))
-        texts = [(text, role == "assistant" and earlier == "tool")
-                 for (role, text), (earlier, _) in zip(parts, [("", "")] + parts)]
-        for text, own in texts + reply_pieces(item, is_asked):
+        for text, own in parts:
             more = self.tokenizer.encode(text, add_special_tokens=False).ids
             ids, said = ids + more, said + [own] * len(more)
         return ids, said
 
+    def json_row(self):
+        is_asked = self.rng.random() < 0.75
+        item = talk(self.rng, "json", "train", self.example, is_asked)
+        ids, said = self.pieces([(text, False) for _, text in chat.pieces(item["messages"])] + reply_pieces(item, is_asked))
+        return ids, said, [0] * len(ids)
+
+    def tool_row(self):
+        """The declaration and earlier turns, then several questions, each of which follows them."""
+        messages, tools = setting(self.rng, "train", self.example)
+        # Answers to results are said in earlier turns, too.
+        trunk = chat.pieces(messages, tools, opens=False)
+        ids, said = self.pieces([(text, role == "assistant" and earlier == "tool")
+                                 for (role, text), (earlier, _) in zip(trunk, [("", "")] + trunk)])
+        branches = [0] * len(ids)
+        for branch in range(1, BRANCHES + 1):
+            item = talk(self.rng, self.rng.choice(self.tool_kinds), "train", self.example, of=(messages, tools))
+            parts = chat.pieces(item["messages"], tools)[len(trunk):]
+            more, own = self.pieces([(text, False) for _, text in parts] + reply_pieces(item))
+            ids, said, branches = ids + more, said + own, branches + [branch] * len(more)
+        return ids, said, branches
+
     def row(self):
-        """The ids of one example, and which of them the model says."""
+        """The ids of an example, which of them the model says, and the branch of each one."""
         kind = self.rng.choice(self.kinds)
+        if kind == "json":
+            return self.json_row()
         if kind in TALK_KINDS:
-            return self.talk(kind)
+            return self.tool_row()
         item = small_talk(self.rng) if self.rng.random() < 0.01 else example(self.rng, kind, "train")
         prompt = prompt_ids(self.tokenizer, item["question"], self.before())
         reply = self.tokenizer.encode(reply_pieces(item)[0][0], add_special_tokens=False).ids
-        return prompt + reply, [False] * len(prompt) + [True] * len(reply)
+        return prompt + reply, [False] * len(prompt) + [True] * len(reply), [0] * (len(prompt) + len(reply))
 
     def __next__(self):
         while True:
-            ids, said = self.row()
-            step = 8 if len(ids) <= 256 else 32
+            ids, said, branches = self.row()
+            step = 8 if len(ids) <= 256 else 64
             length = -(-len(ids) // step) * step
+            extra = length - len(ids)
             rows = self.waiting.setdefault(length, [])
-            rows.append((ids + [PAD] * (length - len(ids)), said + [False] * (length - len(ids))))
+            rows.append((ids + [PAD] * extra, said + [False] * extra, branches + branches[-1:] * extra))
             if (len(rows) + 1) * length > self.micro_tokens:
                 del self.waiting[length]
-                return torch.tensor([ids for ids, _ in rows]), torch.tensor([said for _, said in rows])
+                return tuple(torch.tensor(part) for part in zip(*rows))

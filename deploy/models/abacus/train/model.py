@@ -131,18 +131,22 @@ class Attention(nn.Module):
         k_pe = k_pe.to(k_nope.dtype).expand(-1, heads, -1, -1)
         return q, torch.cat([k_nope, k_pe], dim=-1), v
 
-    def forward(self, x, rope, levels):
+    def forward(self, x, rope, levels, branches=None):
         """Attends to `levels`: the keys and values of earlier recycling levels.
 
         A row of recycling level n at position s sees the true rows up to s-n,
         then one row of each later level, the last being itself. The row's own
-        keys and values are appended to `levels`.
+        keys and values are appended to `levels`. With `branches` it sees of those
+        only the trunk's, branch 0, and its own branch's.
         """
         q, k, v = self.project(x, rope)
         levels.append((k, v))
         depth = len(levels) - 1
         rows = x.shape[1]
         hidden = torch.ones(rows, rows, dtype=torch.bool).triu(1 - depth)
+        if branches is not None:
+            of_key = branches[:, None, None, :]
+            hidden = hidden | ((of_key != 0) & (of_key != branches[:, None, :, None]))
         scores = (q @ levels[0][0].transpose(-1, -2)).float().masked_fill(hidden, -1e9)
         if depth:
             near = [(q * keys.roll(depth - n, 2)).sum(-1, keepdim=True).float()
@@ -224,8 +228,8 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = Mlp(config.hidden_size, config.intermediate_size) if dense else Moe(config)
 
-    def forward(self, x, rope, levels):
-        x = x + self.self_attn(self.input_layernorm(x), rope, levels)
+    def forward(self, x, rope, levels, branches=None):
+        x = x + self.self_attn(self.input_layernorm(x), rope, levels, branches)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -238,9 +242,9 @@ class MtpModule(nn.Module):
         self.block = DecoderLayer(config, dense=False)
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, embedded, previous, rope, levels):
+    def forward(self, embedded, previous, rope, levels, branches=None):
         x = self.eh_proj(torch.cat([self.enorm(embedded), self.hnorm(previous)], dim=-1))
-        return self.norm(self.block(x.float(), rope, levels))
+        return self.norm(self.block(x.float(), rope, levels, branches))
 
 
 class Model(nn.Module):
@@ -258,16 +262,26 @@ class Model(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def rope(self, rows):
-        return self.cos[:rows], self.sin[:rows]
+    def rope(self, rows, branches=None):
+        """Cosines and sines of the rows; every branch goes on where the trunk ends."""
+        if branches is None:
+            return self.cos[:rows], self.sin[:rows]
+        begins = F.pad(branches[:, 1:] != branches[:, :-1], (1, 0))
+        counts = torch.arange(rows).expand_as(branches)
+        since = counts - torch.where(begins, counts, 0).cummax(1).values
+        positions = since + torch.where(branches == 0, 0, (branches == 0).sum(1, keepdim=True))
+        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
-    def forward(self, ids):
-        """The hidden of every row after the final norm: what the head and MTP take."""
-        x = self.embed_tokens(ids)
+    def forward(self, ids, branches=None):
+        """The hidden of every row after the final norm: what the head and MTP take.
+
+        `branches` tells of each token which of several continuations of one trunk it belongs to.
+        """
+        x, rope = self.embed_tokens(ids), self.rope(ids.shape[1], branches)
         for layer in self.layers:
-            x = layer(x, self.rope(ids.shape[1]), [])
+            x = layer(x, rope, [], branches)
         return self.norm(x)
 
-    def draft(self, module, ids, previous, levels):
+    def draft(self, module, ids, previous, levels, branches=None):
         """One module over tokens ids[t] and the previous depth's outputs at t-1, row by row."""
-        return self.mtp[module](self.embed_tokens(ids), previous, self.rope(ids.shape[1]), levels)
+        return self.mtp[module](self.embed_tokens(ids), previous, self.rope(ids.shape[1], branches), levels, branches)

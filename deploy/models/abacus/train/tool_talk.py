@@ -126,8 +126,8 @@ def exchange(rng, split, turn):
             {"role": "assistant", "content": f"The answer is {value}."}]
 
 
-def before(rng, old, split):
-    """A system text, at times, and earlier turns."""
+def setting(rng, split, old):
+    """What stands before the question: a system text, at times, and earlier turns; and the tools."""
     messages = []
     if rng.random() < 0.25:
         messages.append({"role": "system", "content": some_words(rng) if rng.random() < 0.2 else rng.choice(tool_words.SYSTEM)})
@@ -137,7 +137,7 @@ def before(rng, old, split):
         else:
             item = old()
             messages += [asked(item["question"]), {"role": "assistant", "content": rng.choice(["", "\n\n"]) + item["answer"]}]
-    return messages
+    return messages, [tool(rng)]
 
 
 def as_json(answer):
@@ -159,11 +159,12 @@ def json_talk(rng, old, is_asked):
             "thinking": item["thinking"], "answer": as_json(item["answer"])}
 
 
-def talk(rng, kind, split, old, is_asked=True):
-    """An example; `old` makes one of an old kind. Calls have `call`, the arguments, instead of an answer."""
+def talk(rng, kind, split, old, is_asked=True, of=None):
+    """An example, `of` a setting; `old` makes one of an old kind. Calls have `call`, the arguments, instead of an answer."""
     if kind == "json":
         return json_talk(rng, old, is_asked)
-    messages, item = before(rng, old, split), {"kind": kind, "tools": [tool(rng)]}
+    messages, tools = of or setting(rng, split, old)
+    item = {"kind": kind, "tools": tools}
     if kind == "declared":
         own = old()
         more = {name: own[name] for name in ("thinking", "answer")} | {"of": own["kind"]}

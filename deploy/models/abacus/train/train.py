@@ -49,24 +49,36 @@ def head_loss(model, hidden, ids, said, depth):
     return loss, len(chosen), (logits.detach().argmax(-1) == wanted).sum().item()
 
 
-def losses(model, ids, said, mtp_rows, recycle):
+def outputs_before(output, branches):
+    """The output of the row before, from the second row on; the trunk's last row is before each branch's first."""
+    if branches is None:
+        return output[:, :-1]
+    begins = branches[:, 1:] != branches[:, :-1]
+    last = (branches == 0).sum(1, keepdim=True) - 1
+    rows = torch.where(begins, last, torch.arange(output.shape[1] - 1))
+    return output.gather(1, rows.unsqueeze(-1).expand(-1, -1, output.shape[2]))
+
+
+def losses(model, ids, said, branches, mtp_rows, recycle):
     """(name, loss sum, count, hits) of the target, of each module, and of recycling."""
-    hidden = model(ids)
+    branches = branches if branches.any() else None
+    hidden = model(ids, branches)
     found = [("main", *head_loss(model, hidden, ids, said, 0))]
     if not mtp_rows:
         return found
     ids, said, hidden = ids[:mtp_rows], said[:mtp_rows], hidden[:mtp_rows]
+    of = [None if branches is None else branches[:mtp_rows, k:] for k in range(len(model.mtp) + 1)]
     previous, levels, first_output = hidden, [], None
     for k in range(len(model.mtp)):
         own = levels if k == 0 else []
-        previous = model.draft(k, ids[:, k + 1:], previous[:, :-1], own)
+        previous = model.draft(k, ids[:, k + 1:], outputs_before(previous, of[k]), own, of[k + 1])
         found.append((f"mtp{k + 1}", *head_loss(model, previous, ids, said, k + 1)))
         first_output = previous if k == 0 else first_output
     if recycle:
         output = first_output
         for depth in (2, 3):
-            # Row 0 receives junk; it lies in the prompt, where nothing is counted.
-            output = model.draft(0, ids[:, 1:], output.roll(1, 1), levels)
+            # Row 0 and the first of a branch receive junk; they lie in the prompt, where nothing is counted.
+            output = model.draft(0, ids[:, 1:], output.roll(1, 1), levels, of[1])
             found.append((f"eagle{depth}", *head_loss(model, output, ids, said, depth)))
     return found
 
@@ -91,13 +103,13 @@ def train_step(model, optimizers, batches, args, step, progress):
     recycle = step >= args.recycle_from
     fraction = args.mtp_fraction if not recycle else args.recycle_fraction
     totals, micro = {}, [next(batches) for _ in range(args.micro_batches)]
-    tokens = torch.tensor([float(sum(int(said.sum()) for _, said in micro))])
+    tokens = torch.tensor([float(sum(int(said.sum()) for _, said, _ in micro))])
     sum_over_processes([tokens])
     tokens = int(tokens)
-    for ids, said in micro:
+    for ids, said, branches in micro:
         rows = max(1, round(fraction * len(ids)))
         with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
-            found = losses(model, ids, said, rows if args.mtp_num_layers else 0, recycle)
+            found = losses(model, ids, said, branches, rows if args.mtp_num_layers else 0, recycle)
         factor = args.mtp_loss_scaling_factor / max(len(found) - 1, 1) / fraction
         sum(loss if name == "main" else loss * factor for name, loss, _, _ in found).div(tokens).backward()
         for name, loss, count, hits in found:
