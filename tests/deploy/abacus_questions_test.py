@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""deploy/models/abacus: the held-out questions are what its generator writes, and stories and lists are judged by
-what was asked.
+"""deploy/models/abacus and abacus-tools: the held-out questions are what their generators write, stories and lists are
+judged by what was asked, and the calculator's results are those of the expressions.
 
 usage: tests/deploy/abacus_questions_test.py
 """
@@ -15,10 +15,12 @@ import unittest
 from unittest import mock
 
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "models" / "abacus"
+TOOLS = MODEL.parent / "abacus-tools"
 sys.path.insert(0, str(MODEL / "train"))
 
 import free_choices  # noqa: E402: train/ is no package
 import generate_data  # noqa: E402
+import tool_talk  # noqa: E402
 
 STORY = {"kind": "stories", "asked": {"animal": "owl", "friend": "fox"}}
 PLAN = "Plan: friend fox, name Sam, thing hat, place mill.\n"
@@ -41,6 +43,18 @@ class AbacusQuestions(unittest.TestCase):
             with mock.patch.object(sys, "argv", ["", "--kinds", *kinds]), contextlib.redirect_stdout(out):
                 generate_data.main()
             self.assertEqual(out.getvalue(), (MODEL / file).read_text(), file)
+
+    def test_held_out_conversations_are_generated(self):
+        out = io.StringIO()
+        with mock.patch.object(sys, "argv", [""]), contextlib.redirect_stdout(out):
+            tool_talk.main()
+        self.assertEqual(out.getvalue(), (TOOLS / "heldout.jsonl").read_text())
+
+    def test_expressions_have_the_values_told(self):
+        rng = random.Random(3)
+        for _ in range(500):
+            question, expression, value = tool_talk.hard(rng, "train")
+            self.assertEqual(eval(expression), value, question)
 
     def test_every_generated_reply_is_right(self):
         rng = random.Random(3)

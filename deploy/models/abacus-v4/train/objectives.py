@@ -14,8 +14,13 @@ from train import head_loss
 CROSS_ENTROPY, DISTANCE, CONFIDENCE = 0.1, 0.9, 1.0
 
 
-def target_losses(model, ids, first, args):
-    return [("main", *head_loss(model, model(ids), ids, first, 0))]
+def target_losses(model, ids, said, args):
+    return [("main", *head_loss(model, model(ids), ids, said, 0))]
+
+
+def first_said(said):
+    """The index of the reply's first token in each row."""
+    return said.int().argmax(1)
 
 
 @torch.no_grad()
@@ -25,8 +30,9 @@ def frozen_target(model, ids):
     return streams, model.lm_head(model.head_input(streams[-1])).float()
 
 
-def mtp_losses(model, ids, first, args):
+def mtp_losses(model, ids, said, args):
     """The module on the target's streams, then recycled on its own, as deep as it drafts."""
+    first = first_said(said)
     streams, logits = frozen_target(model, ids)
     found = []
     for level, rows in enumerate(model.mtp_levels(ids, streams[-1], args.levels)):
@@ -39,8 +45,9 @@ def mtp_losses(model, ids, first, args):
     return found
 
 
-def dspark_losses(model, ids, first, args):
+def dspark_losses(model, ids, said, args):
     """Blocks from random places of each reply; the Markov head sees the tokens of the text."""
+    first = first_said(said)
     g = model.config.dspark_block_size
     streams, logits = frozen_target(model, ids)
     lengths = (ids != PAD).sum(1)

@@ -52,9 +52,9 @@ def build_optimizers(named, muon_lr, adam_lr):
 def train_step(model, named, optimizers, batches, args, step, progress):
     micro = [next(batches) for _ in range(args.micro_batches)]
     totals = {}
-    for ids, first in micro:
+    for ids, said, _ in micro:
         with torch.autocast("cpu", torch.bfloat16):
-            found = OBJECTIVES[args.part](model, ids, first, args)
+            found = OBJECTIVES[args.part](model, ids, said, args)
         count = max(1, sum(part[2] for part in found))
         sum(part[1] for part in found).div(count * len(micro)).backward()
         for name, loss, count, hits in found:
@@ -69,7 +69,7 @@ def train_step(model, named, optimizers, batches, args, step, progress):
         each.step()
         each.zero_grad(set_to_none=True)
     balance(model, args.bias_speed * rate)
-    return totals, sum(ids.numel() for ids, _ in micro)
+    return totals, sum(ids.numel() for ids, *_ in micro)
 
 
 def average_over_processes(named):
