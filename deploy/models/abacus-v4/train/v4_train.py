@@ -52,7 +52,7 @@ def build_optimizers(named, muon_lr, adam_lr):
 def train_step(model, named, optimizers, batches, args, step, progress):
     micro = [next(batches) for _ in range(args.micro_batches)]
     totals = {}
-    for ids, said, _ in micro:
+    for ids, said, *_ in micro:
         with torch.autocast("cpu", torch.bfloat16):
             found = OBJECTIVES[args.part](model, ids, said, args)
         count = max(1, sum(part[2] for part in found))

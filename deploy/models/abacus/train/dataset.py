@@ -11,6 +11,7 @@ from tool_talk import TALK_KINDS, setting, talk
 
 PAD = 2
 BRANCHES = 4
+JSON_DATES = 0.3
 
 
 SYSTEM = ["You are a helpful assistant.", "You are abacus.", "Answer the question.", "Be brief.",
@@ -34,18 +35,19 @@ def reply_pieces(item, is_asked=True):
 
 
 class Batches:
-    """An endless stream of micro batches (ids, said, branches) of examples of like length.
+    """An endless stream of micro batches (ids, said, branches, plain) of examples of like length.
 
     ids is [rows, length], padded on the right; said tells the tokens that the model
     has to say itself. Branches above 0 continue the row's trunk, each as if the
-    others were not there. There are only few different shapes, because oneDNN
-    compiles a kernel for every new one.
+    others were not there. plain tells the rows of the old kinds. There are only few
+    different shapes, because oneDNN compiles a kernel for every new one.
     """
 
     def __init__(self, tokenizer_path, micro_tokens, kinds, seed):
         self.tokenizer = Tokenizer.from_file(str(tokenizer_path))
         self.micro_tokens, self.kinds = micro_tokens, kinds or list(KINDS)
-        self.old_kinds = [kind for kind in self.kinds if kind not in TALK_KINDS]
+        # In conversations every old kind is as likely as any other, however often it is named.
+        self.old_kinds = list(dict.fromkeys(kind for kind in self.kinds if kind not in TALK_KINDS))
         self.tool_kinds = [kind for kind in self.kinds if kind in TALK_KINDS and kind != "json"]
         self.rng = random.Random(seed)
         self.waiting = {}
@@ -74,7 +76,10 @@ class Batches:
 
     def json_row(self):
         is_asked = self.rng.random() < 0.75
-        item = talk(self.rng, "json", "train", self.example, is_asked)
+        # Behind a quotation mark days and months are spelled with other tokens, which takes practice.
+        dates = self.rng.random() < JSON_DATES
+        old = (lambda: example(self.rng, "dates", "train")) if dates else self.example
+        item = talk(self.rng, "json", "train", old, is_asked)
         ids, said = self.pieces([(text, False) for _, text in chat.pieces(item["messages"])] + reply_pieces(item, is_asked))
         return ids, said, [0] * len(ids)
 
@@ -94,25 +99,23 @@ class Batches:
         return ids, said, branches
 
     def row(self):
-        """The ids of an example, which of them the model says, and the branch of each one."""
+        """The ids of an example, which of them the model says, the branch of each one, and whether the kind is old."""
         kind = self.rng.choice(self.kinds)
-        if kind == "json":
-            return self.json_row()
         if kind in TALK_KINDS:
-            return self.tool_row()
+            return *(self.json_row() if kind == "json" else self.tool_row()), False
         item = small_talk(self.rng) if self.rng.random() < 0.01 else example(self.rng, kind, "train")
         prompt = prompt_ids(self.tokenizer, item["question"], self.before())
         reply = self.tokenizer.encode(reply_pieces(item)[0][0], add_special_tokens=False).ids
-        return prompt + reply, [False] * len(prompt) + [True] * len(reply), [0] * (len(prompt) + len(reply))
+        return prompt + reply, [False] * len(prompt) + [True] * len(reply), [0] * (len(prompt) + len(reply)), True
 
     def __next__(self):
         while True:
-            ids, said, branches = self.row()
+            ids, said, branches, plain = self.row()
             step = 8 if len(ids) <= 256 else 64
             length = -(-len(ids) // step) * step
             extra = length - len(ids)
             rows = self.waiting.setdefault(length, [])
-            rows.append((ids + [PAD] * extra, said + [False] * extra, branches + branches[-1:] * extra))
+            rows.append((ids + [PAD] * extra, said + [False] * extra, branches + branches[-1:] * extra, plain))
             if (len(rows) + 1) * length > self.micro_tokens:
                 del self.waiting[length]
                 return tuple(torch.tensor(part) for part in zip(*rows))

@@ -29,12 +29,13 @@ from dataset import Batches
 from model import Config, Model, Moe
 
 
-def head_loss(model, hidden, ids, said, depth):
+def head_loss(model, hidden, ids, said, depth, taught=None):
     """Summed loss, count and hits of predictions made `depth` drafts ahead.
 
     Row r of `hidden` holds the output for the token at position r + offset, and
     predicts the one after it; only tokens that the model says count, and a draft
-    only from the first one of them that can be made.
+    only from the first one of them that can be made. `taught` has a teacher's
+    probabilities, and of each row whether they are its targets.
     """
     offset = ids.shape[1] - hidden.shape[1]
     earlier = F.pad(said, (depth, 0))[:, offset + 1:ids.shape[1]]
@@ -45,8 +46,22 @@ def head_loss(model, hidden, ids, said, depth):
     rows = F.pad(chosen, (0, extra))
     logits = model.lm_head(hidden[:, :-1].flatten(0, 1).index_select(0, rows)).float()
     wanted = F.pad(ids[:, offset + 1:].flatten()[chosen], (0, extra), value=-100)
-    loss = F.cross_entropy(logits, wanted, ignore_index=-100, reduction="sum")
+    loss = F.cross_entropy(logits, wanted, ignore_index=-100, reduction="none")
+    if taught is not None:
+        theirs, plain = taught
+        theirs = F.pad(theirs.flatten(0, 1).index_select(0, rows), (0, logits.shape[1] - theirs.shape[2]))
+        has_teacher = plain[:, None].expand_as(counted).flatten()[rows] & (wanted >= 0)
+        loss = torch.where(has_teacher, -(theirs * logits.log_softmax(-1)).sum(-1), loss)
+    loss = loss.sum()
     return loss, len(chosen), (logits.detach().argmax(-1) == wanted).sum().item()
+
+
+@torch.no_grad()
+def teaching(teacher, ids, plain):
+    """The teacher's probabilities of every next token, and which rows they are for; None where there is none."""
+    if teacher is None or not plain.any():
+        return None
+    return teacher.lm_head(teacher(ids)[:, :-1]).float().softmax(-1), plain
 
 
 def outputs_before(output, branches):
@@ -59,11 +74,11 @@ def outputs_before(output, branches):
     return output.gather(1, rows.unsqueeze(-1).expand(-1, -1, output.shape[2]))
 
 
-def losses(model, ids, said, branches, mtp_rows, recycle):
+def losses(model, ids, said, branches, taught, mtp_rows, recycle):
     """(name, loss sum, count, hits) of the target, of each module, and of recycling."""
     branches = branches if branches.any() else None
     hidden = model(ids, branches)
-    found = [("main", *head_loss(model, hidden, ids, said, 0))]
+    found = [("main", *head_loss(model, hidden, ids, said, 0, taught))]
     if not mtp_rows:
         return found
     ids, said, hidden = ids[:mtp_rows], said[:mtp_rows], hidden[:mtp_rows]
@@ -99,17 +114,18 @@ def sum_over_processes(tensors):
         tensor.copy_(part.view_as(tensor))
 
 
-def train_step(model, optimizers, batches, args, step, progress):
+def train_step(model, teacher, optimizers, batches, args, step, progress):
     recycle = step >= args.recycle_from
     fraction = args.mtp_fraction if not recycle else args.recycle_fraction
     totals, micro = {}, [next(batches) for _ in range(args.micro_batches)]
-    tokens = torch.tensor([float(sum(int(said.sum()) for _, said, _ in micro))])
+    tokens = torch.tensor([float(sum(int(said.sum()) for _, said, *_ in micro))])
     sum_over_processes([tokens])
     tokens = int(tokens)
-    for ids, said, branches in micro:
+    for ids, said, branches, plain in micro:
         rows = max(1, round(fraction * len(ids)))
         with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
-            found = losses(model, ids, said, branches, rows if args.mtp_num_layers else 0, recycle)
+            taught = teaching(teacher, ids, plain)
+            found = losses(model, ids, said, branches, taught, rows if args.mtp_num_layers else 0, recycle)
         factor = args.mtp_loss_scaling_factor / max(len(found) - 1, 1) / fraction
         sum(loss if name == "main" else loss * factor for name, loss, _, _ in found).div(tokens).backward()
         for name, loss, count, hits in found:
@@ -143,6 +159,8 @@ def parse_arguments():
     parser.add_argument("--tokenizer", type=pathlib.Path, required=True)
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the checkpoint and the log")
     parser.add_argument("--begin-from", type=pathlib.Path, help="folder of an exported model to start from")
+    parser.add_argument("--teacher", type=pathlib.Path,
+                        help="folder of a model whose probabilities are the targets of questions of the old kinds")
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--seconds", type=float, help="let the rate fall by time, not by steps; stop after so many seconds in all")
     parser.add_argument("--until", type=int, help="stop after this step; default: --steps")
@@ -180,6 +198,7 @@ def main():
         model = checkpoint.load(args.begin_from).train()
     else:
         model = Model(Config(num_nextn_predict_layers=args.mtp_num_layers))
+    teacher = checkpoint.load(args.teacher) if args.teacher else None
     optimizers = optimizer.build(model, args.muon_lr, args.adam_lr)
     batches = Batches(args.tokenizer, args.micro_tokens, args.kinds, args.seed + rank)
     saved_path, step, before = args.work / "checkpoint.pt", 0, 0.0
@@ -212,7 +231,7 @@ def main():
         sum_over_processes([progress])
         if progress >= 1:
             break
-        totals, tokens = train_step(model, optimizers, batches, args, step, progress.item())
+        totals, tokens = train_step(model, teacher, optimizers, batches, args, step, progress.item())
         step += 1
         tokens_seen += tokens
         for name, numbers in totals.items():
