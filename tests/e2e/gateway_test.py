@@ -227,6 +227,41 @@ def check_constraints(client, gateway: Gateway) -> None:
     print("schemas, regular expressions, grammars and named tools give what they ask for")
 
 
+def check_tools(binary: str, directory: pathlib.Path) -> None:
+    """What a model must mean: calls of its own, and JSON that ends by itself. At the daemon and through the gateway."""
+    import openai
+    from langchain_openai import ChatOpenAI
+    from pydantic import BaseModel
+
+    class Answer(BaseModel):
+        answer: str
+
+    http = free_port()
+    daemon = Daemon(binary, directory, "model=deploy/models/abacus-tools", f"server.http_address=127.0.0.1:{http}")
+    gateway = Gateway(daemon.port, directory)
+    calculator = {"type": "function", "function": {"name": "calculator", "description": "Evaluates an arithmetic expression.", "parameters": {
+        "type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}}}
+    try:
+        for url in (f"http://127.0.0.1:{http}/v1", gateway.url):
+            client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+            # The gateway renders conversations by the checkpoint's template, which has no tools.
+            for choice in ("auto", "required") if url != gateway.url else ():
+                messages = [{"role": "user", "content": "What is 472 times 683?"}]
+                options = {"model": "abacus-tools", "temperature": 0, "max_tokens": 200, "tools": [calculator]}
+                message = client.chat.completions.create(messages=messages, tool_choice=choice, **options).choices[0].message
+                assert [json.loads(call.function.arguments) for call in message.tool_calls] == [{"expression": "472*683"}], (url, choice, message)
+                messages += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "322376"}]
+                assert "322376" in client.chat.completions.create(messages=messages, **options).choices[0].message.content
+            model = ChatOpenAI(base_url=url, api_key="none", model="abacus-tools", temperature=0, max_tokens=200)
+            for method in ("json_schema", "function_calling", "json_mode"):
+                question = "What is 8 weeks in days?" + (" Answer as JSON." if method == "json_mode" else "")
+                assert model.with_structured_output(Answer, method=method).invoke(question) == Answer(answer="56 days"), (url, method)
+    finally:
+        gateway.stop()
+        daemon.stop()
+    print("the model calls its tool, and LangChain's three methods give objects")
+
+
 def check_langchain(gateway: Gateway) -> None:
     from langchain_openai import ChatOpenAI
     model = ChatOpenAI(base_url=gateway.url, api_key="none", model="abacus", temperature=0)
@@ -297,6 +332,7 @@ def main() -> None:
             check_openai(client, daemon)
             check_langchain(gateway)
             check_constraints(client, gateway)
+            check_tools(sys.argv[1], directory)
             check_leaving(client, daemon)
             check_overflow(sys.argv[1], directory)
             check_drain(client, daemon)
