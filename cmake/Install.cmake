@@ -14,10 +14,12 @@ foreach(proto foredraft/v1/generation foredraft/v1/admin google/rpc/error_detail
   get_filename_component(folder ${proto} DIRECTORY)
   install(FILES proto/${proto}.proto DESTINATION ${share}/proto/${folder})
 endforeach()
-install(FILES deploy/models/abacus/README.md deploy/models/abacus/config.json deploy/models/abacus/generation_config.json
-              deploy/models/abacus/model.safetensors deploy/models/abacus/tokenizer.json
-              deploy/models/abacus/tokenizer_config.json
-        DESTINATION ${share}/models/abacus)
+foreach(model abacus abacus-tools)
+  set(folder deploy/models/${model})
+  install(FILES ${folder}/README.md ${folder}/config.json ${folder}/generation_config.json ${folder}/model.safetensors
+                ${folder}/tokenizer.json ${folder}/tokenizer_config.json
+          DESTINATION ${share}/models/${model})
+endforeach()
 install(FILES deploy/prometheus/prometheus.yml deploy/prometheus/rules.yml DESTINATION ${share}/prometheus)
 install(FILES deploy/grafana/foredraft.json DESTINATION ${share}/grafana)
 install(FILES deploy/k8s/endpoint-picker.yaml deploy/k8s/foredraft-1x8.yaml deploy/k8s/foredraft-2x8.yaml

@@ -31,7 +31,7 @@ FILES = {
     "share/doc/foredraft/docs/configuration.md",
     "share/doc/foredraft/docs/examples/cpp/client.cc",
     "share/doc/foredraft/docs/examples/python/client.py",
-    *(f"share/foredraft/models/abacus/{name}" for name in (
+    *(f"share/foredraft/models/{model}/{name}" for model in ("abacus", "abacus-tools") for name in (
         "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")),
     *(f"share/foredraft/proto/{name}.proto" for name in (
         "foredraft/v1/generation", "foredraft/v1/admin", "google/rpc/error_details", "vllm/grpc/engine/vllm_engine", "smg/grpc/common/common")),
