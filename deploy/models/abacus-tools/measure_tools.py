@@ -15,10 +15,7 @@ import concurrent.futures
 import json
 import pathlib
 import re
-import subprocess
 import sys
-import tempfile
-import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).parent
@@ -27,43 +24,24 @@ ABACUS = HERE.parent / "abacus"
 sys.path[:0] = [str(ABACUS), str(ABACUS / "train")]
 
 import free_choices  # noqa: E402: train/ is no package
-from measure import table  # noqa: E402
+from measure import Daemon, table  # noqa: E402
 
 KINDS = ["calls", "results", "declared", "json"]
 CONSTRAINED = "json, constrained"
 MOST_TOKENS = 400
 
 
-class Daemon:
-    """`foredraft serve` with three MTP modules and HTTP on `port`; the two ports behind it are the other listeners'."""
+class HttpDaemon(Daemon):
+    """With three MTP modules and HTTP on `port`; the two ports behind it are the other listeners'."""
 
     def __init__(self, binary, model, port):
         self.url = f"http://127.0.0.1:{port}"
-        server = {"grpc_address": f"127.0.0.1:{port + 1}", "metrics_address": f"127.0.0.1:{port + 2}",
-                  "http_address": f"127.0.0.1:{port}"}
-        self.file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
-        self.file.write(json.dumps({"model": str(model), "max_batch_size": 16, "server": server, "served_model_name": "abacus",
-                                    "speculative_config": {"decoding_type": "MTP", "max_draft_len": 3}}))
-        self.file.flush()
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([binary, "serve", "--config", self.file.name], stderr=self.log, cwd=ROOT)
-
-    def __enter__(self):
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self.process.poll() is None:
-            self.log.seek(0)
-            if "serving  grpc" in self.log.read():
-                return self
-            time.sleep(0.1)
-        self.log.seek(0)
-        raise SystemExit(f"the daemon did not start:\n{self.log.read()}")
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(60)
+        self.name = model.resolve().name
+        super().__init__(binary, {"decoding_type": "MTP", "max_draft_len": 3}, model.resolve(), http_address=f"127.0.0.1:{port}",
+                         grpc_address=f"127.0.0.1:{port + 1}", metrics_address=f"127.0.0.1:{port + 2}")
 
     def ask(self, **fields):
-        fields = {"model": "abacus", "temperature": 0, "max_tokens": MOST_TOKENS, "return_token_ids": True, **fields}
+        fields = {"model": self.name, "temperature": 0, "max_tokens": MOST_TOKENS, "return_token_ids": True, **fields}
         request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(fields).encode(),
                                          {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as answer:
@@ -140,7 +118,7 @@ def main():
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     questions = questions_of(args.questions)
-    with Daemon(args.binary, args.model.resolve(), args.port) as daemon, concurrent.futures.ThreadPoolExecutor(4) as pool:
+    with HttpDaemon(args.binary, args.model, args.port) as daemon, concurrent.futures.ThreadPoolExecutor(4) as pool:
         plain, drafted = (list(pool.map(lambda item: record(daemon, item, drafts), questions)) for drafts in (0, 3))
     show_wrong(plain, args.wrong)
     if [r["ids"] for r in plain] != [r["ids"] for r in drafted]:

@@ -33,12 +33,12 @@ GROUPS = ["seven kinds", "stories", "lists"]
 
 
 class Daemon:
-    """`foredraft serve` with the given speculative_config (None = no drafts) and dtype of the KV cache."""
+    """`foredraft serve` with the given speculative_config (None = no drafts), dtype of the KV cache and keys of `server`."""
 
-    def __init__(self, binary, speculative, model=HERE, cache="bf16"):
+    def __init__(self, binary, speculative, model=HERE, cache="bf16", **server):
         self.binary = binary
         config = {"model": str(model), "max_batch_size": 16,
-                  "server": {"grpc_address": ADDRESS, "metrics_address": METRICS}, "speculative_config": speculative,
+                  "server": {"grpc_address": ADDRESS, "metrics_address": METRICS, **server}, "speculative_config": speculative,
                   "kv_cache_config": {"dtype": cache}}
         self.file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
         self.file.write(json.dumps(config))

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/attention/attention_avx512.h"
+#include "kernels/cpu/common/unpacked_avx512.h"
 #include "kernels/cpu/device/isa.h"
 
 namespace foredraft {
@@ -106,21 +107,13 @@ void ScoreFewRows(const RowScoresArgs& args, int query, int count, int32_t t) {
 
 constexpr int kSumQueries = 12;  // 24 registers of sums
 
-// Unpacking interleaves lanes of 128 bits: the first register has the columns 0-3, 8-11, 16-19, 24-27, the
-// second one the others.
+// Back to the order of unpacking.
 inline void ToLanes(__m512 (&sums)[2]) {
   const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
   const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(4));
   const __m512 low = _mm512_permutex2var_ps(sums[0], first, sums[1]);
   sums[1] = _mm512_permutex2var_ps(sums[0], second, sums[1]);
   sums[0] = low;
-}
-inline void ToColumns(__m512 (&sums)[2]) {
-  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-  const __m512 ordered = _mm512_permutex2var_ps(sums[0], first, sums[1]);
-  sums[1] = _mm512_permutex2var_ps(sums[0], second, sums[1]);
-  sums[0] = ordered;
 }
 
 // 32 columns, or fewer at the end of a row.

@@ -26,7 +26,7 @@ struct Groups4Bit {
   static int64_t GroupBytes(const GemmTileArgs& args) {
     return int64_t{args.block_k} / 8 * kOctetBytes + 2 * kStripeWidth;
   }
-  // Of outputs 16 * half and on.
+  // The scales of 16 outputs from 16 * half on.
   static __m512 Scales(const unsigned char* scales, int half) { return LoadScales(scales + 32 * half); }
 };
 struct Groups4BitAsAmx : Groups4Bit {

@@ -2,6 +2,7 @@
 // outputs have one accumulator, so that up to 12 rows share a pass over the weights. (For a single row, two
 // chains of sums still read faster than memory does.)
 
+#include "kernels/cpu/common/unpacked_avx512.h"
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/gemm/codes_avx512.h"
 
@@ -30,7 +31,7 @@ struct Bf16Weights {
   static void Order(__m512 (&)[2]) {}
 };
 
-// Bf16Lookup leaves the outputs in the order 0-3, 8-11, 16-19, 24-27, 4-7, ...
+// Bf16Lookup leaves the outputs in the order of unpacking.
 struct F8Weights {
   static constexpr int64_t kPairBytes = 64;
   Bf16Lookup lookup{kE4m3Bytes};
@@ -38,13 +39,7 @@ struct F8Weights {
   void Load(const unsigned char* pair, __m512i (&values)[2]) const {
     lookup.Find(_mm512_loadu_si512(pair), values);
   }
-  static void Order(__m512 (&sums)[2]) {
-    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-    const __m512 ordered = _mm512_permutex2var_ps(sums[0], first, sums[1]);
-    sums[1] = _mm512_permutex2var_ps(sums[0], second, sums[1]);
-    sums[0] = ordered;
-  }
+  static void Order(__m512 (&sums)[2]) { ToColumns(sums); }
 };
 
 // A piece of k inside one k block. Pieces start at even k.
@@ -72,8 +67,8 @@ struct RowBlock {
   int64_t prefetch_step;  // bytes per pair of this piece, at most 2 cache lines
 };
 constexpr int64_t kCacheLine = 64;
-// Of a single row block, in bytes: at 30 GB/s a core, a read that takes 150 ns is 4.5 KB ahead
-// (tests/bench/RESULTS.md).
+// How far a single row block fetches ahead, in bytes: at 30 GB/s a core, a read that takes 150 ns must be
+// 4.5 KB ahead (tests/bench/RESULTS.md).
 constexpr int64_t kPrefetchDistance = 8192;
 
 // Adds the sums of the k block that `piece` ends, times its scales, to a row of the tile.
