@@ -134,7 +134,7 @@ TEST(RanksOnHost, ConstrainedTokensAreTheSame) {
   std::vector<Request> requests = SmallRequests();
   for (Request& request : requests) request.max_tokens = 12;
   const RunRecord free_run = RunRequests(SmallModel(), plain, requests);
-  const Constraint constraint = {.kind = Constraint::kRegex, .source = "([a-f]{2,5}[0-9])+"};
+  const Constraint constraint = {.kind = Constraint::kRegex, .source = "([a-f]{1,2}zkz[0-9])+"};
   for (size_t i = 0; i + 1 < requests.size(); ++i) {  // the last one stays free
     Constrain({.constraint = constraint, .thought_end = i < 2 ? 3 : -1}, free_run.requests[i].token_ids,
               LetterVocabulary(kVocab), requests[i]);
@@ -148,6 +148,7 @@ TEST(RanksOnHost, ConstrainedTokensAreTheSame) {
     }
     EXPECT_GT(run.load.masks, 10u);
     EXPECT_GT(run.load.held_slots, 2u);
+    EXPECT_GT(run.load.forced_drafts, 0u);
   }
 }
 

@@ -242,7 +242,7 @@ std::vector<Request> V4Requests(bool sampled) {
   }
   const RunRecord run = RunRequests(DSparkModel(), {.draft_len = 3, .max_batch_size = 8}, requests);
   const std::vector<Constraint> constraints = {
-      {.kind = Constraint::kRegex, .source = "([a-f]+[0-9]{2,9}){14,40}"},
+      {.kind = Constraint::kRegex, .source = "([a-f]{1,3}zkeyz[0-9]{2,4}){9,40}"},
       {.kind = Constraint::kGbnf, .source = R"(root ::= ([a-z] [a-z] | [0-9]+){25,90} "end")"}};
   ConstrainAll(TokensOf(run), constraints, LetterVocabulary(DSparkModel().config.vocab_size), requests);
   return requests;
@@ -255,6 +255,8 @@ class ConstrainedTokensV4 : public SameTokensFixture {
 
 TEST_F(ConstrainedTokensV4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   const Setting five{.draft_len = 5, .max_batch_size = 8};
+  const RunRecord run = RunRequests(model_, five, V4Requests(/*sampled=*/false));
+  EXPECT_GT(run.load.forced_drafts, 10u);
   std::vector<SameTokensCase> cases(8, {.name = "DSpark", .setting = five});
   cases[0].setting.overlap = false;
   cases[1].setting.verify_len = 1;
