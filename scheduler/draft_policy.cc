@@ -15,6 +15,7 @@ constexpr int kProbeSteps = 3;
 // Steps between two probes. kFirstProbeGap: while a candidate is unmeasured and after a change of K. Later
 // the gap keeps the time that probes lose at kProbeCost, between kLeastProbeGap and kLargestProbeGap.
 constexpr int kFirstProbeGap = 8;
+constexpr int kLargestDelay = 24;  // of a probe by changes of K, or changes in turns would leave no probe
 constexpr int kLeastProbeGap = 40;
 constexpr int kLargestProbeGap = 512;
 constexpr double kProbeCost = 0.005;  // share of the time
@@ -175,10 +176,14 @@ StepShape DraftPolicy::Adapt(Bucket* bucket, int upper, const Rate& rate) {
     bucket->steps_to_probe = kFirstProbeGap;
   }
   StepShape& in_use = bucket->in_use;
-  if (in_use.cuts() && !reads_confidences()) in_use = StepShape::Of(in_use.draft_len);
+  if (!reads_confidences()) {  // any more
+    in_use = StepShape::Of(in_use.draft_len);
+    bucket->probe = StepShape::Of(bucket->probe.draft_len);
+  }
   const int draft_len = std::min(in_use.draft_len, upper);
   last_shape_ = in_use = {draft_len, std::min(in_use.verify_len, draft_len)};
   if (!bucket->times.known(in_use)) return in_use;
+  ++bucket->steps_since_probe;
   if (bucket->probe_steps_left == 0) Reconsider(bucket, upper, rate);
   if (bucket->probe_steps_left == 0 && --bucket->steps_to_probe < 0) StartProbe(bucket, upper, rate);
   if (bucket->probe_steps_left == 0) return in_use;
@@ -202,7 +207,8 @@ void DraftPolicy::Reconsider(Bucket* bucket, int upper, const Rate& rate) {
     if (of_shape <= best_rate) continue;
     best_rate = of_shape;
     last_shape_ = bucket->in_use = shape;
-    bucket->steps_to_probe = kFirstProbeGap;
+    const bool delays = bucket->steps_since_probe < kLargestDelay;
+    bucket->steps_to_probe = delays ? kFirstProbeGap : std::min(bucket->steps_to_probe, kFirstProbeGap);
   }
 }
 
@@ -266,6 +272,7 @@ void DraftPolicy::StartProbe(Bucket* bucket, int upper, const Rate& rate) {
   const StepShape probe =
       reads_confidences() ? ShapeToProbe(*bucket, upper, rate) : NeighbourToProbe(*bucket, upper, rate);
   bucket->steps_to_probe = kFirstProbeGap;
+  bucket->steps_since_probe = 0;
   if (probe == in_use) return;
   bucket->probe = probe;
   bucket->probe_steps_left = kProbeSteps;

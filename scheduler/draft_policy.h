@@ -95,6 +95,7 @@ class DraftPolicy {
     bool is_new = true;
     StepShape in_use;  // when no probe runs
     int steps_to_probe = 0;
+    int steps_since_probe = 0;
     StepShape probe;
     int probe_steps_left = 0;
     // Of `confidence`: by shape, the mean of recent steps' expected tokens per sequence. Empty before the

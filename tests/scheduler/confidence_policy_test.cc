@@ -326,6 +326,34 @@ TEST(ConfidencePolicyTest, FollowsASingleStreamFromStepToStep) {
   EXPECT_GT(in_turns, 1.02 * RateOf(kMachines[1], 0.5, true, 1, DraftPolicyKind::kConfidence, 5));
 }
 
+// Two shapes that are better in turns, so that the one in use changes every few steps, keep no other one from
+// being measured.
+TEST(ConfidencePolicyTest, MeasuresWhatCostsFollowFromThoughTheShapeInUseAlternates) {
+  DraftPolicy policy(kBuckets, kMaxDraftLen, kMaxDraftLen, {.kind = DraftPolicyKind::kConfidence});
+  const std::vector<float> sure(kMaxDraftLen, 3), unsure(kMaxDraftLen, -3);
+  std::vector<StepShape> chosen = {StepShape::Of(kMaxDraftLen)};
+  int changes = 0;
+  for (int step = 0; step < 200; ++step) {
+    const bool drafted = chosen.back().draft_len > 0;
+    StepDrafts drafts;
+    drafts.ranks = {{{.confidences = drafted ? unsure : sure, .cap = kMaxDraftLen}}};
+    const StepShape shape = policy.ChooseShape(1, {0, 0, 0, 0, 0, 1}, drafts);
+    changes += (shape.draft_len > 0) != drafted;
+    chosen.push_back(shape);
+    policy.Observe({.bucket = 1,
+                    .draft_len = shape.draft_len,
+                    .cut_len = shape.draft_len - shape.verify_len,
+                    .seconds = shape.draft_len == 0 ? 1 : 2.2,
+                    .tried = std::vector<int>(kMaxDraftLen),
+                    .accepted = std::vector<int>(kMaxDraftLen)});
+  }
+  EXPECT_GE(changes, 20) << "too few to keep anything from a probe";
+  for (const StepShape shape : {StepShape{}, StepShape::Of(3), StepShape{5, 3}, StepShape::Of(5)}) {
+    EXPECT_GE(std::count(chosen.begin(), chosen.end(), shape), 3)
+        << shape.draft_len << "/" << shape.verify_len;
+  }
+}
+
 TEST(ConfidencePolicyTest, StaysWithinK) {
   DraftPolicy policy(kBuckets, kMaxDraftLen, 5, {.kind = DraftPolicyKind::kConfidence});
   Simulation simulation(kMachines[1], 0.5, false, 2);
@@ -335,11 +363,19 @@ TEST(ConfidencePolicyTest, StaysWithinK) {
     for (int step = 0; step < 300; ++step) simulation.Step(&policy, 3);
     for (const StepShape shape : simulation.chosen) ASSERT_LE(shape.draft_len, upper);
   }
-  // Another policy verifies every draft again.
-  policy.Change(5, {.kind = DraftPolicyKind::kAdaptive});
-  simulation.chosen.clear();
-  for (int step = 0; step < 300; ++step) simulation.Step(&policy, 3);
-  for (const StepShape shape : simulation.chosen) ASSERT_FALSE(shape.cuts());
+}
+
+// Wherever the change falls, between probes or into one.
+TEST(ConfidencePolicyTest, AnotherPolicyVerifiesEveryDraftAgain) {
+  for (int steps = 20; steps < 80; ++steps) {
+    DraftPolicy policy(kBuckets, kMaxDraftLen, 5, {.kind = DraftPolicyKind::kConfidence});
+    Simulation simulation(kMachines[1], 0.5, false, 2);
+    for (int step = 0; step < steps; ++step) simulation.Step(&policy, 3);
+    policy.Change(5, {.kind = DraftPolicyKind::kAdaptive});
+    simulation.chosen.clear();
+    for (int step = 0; step < 100; ++step) simulation.Step(&policy, 3);
+    for (const StepShape shape : simulation.chosen) ASSERT_FALSE(shape.cuts()) << steps;
+  }
 }
 
 }  // namespace
