@@ -13,11 +13,7 @@
 // clang-format on
 //
 // Under every policy K is also at most the largest draft cap among the live sequences. Adaptive and
-// confidence compare only shapes that they have measured in the bucket. A new bucket starts with the shape in
-// use at the last step. From time to time a few steps run with another shape (a probe), for adaptive K / 2, K
-// + 1 or K - 1, and no drafts or all of them where a forward makes them at once: soon after a change and
-// while one of these is unmeasured, later only as often as keeps the cost of probes small. A measured shape
-// replaces the one in use if its tokens per second are higher by a margin.
+// confidence compare what they have measured (shape_search.h).
 //
 // With v rows for drafts per seat a step's time is known, and so is what a further row costs: (K, v) has more
 // tokens per second than (K, v - 1) where the drafts that v adds are expected to be accepted often enough to
@@ -31,6 +27,7 @@
 #include <vector>
 
 #include "scheduler/confidence_calibration.h"
+#include "scheduler/shape_search.h"
 #include "scheduler/speculation.h"
 #include "scheduler/step_estimates.h"
 #include "scheduler/step_tokens.h"
@@ -90,39 +87,16 @@ class DraftPolicy {
   double calibration_error() const { return calibration_.error(); }
 
  private:
-  struct Bucket {  // of the policies that measure
-    StepTimes times;
-    bool is_new = true;
-    StepShape in_use;  // when no probe runs
-    int steps_to_probe = 0;
-    int steps_since_probe = 0;
-    StepShape probe;
-    int probe_steps_left = 0;
-    // Of `confidence`: by shape, the mean of recent steps' expected tokens per sequence. Empty before the
-    // first.
-    std::vector<double> tokens;
-  };
-  // Expected tokens per second of steps with this shape, up to a factor.
-  using Rate = std::function<double(StepShape)>;
-
   StepShape ChooseForPolicy(int bucket, int upper, const std::vector<int>& live_by_cap,
                             const StepDrafts& drafts);
   int Scheduled(int bucket) const;
   StepShape ChooseByConfidence(int bucket, int upper, const StepDrafts& drafts);
-  void ExpectTokens(Bucket* bucket, const std::vector<double>& tokens, int live_count);
-  StepShape Adapt(Bucket* bucket, int upper, const Rate& rate);
-  void Reconsider(Bucket* bucket, int upper, const Rate& rate);
-  void StartProbe(Bucket* bucket, int upper, const Rate& rate);
-  std::vector<StepShape> Candidates(int upper) const;
-  StepShape NeighbourToProbe(const Bucket& bucket, int upper, const Rate& rate) const;
-  StepShape ShapeToProbe(const Bucket& bucket, int upper, const Rate& rate) const;
-  static int ProbeGap(double loss, int largest);
-  Rate RateIn(const Bucket& bucket, const std::vector<int>& live_by_cap) const;
+  void ExpectTokens(int bucket, const StepDrafts& drafts, const std::vector<double>& tokens);
+  // Expected tokens of a step in the bucket with this shape, up to a factor. Reads both while it lives.
+  std::function<double(StepShape)> TokensIn(int bucket, const std::vector<int>& live_by_cap) const;
   double TokensPerStep(int draft_len, const std::vector<int>& live_by_cap) const;
 
   const int max_draft_len_;
-  const bool drafts_at_once_;
-
   int draft_len_;
   DraftPolicyOptions options_;
 
@@ -131,8 +105,14 @@ class DraftPolicy {
   ConfidenceCalibration calibration_;
   std::vector<DraftCalibration> published_;  // calibration_'s, as the device has it
   int steps_to_publish_ = 0;
-  std::map<int, Bucket> buckets_;
-  StepShape last_shape_;  // Bucket::in_use of the last step's bucket
+  ShapeSearch search_;
+
+  // Of `confidence`.
+  struct ExpectedTokens {
+    std::vector<double> recent, long_run;  // by shape: mean expected tokens of a step per sequence
+    int seen_count = 0;                    // steps in which confidences were known, and the first
+  };
+  std::map<int, ExpectedTokens> tokens_;  // by bucket
 
   // The last step that had drafts.
   struct Drafted {

@@ -39,22 +39,20 @@ class StepTimes {
   // False until this shape was measured a few times.
   bool known(StepShape shape) const;
 
-  // Steps since this shape was last measured; large where it never was.
+  // Steps since this shape was last measured; where it never was, all that were.
   int age(StepShape shape) const;
 
-  // In seconds. Never decreases as K or v grows.
+  // In seconds, of a known shape. Estimate never decreases as K or v grows.
+  double Measured(StepShape shape) const;
   double Estimate(StepShape shape) const;
 
-  // In seconds, of a shape that need not be known: least squares over the known ones of
-  // t = a + b [K > 0] + c K + d v, with a slight pull of b, c and d towards 0. d is what a row per seat
-  // costs.
-  double Predict(StepShape shape) const;
+  const std::vector<StepShape>& shapes() const { return shapes_; }
   int known_count() const;
 
  private:
   struct Cell {
     int count = 0;  // observations
-    int last_step = -(1 << 30);
+    int last_step = 0;
     double ratio = 0;  // log seconds - level
   };
   double level_ = 0;  // log seconds

@@ -34,6 +34,12 @@ int StepDrafts::live_count() const {
   return static_cast<int>(count);
 }
 
+bool StepDrafts::have_confidences() const {
+  const auto has = [](const SequenceDrafts& sequence) { return !sequence.confidences.empty(); };
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&has](const auto& rank) { return std::any_of(rank.begin(), rank.end(), has); });
+}
+
 std::vector<double> TokensByShape(const StepDrafts& drafts, const ConfidenceCalibration& calibration,
                                   int bucket, int max_draft_len) {
   std::vector<double> tokens(StepShape::Count(max_draft_len));

@@ -24,6 +24,7 @@ struct StepDrafts {
   bool fresh = false;
 
   int live_count() const;
+  bool have_confidences() const;  // of any sequence
 };
 
 // By StepShape::index: the expected tokens of all ranks' sequences in a step with `bucket` seats per rank.

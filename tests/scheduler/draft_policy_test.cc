@@ -257,17 +257,23 @@ TEST(AdaptiveDraftLenTest, DraftsMuchWhereRowsAreFreeAndNotWhereEveryRowCosts) {
 
 TEST(AdaptiveDraftLenTest, RecoversWhenAcceptanceCollapsesAndComesBack) {
   for (int live : {1, 8}) {
-    Simulation simulation(kMachines[1], kCurves[0].conditional, 0.1, 5);
-    DraftPolicy policy = Adaptive();
-    for (int step = 0; step < 600; ++step) simulation.Step(&policy, live);
-    const int before = SettledDraftLen(simulation.chosen);
-    EXPECT_GE(before, 4) << live;
-    simulation.curve = kCurves[3].conditional;
-    for (int step = 0; step < 600; ++step) simulation.Step(&policy, live);
-    EXPECT_LE(SettledDraftLen(simulation.chosen), 1) << live;
-    simulation.curve = kCurves[0].conditional;
-    for (int step = 0; step < 1500; ++step) simulation.Step(&policy, live);
-    EXPECT_GE(SettledDraftLen(simulation.chosen), before - 1) << live;
+    std::vector<int> collapsed;
+    for (uint64_t seed = 1; seed <= 11; ++seed) {
+      Simulation simulation(kMachines[1], kCurves[0].conditional, 0.1, seed);
+      DraftPolicy policy = Adaptive();
+      for (int step = 0; step < 600; ++step) simulation.Step(&policy, live);
+      const int before = SettledDraftLen(simulation.chosen);
+      EXPECT_GE(before, 4) << live;
+      simulation.curve = kCurves[3].conditional;
+      for (int step = 0; step < 600; ++step) simulation.Step(&policy, live);
+      collapsed.push_back(SettledDraftLen(simulation.chosen));
+      simulation.curve = kCurves[0].conditional;
+      for (int step = 0; step < 1500; ++step) simulation.Step(&policy, live);
+      EXPECT_GE(SettledDraftLen(simulation.chosen), before - 1) << live;
+    }
+    std::sort(collapsed.begin(), collapsed.end());
+    EXPECT_LE(collapsed[5], 1) << live;  // between 1 and 2 lie 3.3% of the rate
+    EXPECT_LE(collapsed.back(), 4) << live;
   }
 }
 

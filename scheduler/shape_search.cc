@@ -1,0 +1,209 @@
+#include "scheduler/shape_search.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace foredraft {
+namespace {
+
+constexpr double kMargin = 0.015;  // relative gain in tokens per second for a change of the shape in use
+// Steps per probe. The first is not measured, nor has it more drafts to verify than before.
+constexpr int kProbeSteps = 4;
+// Steps between two probes. kFirstProbeGap: while a candidate is unmeasured and after a change. Later the gap
+// keeps the time that probes lose at kProbeCost, between kLeastProbeGap and kLargestProbeGap.
+constexpr int kFirstProbeGap = 8;
+constexpr int kLargestDelay = 24;  // of a probe by changes, or changes in turns would leave no probe
+constexpr int kLeastProbeGap = 40;
+constexpr int kLargestProbeGap = 512;
+constexpr double kProbeCost = 0.005;  // share of the time, of all probes together
+
+constexpr int kOldest = 8192;        // steps after which even the worst shape is measured again
+constexpr double kPromising = 0.97;  // of the rate in use: what may be better for all that is known
+// Shapes measured in one bucket from which the costs of a row, a draft and of drafting follow.
+constexpr int kTellingShapes = 3, kTellingShapesWithCuts = 4;
+
+double RateOf(const StepTimes& times, const ShapeChoice& choice, StepShape shape) {
+  return choice.tokens(shape) / times.Estimate(shape);
+}
+
+// In ascending order.
+std::vector<StepShape> Candidates(const ShapeChoice& choice) {
+  std::vector<StepShape> shapes = StepShape::All(choice.upper);
+  if (!choice.cuts) std::erase_if(shapes, [](StepShape shape) { return shape.cuts(); });
+  return shapes;
+}
+
+// Those from which the costs of a block, a draft and a row follow.
+std::vector<StepShape> TellingShapes(const ShapeChoice& choice) {
+  const int half = (choice.upper + 1) / 2;
+  return {{}, StepShape::Of(half), {choice.upper, half}, StepShape::Of(choice.upper)};
+}
+
+// Steps after which a probe that loses so much of its time has cost no more than this share of the time.
+int ProbeGap(double loss, double share, int largest) {
+  const double paid_back = kProbeSteps * loss / share;
+  return static_cast<int>(std::clamp<double>(paid_back, kLeastProbeGap, largest));
+}
+
+}  // namespace
+
+ShapeSearch::ShapeSearch(const std::vector<int>& buckets, int max_draft_len, int draft_len,
+                         bool drafts_at_once)
+    : drafts_at_once_(drafts_at_once), last_shape_(StepShape::Of(draft_len)) {
+  for (const int seats : buckets) {
+    buckets_.emplace(seats, Bucket{.seats = seats, .times = StepTimes(max_draft_len)});
+  }
+}
+
+StepShape ShapeSearch::Next(int size, const ShapeChoice& choice) {
+  Bucket& bucket = buckets_.at(size);
+  if (bucket.is_new) Enter(bucket, choice);
+  StepShape& in_use = bucket.in_use;
+  if (!choice.cuts) {  // any more
+    in_use = StepShape::Of(in_use.draft_len);
+    bucket.probe = StepShape::Of(bucket.probe.draft_len);
+  }
+  const int draft_len = std::min(in_use.draft_len, choice.upper);
+  last_shape_ = in_use = {draft_len, std::min(in_use.verify_len, draft_len)};
+  if (!bucket.times.known(in_use)) return in_use;
+  ++bucket.steps_since_probe;
+  if (bucket.probe_steps_left == 0) Reconsider(bucket, choice);
+  last_shape_ = in_use;
+  if (bucket.probe_steps_left == 0 && --bucket.steps_to_probe < 0) StartProbe(bucket, choice);
+  if (bucket.probe_steps_left == 0) return in_use;
+  --bucket.probe_steps_left;
+  const int probed = std::min(bucket.probe.draft_len, choice.upper);
+  return {probed, std::min(bucket.probe.verify_len, probed)};
+}
+
+void ShapeSearch::Observe(int bucket, StepShape shape, double seconds, StepShape in_use) {
+  const int draft_len_before = std::exchange(observed_draft_len_, shape.draft_len);
+  if (shape.draft_len != draft_len_before) return;
+  buckets_.at(bucket).times.Observe(shape, seconds, /*is_in_use=*/shape == in_use);
+}
+
+void ShapeSearch::Enter(Bucket& bucket, const ShapeChoice& choice) {
+  bucket.is_new = false;
+  bucket.in_use = last_shape_;
+  bucket.steps_to_probe = kFirstProbeGap;
+  if (!KnowsCosts(choice)) return;
+  const StepCosts costs = CostsNear(bucket);
+  const auto rate = [&](StepShape shape) {
+    return choice.tokens(shape) / costs.Seconds(bucket.seats, shape);
+  };
+  double best_rate = rate(bucket.in_use) * (1 + kMargin);
+  for (const StepShape shape : Candidates(choice)) {
+    if (rate(shape) > best_rate) std::tie(bucket.in_use, best_rate) = std::pair(shape, rate(shape));
+  }
+}
+
+void ShapeSearch::Reconsider(Bucket& bucket, const ShapeChoice& choice) {
+  double best_rate = RateOf(bucket.times, choice, bucket.in_use) * (1 + kMargin);
+  for (const StepShape shape : Candidates(choice)) {
+    if (!bucket.times.known(shape)) continue;
+    const double of_shape = RateOf(bucket.times, choice, shape);
+    if (of_shape <= best_rate) continue;
+    best_rate = of_shape;
+    bucket.in_use = shape;
+    const bool delays = bucket.steps_since_probe < kLargestDelay;
+    bucket.steps_to_probe = delays ? kFirstProbeGap : std::min(bucket.steps_to_probe, kFirstProbeGap);
+  }
+}
+
+bool ShapeSearch::IsDue(const Bucket& bucket, StepShape shape, const Rate& rate, double share,
+                        int largest_gap) {
+  const double loss = rate(bucket.in_use) / rate(shape) - 1;
+  const bool promises = !bucket.times.known(shape) && loss < 1 / kPromising - 1;
+  return promises || bucket.times.age(shape) >= ProbeGap(loss, share, largest_gap);
+}
+
+// K / 2 is a neighbour because a larger difference in K shows the cost of a draft more clearly. Where all
+// drafts are made in one forward, few may be worse than none and than many: the way between these two does
+// not lead over K - 1 and K + 1. So the other end is probed first, and again as seldom as it costs.
+StepShape ShapeSearch::NeighbourToProbe(const Bucket& bucket, const ShapeChoice& choice,
+                                        const Rate& rate) const {
+  const int in_use = bucket.in_use.draft_len;
+  const bool knows_costs = KnowsCosts(choice);
+  StepShape probe = bucket.in_use;
+  const auto consider = [&](int draft_len) {
+    const StepShape shape = StepShape::Of(draft_len);
+    if (draft_len < 0 || draft_len > choice.upper || draft_len == in_use) return;
+    if (knows_costs && !bucket.times.known(shape) &&
+        !IsDue(bucket, shape, rate, kProbeCost, kLargestProbeGap))
+      return;
+    if (probe == bucket.in_use || bucket.times.age(shape) > bucket.times.age(probe)) probe = shape;
+  };
+  if (drafts_at_once_) {
+    const int far = in_use == 0 ? choice.upper : 0;
+    const bool may_wait = knows_costs || bucket.times.known(StepShape::Of(far));
+    if (!may_wait || IsDue(bucket, StepShape::Of(far), rate, kProbeCost, kOldest)) consider(far);
+  }
+  for (const int draft_len : {in_use / 2, in_use + 1, in_use - 1}) consider(draft_len);
+  return probe;
+}
+
+// A drafter with confidences makes all drafts in one forward, so few drafts may be worse than more and than
+// none, and there are too many shapes to try them all. First those from which costs follow, unless these are
+// known from other buckets; then the one that the costs make the best, if it may be better than the one in
+// use; then, again, whatever was measured so long ago that probing it costs little.
+StepShape ShapeSearch::ShapeToProbe(const Bucket& bucket, const ShapeChoice& choice, const Rate& rate) const {
+  const std::vector<StepShape> telling = TellingShapes(choice);
+  if (!KnowsCosts(choice)) {
+    for (const StepShape shape : telling) {
+      if (!bucket.times.known(shape)) return shape;
+    }
+  }
+  StepShape probe = bucket.in_use;
+  double best = rate(bucket.in_use) * kPromising;
+  for (const StepShape shape : Candidates(choice)) {
+    if (bucket.times.known(shape) || rate(shape) <= best) continue;
+    std::tie(probe, best) = std::pair(shape, rate(shape));
+  }
+  if (probe != bucket.in_use) return probe;
+  const double share = kProbeCost / static_cast<double>(telling.size());
+  for (const StepShape shape : Candidates(choice)) {
+    const bool tells = std::find(telling.begin(), telling.end(), shape) != telling.end();
+    if (shape == bucket.in_use || (!tells && !bucket.times.known(shape))) continue;
+    if (!IsDue(bucket, shape, rate, share, kOldest)) continue;
+    if (probe == bucket.in_use || bucket.times.age(shape) > bucket.times.age(probe)) probe = shape;
+  }
+  return probe;
+}
+
+void ShapeSearch::StartProbe(Bucket& bucket, const ShapeChoice& choice) const {
+  const StepCosts costs = CostsNear(bucket);
+  const double scale = bucket.times.Estimate(bucket.in_use) / costs.Seconds(bucket.seats, bucket.in_use);
+  const Rate rate = [&](StepShape shape) {
+    if (bucket.times.known(shape)) return RateOf(bucket.times, choice, shape);
+    return choice.tokens(shape) / (scale * costs.Seconds(bucket.seats, shape));
+  };
+  const StepShape probe =
+      choice.cuts ? ShapeToProbe(bucket, choice, rate) : NeighbourToProbe(bucket, choice, rate);
+  bucket.steps_to_probe = kFirstProbeGap;
+  bucket.steps_since_probe = 0;
+  if (probe == bucket.in_use) return;
+  bucket.probe = probe;
+  bucket.probe_steps_left = kProbeSteps;
+  if (!bucket.times.known(probe)) return;
+  bucket.steps_to_probe = ProbeGap(rate(bucket.in_use) / rate(probe) - 1, kProbeCost, kLargestProbeGap);
+}
+
+bool ShapeSearch::KnowsCosts(const ShapeChoice& choice) const {
+  const int least = choice.cuts ? kTellingShapesWithCuts : kTellingShapes;
+  return std::any_of(buckets_.begin(), buckets_.end(),
+                     [least](const auto& entry) { return entry.second.times.known_count() >= least; });
+}
+
+// Nearer buckets say more of how costs grow there.
+StepCosts ShapeSearch::CostsNear(const Bucket& bucket) const {
+  StepCosts costs;
+  for (const auto& [seats, other] : buckets_) {
+    const auto [less, more] = std::minmax(seats, bucket.seats);
+    costs.Add(seats, other.times, static_cast<double>(less) / more);
+  }
+  costs.Solve();
+  return costs;
+}
+
+}  // namespace foredraft

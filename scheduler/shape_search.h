@@ -1,0 +1,77 @@
+#pragma once
+
+// The search of the draft policies that measure (adaptive, confidence) for the shape with the most expected
+// tokens per second: which shape is in use in a bucket, and which one a few steps try from time to time (a
+// probe). Data in, data out: no clock, no randomness. Owner: DraftPolicy. Thread: scheduler.
+//
+// Only measured shapes are compared, and one replaces the shape in use if its rate is higher by a margin.
+// Probes come soon after such a change and while something is unmeasured, later only as often as keeps their
+// cost small. What probes cost before anything was measured in a bucket follows from the other buckets
+// (StepCosts): a new bucket starts with the best shape by these costs, and what they say is bad is not
+// measured before the steps in the bucket pay for it.
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "scheduler/step_costs.h"
+#include "scheduler/step_estimates.h"
+
+namespace foredraft {
+
+// Among what the search chooses.
+struct ShapeChoice {
+  int upper = 0;      // the largest K
+  bool cuts = false;  // also shapes that cut drafts
+  // Expected tokens of a step with this shape, up to a factor.
+  std::function<double(StepShape)> tokens;
+};
+
+class ShapeSearch {
+ public:
+  // buckets: all that Next and Observe may get. draft_len: K that the first bucket starts with.
+  // drafts_at_once: one forward makes all drafts, so that the first costs most.
+  ShapeSearch(const std::vector<int>& buckets, int max_draft_len, int draft_len, bool drafts_at_once);
+
+  // The shape of the next step in this bucket.
+  StepShape Next(int bucket, const ShapeChoice& choice);
+
+  // What a step took. in_use: the shape that the level of the bucket's times follows. A step with another K
+  // than the step before it is not measured: what the host does with that one's tokens falls into it.
+  void Observe(int bucket, StepShape shape, double seconds, StepShape in_use);
+
+  // Of a bucket. in_use: when no probe runs.
+  StepShape in_use(int bucket) const { return buckets_.at(bucket).in_use; }
+  const StepTimes& times(int bucket) const { return buckets_.at(bucket).times; }
+
+ private:
+  struct Bucket {
+    int seats = 0;
+    StepTimes times;
+    bool is_new = true;
+    StepShape in_use;
+    int steps_to_probe = 0;
+    int steps_since_probe = 0;
+    StepShape probe;
+    int probe_steps_left = 0;
+  };
+  // Expected tokens per second, up to a factor, by measured times or, where there are none, by StepCosts.
+  using Rate = std::function<double(StepShape)>;
+
+  void Enter(Bucket& bucket, const ShapeChoice& choice);
+  static void Reconsider(Bucket& bucket, const ShapeChoice& choice);
+  void StartProbe(Bucket& bucket, const ShapeChoice& choice) const;
+  StepShape NeighbourToProbe(const Bucket& bucket, const ShapeChoice& choice, const Rate& rate) const;
+  StepShape ShapeToProbe(const Bucket& bucket, const ShapeChoice& choice, const Rate& rate) const;
+  // Whether the steps since the shape was measured pay for a probe of it. share: of the time.
+  static bool IsDue(const Bucket& bucket, StepShape shape, const Rate& rate, double share, int largest_gap);
+  bool KnowsCosts(const ShapeChoice& choice) const;
+  StepCosts CostsNear(const Bucket& bucket) const;
+
+  const bool drafts_at_once_;
+  std::map<int, Bucket> buckets_;
+  StepShape last_shape_;         // Bucket::in_use of the last step's bucket
+  int observed_draft_len_ = -1;  // of the last step observed
+};
+
+}  // namespace foredraft
