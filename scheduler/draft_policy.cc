@@ -111,10 +111,7 @@ void DraftPolicy::Observe(const StepObservation& step) {
     published_ = calibration_.scales();
     steps_to_publish_ = kPublishGap;
   }
-  const bool measures =
-      options_.kind == DraftPolicyKind::kAdaptive || options_.kind == DraftPolicyKind::kConfidence;
-  search_.Observe(step.bucket, {step.draft_len, step.draft_len - step.cut_len}, step.seconds,
-                  measures ? search_.in_use(step.bucket) : StepShape::Of(draft_len_));
+  search_.Observe(step.bucket, {step.draft_len, step.draft_len - step.cut_len}, step.seconds);
 }
 
 void DraftPolicy::Expect(std::span<const float> confidences) {

@@ -18,8 +18,10 @@ constexpr int kLeastProbeGap = 40;
 constexpr int kLargestProbeGap = 512;
 constexpr double kProbeCost = 0.005;  // share of the time, of all probes together
 
-constexpr int kOldest = 8192;        // steps after which even the worst shape is measured again
-constexpr double kPromising = 0.97;  // of the rate in use: what may be better for all that is known
+constexpr int kOldest = 8192;  // steps after which even the worst shape is measured again
+// Of the rate in use: what may be better for all that is known; of shapes from which costs follow, as rates
+// that are predicted from other buckets may be off by so much.
+constexpr double kPromising = 0.97, kPossible = 0.75;
 // Shapes measured in one bucket from which the costs of a row, a draft and of drafting follow.
 constexpr int kTellingShapes = 3, kTellingShapesWithCuts = 4;
 
@@ -77,10 +79,10 @@ StepShape ShapeSearch::Next(int size, const ShapeChoice& choice) {
   return {probed, std::min(bucket.probe.verify_len, probed)};
 }
 
-void ShapeSearch::Observe(int bucket, StepShape shape, double seconds, StepShape in_use) {
+void ShapeSearch::Observe(int bucket, StepShape shape, double seconds) {
   const int draft_len_before = std::exchange(observed_draft_len_, shape.draft_len);
   if (shape.draft_len != draft_len_before) return;
-  buckets_.at(bucket).times.Observe(shape, seconds, /*is_in_use=*/shape == in_use);
+  buckets_.at(bucket).times.Observe(shape, seconds);
 }
 
 void ShapeSearch::Enter(Bucket& bucket, const ShapeChoice& choice) {
@@ -114,8 +116,8 @@ void ShapeSearch::Reconsider(Bucket& bucket, const ShapeChoice& choice) {
 bool ShapeSearch::IsDue(const Bucket& bucket, StepShape shape, const Rate& rate, double share,
                         int largest_gap) {
   const double loss = rate(bucket.in_use) / rate(shape) - 1;
-  const bool promises = !bucket.times.known(shape) && loss < 1 / kPromising - 1;
-  return promises || bucket.times.age(shape) >= ProbeGap(loss, share, largest_gap);
+  const bool may_pay = !bucket.times.known(shape) && loss < 1 / kPossible - 1;
+  return may_pay || bucket.times.age(shape) >= ProbeGap(loss, share, largest_gap);
 }
 
 // K / 2 is a neighbour because a larger difference in K shows the cost of a draft more clearly. Where all

@@ -36,9 +36,9 @@ class ShapeSearch {
   // The shape of the next step in this bucket.
   StepShape Next(int bucket, const ShapeChoice& choice);
 
-  // What a step took. in_use: the shape that the level of the bucket's times follows. A step with another K
-  // than the step before it is not measured: what the host does with that one's tokens falls into it.
-  void Observe(int bucket, StepShape shape, double seconds, StepShape in_use);
+  // What a step took. A step with another K than the step before it is not measured: what the host does with
+  // that one's tokens falls into it.
+  void Observe(int bucket, StepShape shape, double seconds);
 
   // Of a bucket. in_use: when no probe runs.
   StepShape in_use(int bucket) const { return buckets_.at(bucket).in_use; }

@@ -6,10 +6,14 @@
 namespace foredraft {
 namespace {
 
-constexpr int kFirstSteps = 3;         // observations after which a shape is known
-constexpr double kLevelWeight = 0.2;   // EWMA weight of a step in the level
-constexpr double kRatioWeight = 0.15;  // EWMA weight of a step in the ratio of its K
-constexpr double kLargestRise = 0.3;   // bound on one increase, log seconds: outliers are always slow steps
+constexpr int kFirstSteps = 3;          // observations after which a shape is known
+constexpr double kLargestRise = 0.3;    // bound on one increase, log seconds: outliers are always slow steps
+constexpr double kNoise = 0.004;        // variance of a measured time, log seconds: 6%
+constexpr double kCommonChange = 2e-4;  // variance that a step adds: common to all shapes,
+constexpr double kOwnChange = 1e-6;     // and of each
+constexpr double kUnknown = 1;          // variance before the first observation
+constexpr double kJump = 3;             // standard deviations that noise and changes do not reach
+constexpr int kFewSteps = 12;           // below which a jump says that these were outliers
 
 constexpr double kDecay = 0.99;    // of the counts, per step
 constexpr double kLeastTried = 4;  // tried drafts below which counts do not decay
@@ -24,37 +28,60 @@ std::vector<StepShape> StepShape::All(int max_draft_len) {
   return shapes;
 }
 
-void StepTimes::Observe(StepShape shape, double seconds, bool is_in_use) {
+StepTimes::StepTimes(int max_draft_len)
+    : shapes_(StepShape::All(max_draft_len)),
+      cells_(shapes_.size()),
+      covariance_(shapes_.size(), std::vector<double>(shapes_.size())) {
+  for (size_t i = 0; i < shapes_.size(); ++i) covariance_[i][i] = kUnknown;
+}
+
+void StepTimes::Observe(StepShape shape, double seconds) {
   if (!(seconds > 0)) return;  // not measured
-  if (step_count_ == 0) level_ = std::log(seconds);
-  Cell& cell = cells_[shape.index()];
-  double surprise = std::log(seconds) - level_ - cell.ratio;
+  if (step_count_ == 0) {
+    for (Cell& cell : cells_) cell.log_seconds = std::log(seconds);
+  }
+  const int observed = shape.index();
+  Cell& cell = cells_[observed];
+  double surprise = std::log(seconds) - cell.log_seconds;
   if (cell.count > 0) surprise = std::min(surprise, kLargestRise);
-  if (is_in_use && known(shape)) {
-    level_ += kLevelWeight * surprise;
-  } else if (surprise < -kLargestRise) {  // the steps before were outliers
-    cell.ratio += surprise;
-  } else {
-    cell.ratio += std::max(1.0 / (cell.count + 1), kRatioWeight) * surprise;
+  Widen(kCommonChange, kOwnChange);
+  if (std::abs(surprise) > kJump * std::sqrt(covariance_[observed][observed] + kNoise)) {
+    const double jump = surprise * surprise;
+    if (cell.count < kFewSteps) covariance_[observed][observed] += jump;
+    if (cell.count >= kFewSteps) Widen(jump, 0);
+  }
+  const std::vector<double> with_observed = covariance_[observed];
+  const double variance = with_observed[observed] + kNoise;
+  for (size_t i = 0; i < cells_.size(); ++i) {
+    const double gain = with_observed[i] / variance;
+    cells_[i].log_seconds += gain * surprise;
+    for (size_t j = 0; j < cells_.size(); ++j) covariance_[i][j] -= gain * with_observed[j];
   }
   ++cell.count;
   cell.last_step = ++step_count_;
+}
+
+void StepTimes::Widen(double common, double own) {
+  for (size_t i = 0; i < cells_.size(); ++i) {
+    for (double& each : covariance_[i]) each += common;
+    covariance_[i][i] += own;
+  }
 }
 
 bool StepTimes::known(StepShape shape) const { return cells_[shape.index()].count >= kFirstSteps; }
 
 int StepTimes::age(StepShape shape) const { return step_count_ - cells_[shape.index()].last_step; }
 
-double StepTimes::Measured(StepShape shape) const { return std::exp(level_ + cells_[shape.index()].ratio); }
+double StepTimes::Measured(StepShape shape) const { return std::exp(cells_[shape.index()].log_seconds); }
 
 double StepTimes::Estimate(StepShape shape) const {
-  double ratio = cells_[shape.index()].ratio;
+  double least = cells_[shape.index()].log_seconds;
   for (size_t i = 0; i < shapes_.size(); ++i) {
     const StepShape& other = shapes_[i];
     if (other.draft_len < shape.draft_len || other.verify_len < shape.verify_len) continue;
-    if (known(other)) ratio = std::min(ratio, cells_[i].ratio);
+    if (known(other)) least = std::min(least, cells_[i].log_seconds);
   }
-  return std::exp(level_ + ratio);
+  return std::exp(least);
 }
 
 int StepTimes::known_count() const {

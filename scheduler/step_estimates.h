@@ -26,15 +26,16 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
-// Seconds of a decode step of one bucket, by its shape. Only the comparison between shapes matters, and some
-// causes slow every shape alike (longer contexts, a busy machine). So a time is a level, updated by steps
-// with the shape in use, times a ratio per shape, updated by steps with another one: a slower machine changes
-// the level, not the comparison.
+// Seconds of a decode step of one bucket, by its shape. Only the comparison between shapes matters, and most
+// causes of change slow every shape alike (longer contexts, a busy machine). So the logarithms of all shapes'
+// times are one state of a Kalman filter, in which a step of any shape moves the others as far as the changes
+// since they were measured are common to all. A shape that was measured a few times, with luck, is corrected
+// by its own next steps, and the others are not. Cost: (number of shapes)^2 per step.
 class StepTimes {
  public:
-  explicit StepTimes(int max_draft_len) : shapes_(StepShape::All(max_draft_len)), cells_(shapes_.size()) {}
+  explicit StepTimes(int max_draft_len);
 
-  void Observe(StepShape shape, double seconds, bool is_in_use);
+  void Observe(StepShape shape, double seconds);
 
   // False until this shape was measured a few times.
   bool known(StepShape shape) const;
@@ -53,12 +54,15 @@ class StepTimes {
   struct Cell {
     int count = 0;  // observations
     int last_step = 0;
-    double ratio = 0;  // log seconds - level
+    double log_seconds = 0;
   };
-  double level_ = 0;  // log seconds
+  // Adds these variances to all shapes' changes in common, and to each one's.
+  void Widen(double common, double own);
+
   int step_count_ = 0;
   std::vector<StepShape> shapes_;
-  std::vector<Cell> cells_;  // of each shape
+  std::vector<Cell> cells_;                      // of each shape
+  std::vector<std::vector<double>> covariance_;  // of log_seconds [shape][shape]
 };
 
 // The chance that the draft at position i (1..Kmax) is accepted, given that those before it were. Over all

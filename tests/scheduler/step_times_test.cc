@@ -1,12 +1,13 @@
-// What steps of unmeasured shapes and buckets are expected to take.
-
-#include "scheduler/step_costs.h"
+// What steps are expected to take: of measured shapes (StepTimes), and of other shapes and buckets
+// (StepCosts).
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 #include <vector>
+
+#include "scheduler/step_costs.h"
 
 namespace foredraft {
 namespace {
@@ -16,13 +17,11 @@ constexpr int kMaxDraftLen = 5;
 const std::vector<StepShape> kTelling = {{}, {3, 3}, {5, 3}, {5, 5}};
 using Machine = std::function<double(int bucket, StepShape)>;
 
-// As `machine` measures these shapes in one bucket. The first one is in use.
+// As `machine` measures these shapes in one bucket.
 StepTimes Measure(const Machine& machine, int bucket, const std::vector<StepShape>& shapes) {
   StepTimes times(kMaxDraftLen);
   for (const StepShape shape : shapes) {
-    for (int step = 0; step < 4; ++step) {
-      times.Observe(shape, machine(bucket, shape), /*is_in_use=*/shape == shapes[0]);
-    }
+    for (int step = 0; step < 4; ++step) times.Observe(shape, machine(bucket, shape));
   }
   return times;
 }
@@ -31,6 +30,57 @@ double WithCosts(int bucket, StepShape shape) {
   const double rows = bucket * (shape.verify_len + 1);
   const double drafting = shape.draft_len > 0 ? 0.4e-3 + 0.03e-3 * bucket : 0;
   return 2e-3 + 0.02e-3 * bucket + 0.1e-3 * rows + drafting + shape.draft_len * (0.05e-3 + 0.01e-3 * bucket);
+}
+
+void Observe(StepTimes& times, StepShape shape, double seconds, int steps) {
+  for (int step = 0; step < steps; ++step) times.Observe(shape, seconds);
+}
+
+// A quarter of its time too few, by luck, put the shape to use: its own steps correct it, and it takes
+// the others along only a little.
+TEST(StepTimes, AShapeInUseCorrectsItself) {
+  StepTimes times(kMaxDraftLen);
+  Observe(times, {0, 0}, 1e-3, 20);
+  Observe(times, {5, 5}, 3e-3, 200);
+  Observe(times, {4, 4}, 2.1e-3, 3);  // in truth 2.8
+  Observe(times, {4, 4}, 2.8e-3, 15);
+  EXPECT_NEAR(times.Measured({4, 4}), 2.8e-3, 0.05 * 2.8e-3);
+  EXPECT_NEAR(times.Measured({5, 5}), 3e-3, 0.1 * 3e-3);
+  EXPECT_NEAR(times.Measured({0, 0}), 1e-3, 0.1 * 1e-3);
+}
+
+TEST(StepTimes, ASlowerMachineSlowsEveryShape) {
+  for (const double slowness : {1.1, 2.0, 0.5}) {
+    StepTimes times(kMaxDraftLen);
+    Observe(times, {0, 0}, 1e-3, 20);
+    Observe(times, {5, 5}, 3e-3, 200);
+    Observe(times, {5, 5}, slowness * 3e-3, 60);
+    EXPECT_NEAR(times.Measured({5, 5}), slowness * 3e-3, 0.02 * slowness * 3e-3) << slowness;
+    EXPECT_NEAR(times.Measured({0, 0}), slowness * 1e-3, 0.05 * slowness * 1e-3) << slowness;
+  }
+}
+
+// As contexts grow: half a percent a step.
+TEST(StepTimes, FollowACommonChange) {
+  StepTimes times(kMaxDraftLen);
+  Observe(times, {0, 0}, 1e-3, 20);
+  Observe(times, {5, 5}, 3e-3, 20);
+  double slowness = 1;
+  for (int step = 0; step < 100; ++step) times.Observe({5, 5}, 3e-3 * (slowness *= 1.005));
+  EXPECT_NEAR(times.Measured({5, 5}), slowness * 3e-3, 0.03 * slowness * 3e-3);
+  EXPECT_NEAR(times.Measured({0, 0}), slowness * 1e-3, 0.05 * slowness * 1e-3);
+}
+
+// One step of a hundred is ten times as long, and compares no worse.
+TEST(StepTimes, SingleSlowStepsAreForgotten) {
+  StepTimes times(kMaxDraftLen);
+  Observe(times, {0, 0}, 1e-3, 20);
+  for (int round = 0; round < 5; ++round) {
+    Observe(times, {5, 5}, 3e-3, 99);
+    times.Observe({5, 5}, 30e-3);
+  }
+  Observe(times, {5, 5}, 3e-3, 20);
+  EXPECT_NEAR(times.Measured({5, 5}) / times.Measured({0, 0}), 3, 0.1);
 }
 
 TEST(StepCosts, TwoBucketsTellOfTheOthers) {
