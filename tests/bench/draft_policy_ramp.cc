@@ -1,5 +1,5 @@
 // Tokens per second of each fixed K and of the policies that choose, in process, under a load that ramps from
-// 1 to 64 streams and back. Rounds are interleaved; values are medians over rounds, so they compare within
+// 1 to 64 streams and back. Stages are interleaved; values are medians over rounds, so they compare within
 // one run.
 //
 // usage: draft_policy_ramp [ROUNDS] [--model DIR] [--requests N] [--markdown] [--quick], from the
@@ -33,16 +33,21 @@ struct Contender {
   std::vector<std::vector<double>> stages;  // [round][stage] tokens per second
 };
 
-void RunRound(Contender& contender, const std::vector<Request>& requests) {
-  ClosedLoop::Stage total;
-  contender.stages.emplace_back();
-  for (const int streams : kStreams) {
-    const ClosedLoop::Stage stage = contender.load->Run(streams, requests);
-    contender.stages.back().push_back(stage.rate());
-    total.tokens += stage.tokens;
-    total.seconds += stage.seconds;
+// Every stage by all contenders, one after another, because the machine's speed changes from one ten seconds
+// to the next; another one is first in each stage and round.
+void RunRound(std::vector<Contender>& contenders, const std::vector<Request>& requests, size_t round) {
+  std::vector<ClosedLoop::Stage> totals(contenders.size());
+  for (Contender& contender : contenders) contender.stages.emplace_back();
+  for (size_t stage = 0; stage < std::size(kStreams); ++stage) {
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      const size_t turn = (i + stage + round) % contenders.size();
+      const ClosedLoop::Stage ran = contenders[turn].load->Run(kStreams[stage], requests);
+      contenders[turn].stages.back().push_back(ran.rate());
+      totals[turn].tokens += ran.tokens;
+      totals[turn].seconds += ran.seconds;
+    }
   }
-  contender.totals.push_back(total.rate());
+  for (size_t i = 0; i < contenders.size(); ++i) contenders[i].totals.push_back(totals[i].rate());
 }
 
 // The median over the rounds of what a stage gave over the best fixed K of that stage in the same round.
@@ -80,7 +85,7 @@ void Print(const std::vector<Contender>& contenders, const std::string& dir, int
     std::printf(
         "## Draft policies on a ramp\n\n`build/cpu/bin/draft_policy_ramp %d --model %s --requests %d "
         "--markdown`: %s in process, 2 threads, %d requests per stage, tokens per second, medians of %d "
-        "interleaved rounds; the last column with its quartiles.\n\n",
+        "rounds, stages interleaved; the last column with its quartiles.\n\n",
         rounds, dir.c_str(), requests, std::filesystem::path(dir).filename().c_str(), requests, rounds);
   }
   std::vector<std::string> head = {"streams"};
@@ -129,9 +134,7 @@ void Main(const std::string& dir, int rounds, int requests_per_stage, bool markd
   std::vector<Request> requests = TestRequests({.count = requests_per_stage});
   for (Request& request : requests) request.max_tokens = 120;
   std::vector<Contender> contenders = ContendersFor(model);
-  for (int round = 0; round < rounds; ++round) {
-    for (Contender& contender : contenders) RunRound(contender, requests);
-  }
+  for (int round = 0; round < rounds; ++round) RunRound(contenders, requests, static_cast<size_t>(round));
   Print(contenders, dir, rounds, requests_per_stage, markdown);
 }
 
