@@ -16,18 +16,13 @@ constexpr int kFirstProbeGap = 8;
 constexpr int kLargestDelay = 24;  // of a probe by changes, or changes in turns would leave no probe
 constexpr int kLeastProbeGap = 40;
 constexpr int kLargestProbeGap = 512;
-constexpr double kProbeCost = 0.005;  // share of the time, of all probes together
+constexpr double kProbeCost = 0.005;      // share of the time, of all probes of measured shapes together
+constexpr double kFirstProbeCost = 0.02;  // of the steps in the bucket, of the first probe of a shape
 
-constexpr int kOldest = 8192;  // steps after which even the worst shape is measured again
-// Of the rate in use: what may be better for all that is known; of shapes from which costs follow, as rates
-// that are predicted from other buckets may be off by so much.
-constexpr double kPromising = 0.97, kPossible = 0.75;
+constexpr int kOldest = 8192;        // steps after which even the worst shape is measured again
+constexpr double kPromising = 0.97;  // of the rate in use: what may be better for all that is known
 // Shapes measured in one bucket from which the costs of a row, a draft and of drafting follow.
 constexpr int kTellingShapes = 3, kTellingShapesWithCuts = 4;
-
-double RateOf(const StepTimes& times, const ShapeChoice& choice, StepShape shape) {
-  return choice.tokens(shape) / times.Estimate(shape);
-}
 
 // In ascending order.
 std::vector<StepShape> Candidates(const ShapeChoice& choice) {
@@ -40,12 +35,6 @@ std::vector<StepShape> Candidates(const ShapeChoice& choice) {
 std::vector<StepShape> TellingShapes(const ShapeChoice& choice) {
   const int half = (choice.upper + 1) / 2;
   return {{}, StepShape::Of(half), {choice.upper, half}, StepShape::Of(choice.upper)};
-}
-
-// Steps after which a probe that loses so much of its time has cost no more than this share of the time.
-int ProbeGap(double loss, double share, int largest) {
-  const double paid_back = kProbeSteps * loss / share;
-  return static_cast<int>(std::clamp<double>(paid_back, kLeastProbeGap, largest));
 }
 
 }  // namespace
@@ -91,55 +80,61 @@ void ShapeSearch::Enter(Bucket& bucket, const ShapeChoice& choice) {
   bucket.steps_to_probe = kFirstProbeGap;
   if (!KnowsCosts(choice)) return;
   const StepCosts costs = CostsNear(bucket);
-  const auto rate = [&](StepShape shape) {
-    return choice.tokens(shape) / costs.Seconds(bucket.seats, shape);
-  };
-  double best_rate = rate(bucket.in_use) * (1 + kMargin);
+  const Prospects prospects = {.tokens = choice.tokens,
+                               .seconds = [&](StepShape s) { return costs.Seconds(bucket.seats, s); }};
+  double best_rate = prospects.Rate(bucket.in_use) * (1 + kMargin);
   for (const StepShape shape : Candidates(choice)) {
-    if (rate(shape) > best_rate) std::tie(bucket.in_use, best_rate) = std::pair(shape, rate(shape));
+    const double rate = prospects.Rate(shape);
+    if (rate > best_rate) std::tie(bucket.in_use, best_rate) = std::pair(shape, rate);
   }
 }
 
 void ShapeSearch::Reconsider(Bucket& bucket, const ShapeChoice& choice) {
-  double best_rate = RateOf(bucket.times, choice, bucket.in_use) * (1 + kMargin);
+  const Prospects prospects = {.tokens = choice.tokens,
+                               .seconds = [&](StepShape s) { return bucket.times.Estimate(s); }};
+  double best_rate = prospects.Rate(bucket.in_use) * (1 + kMargin);
   for (const StepShape shape : Candidates(choice)) {
     if (!bucket.times.known(shape)) continue;
-    const double of_shape = RateOf(bucket.times, choice, shape);
-    if (of_shape <= best_rate) continue;
-    best_rate = of_shape;
+    const double rate = prospects.Rate(shape);
+    if (rate <= best_rate) continue;
+    best_rate = rate;
     bucket.in_use = shape;
     const bool delays = bucket.steps_since_probe < kLargestDelay;
     bucket.steps_to_probe = delays ? kFirstProbeGap : std::min(bucket.steps_to_probe, kFirstProbeGap);
   }
 }
 
-bool ShapeSearch::IsDue(const Bucket& bucket, StepShape shape, const Rate& rate, double share,
-                        int largest_gap) {
-  const double loss = rate(bucket.in_use) / rate(shape) - 1;
-  const bool may_pay = !bucket.times.known(shape) && loss < 1 / kPossible - 1;
-  return may_pay || bucket.times.age(shape) >= ProbeGap(loss, share, largest_gap);
+// Its first step has the drafts of the step before.
+double ShapeSearch::Prospects::LostSteps(StepShape probe, StepShape in_use) const {
+  const double made = (kProbeSteps - 1) * tokens(probe) + std::min(tokens(probe), tokens(in_use));
+  return kProbeSteps * seconds(probe) / seconds(in_use) - made / tokens(in_use);
+}
+
+bool ShapeSearch::IsDue(const Bucket& bucket, StepShape shape, const Prospects& prospects, double share) {
+  const double lost = prospects.LostSteps(shape, bucket.in_use);
+  const int age = bucket.times.age(shape);
+  if (!bucket.times.known(shape)) return age >= lost / kFirstProbeCost;
+  return age >= std::clamp<double>(lost / share, kLeastProbeGap, kOldest);
 }
 
 // K / 2 is a neighbour because a larger difference in K shows the cost of a draft more clearly. Where all
 // drafts are made in one forward, few may be worse than none and than many: the way between these two does
 // not lead over K - 1 and K + 1. So the other end is probed first, and again as seldom as it costs.
 StepShape ShapeSearch::NeighbourToProbe(const Bucket& bucket, const ShapeChoice& choice,
-                                        const Rate& rate) const {
+                                        const Prospects& prospects) const {
   const int in_use = bucket.in_use.draft_len;
   const bool knows_costs = KnowsCosts(choice);
   StepShape probe = bucket.in_use;
   const auto consider = [&](int draft_len) {
     const StepShape shape = StepShape::Of(draft_len);
     if (draft_len < 0 || draft_len > choice.upper || draft_len == in_use) return;
-    if (knows_costs && !bucket.times.known(shape) &&
-        !IsDue(bucket, shape, rate, kProbeCost, kLargestProbeGap))
-      return;
+    if (knows_costs && !bucket.times.known(shape) && !IsDue(bucket, shape, prospects, kProbeCost)) return;
     if (probe == bucket.in_use || bucket.times.age(shape) > bucket.times.age(probe)) probe = shape;
   };
   if (drafts_at_once_) {
     const int far = in_use == 0 ? choice.upper : 0;
     const bool may_wait = knows_costs || bucket.times.known(StepShape::Of(far));
-    if (!may_wait || IsDue(bucket, StepShape::Of(far), rate, kProbeCost, kOldest)) consider(far);
+    if (!may_wait || IsDue(bucket, StepShape::Of(far), prospects, kProbeCost)) consider(far);
   }
   for (const int draft_len : {in_use / 2, in_use + 1, in_use - 1}) consider(draft_len);
   return probe;
@@ -149,7 +144,8 @@ StepShape ShapeSearch::NeighbourToProbe(const Bucket& bucket, const ShapeChoice&
 // none, and there are too many shapes to try them all. First those from which costs follow, unless these are
 // known from other buckets; then the one that the costs make the best, if it may be better than the one in
 // use; then, again, whatever was measured so long ago that probing it costs little.
-StepShape ShapeSearch::ShapeToProbe(const Bucket& bucket, const ShapeChoice& choice, const Rate& rate) const {
+StepShape ShapeSearch::ShapeToProbe(const Bucket& bucket, const ShapeChoice& choice,
+                                    const Prospects& prospects) const {
   const std::vector<StepShape> telling = TellingShapes(choice);
   if (!KnowsCosts(choice)) {
     for (const StepShape shape : telling) {
@@ -157,17 +153,18 @@ StepShape ShapeSearch::ShapeToProbe(const Bucket& bucket, const ShapeChoice& cho
     }
   }
   StepShape probe = bucket.in_use;
-  double best = rate(bucket.in_use) * kPromising;
+  double best = prospects.Rate(bucket.in_use) * kPromising;
   for (const StepShape shape : Candidates(choice)) {
-    if (bucket.times.known(shape) || rate(shape) <= best) continue;
-    std::tie(probe, best) = std::pair(shape, rate(shape));
+    const double rate = prospects.Rate(shape);
+    if (bucket.times.known(shape) || rate <= best) continue;
+    std::tie(probe, best) = std::pair(shape, rate);
   }
   if (probe != bucket.in_use) return probe;
   const double share = kProbeCost / static_cast<double>(telling.size());
   for (const StepShape shape : Candidates(choice)) {
     const bool tells = std::find(telling.begin(), telling.end(), shape) != telling.end();
     if (shape == bucket.in_use || (!tells && !bucket.times.known(shape))) continue;
-    if (!IsDue(bucket, shape, rate, share, kOldest)) continue;
+    if (!IsDue(bucket, shape, prospects, share)) continue;
     if (probe == bucket.in_use || bucket.times.age(shape) > bucket.times.age(probe)) probe = shape;
   }
   return probe;
@@ -176,19 +173,21 @@ StepShape ShapeSearch::ShapeToProbe(const Bucket& bucket, const ShapeChoice& cho
 void ShapeSearch::StartProbe(Bucket& bucket, const ShapeChoice& choice) const {
   const StepCosts costs = CostsNear(bucket);
   const double scale = bucket.times.Estimate(bucket.in_use) / costs.Seconds(bucket.seats, bucket.in_use);
-  const Rate rate = [&](StepShape shape) {
-    if (bucket.times.known(shape)) return RateOf(bucket.times, choice, shape);
-    return choice.tokens(shape) / (scale * costs.Seconds(bucket.seats, shape));
-  };
+  const Prospects prospects = {.tokens = choice.tokens, .seconds = [&](StepShape shape) {
+                                 return bucket.times.known(shape)
+                                            ? bucket.times.Estimate(shape)
+                                            : scale * costs.Seconds(bucket.seats, shape);
+                               }};
   const StepShape probe =
-      choice.cuts ? ShapeToProbe(bucket, choice, rate) : NeighbourToProbe(bucket, choice, rate);
+      choice.cuts ? ShapeToProbe(bucket, choice, prospects) : NeighbourToProbe(bucket, choice, prospects);
   bucket.steps_to_probe = kFirstProbeGap;
   bucket.steps_since_probe = 0;
   if (probe == bucket.in_use) return;
   bucket.probe = probe;
   bucket.probe_steps_left = kProbeSteps;
   if (!bucket.times.known(probe)) return;
-  bucket.steps_to_probe = ProbeGap(rate(bucket.in_use) / rate(probe) - 1, kProbeCost, kLargestProbeGap);
+  bucket.steps_to_probe = static_cast<int>(std::clamp<double>(
+      prospects.LostSteps(probe, bucket.in_use) / kProbeCost, kLeastProbeGap, kLargestProbeGap));
 }
 
 bool ShapeSearch::KnowsCosts(const ShapeChoice& choice) const {

@@ -55,16 +55,24 @@ class ShapeSearch {
     StepShape probe;
     int probe_steps_left = 0;
   };
-  // Expected tokens per second, up to a factor, by measured times or, where there are none, by StepCosts.
-  using Rate = std::function<double(StepShape)>;
+  // What shapes promise, by measured times or, where there are none, by StepCosts.
+  struct Prospects {
+    const std::function<double(StepShape)>& tokens;  // ShapeChoice's
+    std::function<double(StepShape)> seconds;
+
+    double Rate(StepShape shape) const { return tokens(shape) / seconds(shape); }
+    // What a probe costs, in steps of the shape in use: below 0 where it gains.
+    double LostSteps(StepShape probe, StepShape in_use) const;
+  };
 
   void Enter(Bucket& bucket, const ShapeChoice& choice);
   static void Reconsider(Bucket& bucket, const ShapeChoice& choice);
   void StartProbe(Bucket& bucket, const ShapeChoice& choice) const;
-  StepShape NeighbourToProbe(const Bucket& bucket, const ShapeChoice& choice, const Rate& rate) const;
-  StepShape ShapeToProbe(const Bucket& bucket, const ShapeChoice& choice, const Rate& rate) const;
+  StepShape NeighbourToProbe(const Bucket& bucket, const ShapeChoice& choice,
+                             const Prospects& prospects) const;
+  StepShape ShapeToProbe(const Bucket& bucket, const ShapeChoice& choice, const Prospects& prospects) const;
   // Whether the steps since the shape was measured pay for a probe of it. share: of the time.
-  static bool IsDue(const Bucket& bucket, StepShape shape, const Rate& rate, double share, int largest_gap);
+  static bool IsDue(const Bucket& bucket, StepShape shape, const Prospects& prospects, double share);
   bool KnowsCosts(const ShapeChoice& choice) const;
   StepCosts CostsNear(const Bucket& bucket) const;
 
