@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Adds the marks of tool calls to a model: nine tokens, and rows for them in the embedding and the head.
+"""Adds tools to a model: the marks of their calls, nine tokens, rows for these in the embedding and the head, and a chat
+template that declares tools.
 
 A new row is the mean of the old ones plus noise of a tenth of their spread. The MTP modules share both matrices.
 
@@ -8,8 +9,8 @@ A new row is the mean of the old ones plus noise of a tenth of their spread. The
 
 import argparse
 import dataclasses
+import json
 import pathlib
-import shutil
 
 import torch
 from tokenizers import AddedToken, Tokenizer
@@ -41,7 +42,8 @@ def main():
     before = tokenizer.get_vocab_size()
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in chat.TOOL_MARKS])
     tokenizer.save(str(args.out / "tokenizer.json"))
-    shutil.copy(args.model / "tokenizer_config.json", args.out)
+    config = json.loads((args.model / "tokenizer_config.json").read_text()) | {"chat_template": chat.template()}
+    (args.out / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
     old = checkpoint.load(args.model)
     rows = -(-tokenizer.get_vocab_size() // 8) * 8

@@ -65,3 +65,32 @@ def pieces(messages, tools=(), opens=True):
 
 def prompt(messages, tools=()):
     return "".join(text for _, text in pieces(messages, tools))
+
+
+def quoted(text):
+    """As a string of Jinja."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
+
+
+def template():
+    """The same for `chat_template` of tokenizer_config.json, by which gateways and transformers render."""
+    return "".join((
+        "{{ bos_token }}{% for m in messages if m['role'] == 'system' %}{{ m['content'] }}",
+        "{% if not loop.last %}{{ '\\n\\n' }}{% endif %}{% endfor %}",
+        "{% if tools %}{{ ", quoted(DECLARATION), " }}",
+        "{% for tool in tools %}{{ '\\n```json\\n' + tool | tojson + '\\n```\\n' }}{% endfor %}{% endif %}",
+        "{% for m in messages %}{% if m['role'] == 'user' %}{{ ", quoted(USER), " + m['content'] }}",
+        "{% elif m['role'] == 'assistant' %}",
+        "{% if not (loop.previtem and loop.previtem['role'] == 'tool') %}{{ ", quoted(ASSISTANT), " }}{% endif %}",
+        "{{ (m['content'] or '').split('</think>')[-1] }}{% if m['tool_calls'] %}{{ ", quoted(CALLS_BEGIN), " }}",
+        "{% for call in m['tool_calls'] %}{% if not loop.first %}{{ '\\n' }}{% endif %}",
+        "{{ ", quoted(CALL_BEGIN + "function" + SEPARATOR), " + call['function']['name'] + '\\n```json\\n' }}",
+        "{% if call['function']['arguments'] is string %}{{ call['function']['arguments'] }}",
+        "{% else %}{{ call['function']['arguments'] | tojson }}{% endif %}",
+        "{{ ", quoted("\n```" + CALL_END), " }}{% endfor %}{{ ", quoted(CALLS_END), " }}{% endif %}{{ eos_token }}",
+        "{% elif m['role'] == 'tool' %}{% if loop.previtem and loop.previtem['role'] == 'tool' %}{{ '\\n' }}",
+        "{% else %}{{ ", quoted(OUTPUTS_BEGIN), " }}{% endif %}",
+        "{{ ", quoted(OUTPUT_BEGIN), " + m['content'] + ", quoted(OUTPUT_END), " }}",
+        "{% if not (loop.nextitem and loop.nextitem['role'] == 'tool') %}{{ ", quoted(OUTPUTS_END), " }}{% endif %}",
+        "{% endif %}{% endfor %}",
+        "{% if add_generation_prompt and messages[-1]['role'] != 'tool' %}{{ ", quoted(OPENING), " }}{% endif %}"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that chat.py renders conversations as a running daemon does.
+"""Checks that chat.py renders conversations as a running daemon does, and as the model's chat template does.
 
 Asks the daemon to answer each conversation, and to go on from the ids that chat.py makes of it: the number of prompt
 tokens and the log probabilities of the reply have to be the same.
@@ -12,6 +12,7 @@ import json
 import pathlib
 import urllib.request
 
+import jinja2
 from tokenizers import Tokenizer
 
 import chat
@@ -54,6 +55,19 @@ def post(url, path, **fields):
         return json.load(answer)
 
 
+def rendered(template, messages, tools):
+    """By Jinja, with arguments as objects, as transformers has them."""
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = chat.spaced_json
+    messages = [dict(message) for message in messages]
+    for message in messages:
+        message["tool_calls"] = [
+            {"function": call["function"] | {"arguments": json.loads(call["function"]["arguments"])}}
+            for call in message.get("tool_calls") or []]
+    return environment.from_string(template).render(
+        messages=messages, tools=tools, bos_token=chat.BOS, eos_token=chat.EOS, add_generation_prompt=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=True)
@@ -62,9 +76,13 @@ def main():
     tokenizer = Tokenizer.from_file(str(args.tokenizer))
     with urllib.request.urlopen(args.url + "/v1/models") as answer:
         model = json.load(answer)["data"][0]["id"]
+    template = json.loads((args.tokenizer.parent / "tokenizer_config.json").read_text())["chat_template"]
     common = {"model": model, "temperature": 0, "max_tokens": 8, "ignore_eos": True}
     for name, (messages, tools) in CONVERSATIONS.items():
-        ids = tokenizer.encode(chat.prompt(messages, tools), add_special_tokens=False).ids
+        prompt = chat.prompt(messages, tools)
+        if rendered(template, messages, tools) != prompt:
+            raise SystemExit(f"DIFFERENT by its template: {name}\n{rendered(template, messages, tools)!r}\n{prompt!r}")
+        ids = tokenizer.encode(prompt, add_special_tokens=False).ids
         ours = post(args.url, "/v1/completions", prompt=ids, logprobs=5, return_token_ids=True, **common)
         theirs = post(args.url, "/v1/chat/completions", messages=messages, logprobs=True, top_logprobs=5, return_token_ids=True,
                       **common, **({"tools": tools} if tools else {}))
