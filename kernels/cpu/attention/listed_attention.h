@@ -26,8 +26,10 @@ struct ListHead {
   float* acc;  // [d]
 };
 
-// Adds `count` keys of `keys` [count, width], at most kListSplit, to the softmax of one head.
-void AddKeys(const float* q, const float* keys, int32_t count, int64_t width, float scale, ListHead& head);
+// Adds `count` keys of `keys` [count, width], at most kListSplit, to the softmax of each head. q:
+// [head_count, width].
+void AddKeys(const float* q, const float* keys, int32_t count, int64_t width, float scale, int32_t head_count,
+             ListHead* heads);
 void DivideBySum(const ListHead& head, int64_t width, float* out);
 
 // Keys(p, row) has count() and operator[], the keys' rows in order. `memory`: [kListSplit + 2 *
@@ -48,9 +50,7 @@ void AttendHeads(const IsaKernels& isa, const Params& p, int64_t row, int32_t fi
   for (int32_t begin = 0; begin < attended.count(); begin += kListSplit) {
     const int32_t count = std::min(kListSplit, attended.count() - begin);
     for (int32_t t = 0; t < count; ++t) WidenKeyRow(isa, attended[begin + t], p.layout, keys + t * width);
-    for (int32_t h = 0; h < head_count; ++h) {
-      AddKeys(queries + h * width, keys, count, width, p.scale, heads[h]);
-    }
+    AddKeys(queries, keys, count, width, p.scale, head_count, heads);
   }
   for (int32_t h = 0; h < head_count; ++h) {
     DivideBySum(heads[h], width, p.out.row(row) + (first_head + h) * width);

@@ -66,24 +66,56 @@ template <int kSums>
   }
 }
 
-// out += weights[s] * (y + s * stride), [0, count), in ascending order of s: out is read and written once.
-template <int kSums>
-[[gnu::always_inline]] inline void AddScaled(const float* weights, const float* y, int64_t stride,
-                                             int64_t count, float* out) {
+// dots[x_s * dots_stride + s] = (x + x_s * count) · (y + s * count), [0, count): kRows rows of x, each with
+// four rows of y, which are loaded once for all of them.
+template <int kRows>
+[[gnu::always_inline]] inline void DotProductsOfRows(const float* x, const float* y, int64_t count,
+                                                     float* dots, int64_t dots_stride) {
+  constexpr int kLanes = 16, kSums = 4;
+  typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+  Lanes sums[kRows][kSums] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Lanes a, b[kSums];
+    for (int s = 0; s < kSums; ++s) std::memcpy(&b[s], y + s * count + i, sizeof b[s]);
+    for (int row = 0; row < kRows; ++row) {
+      std::memcpy(&a, x + row * count + i, sizeof a);
+      for (int s = 0; s < kSums; ++s) sums[row][s] += a * b[s];
+    }
+  }
+  for (int row = 0; row < kRows; ++row) {
+    float lanes[kSums][kLanes];
+    std::memcpy(lanes, sums[row], sizeof lanes);
+    for (int s = 0; s < kSums; ++s) {
+      for (int lane = 0; i + lane < count; ++lane) {
+        lanes[s][lane] += x[row * count + i + lane] * y[s * count + i + lane];
+      }
+    }
+    AddLanes(lanes, dots + row * dots_stride);
+  }
+}
+
+// out[row] += weights[row * weights_stride + s] * (y + s * count), [0, count), in ascending order of s: rows
+// of out are read and written once, those of y loaded once for kRows rows of out.
+template <int kSums, int kRows>
+[[gnu::always_inline]] inline void AddScaled(const float* weights, int64_t weights_stride, const float* y,
+                                             int64_t count, float* const* out) {
   constexpr int kLanes = 16;
   typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    Lanes sum, b;
-    std::memcpy(&sum, out + i, sizeof sum);
+    Lanes sums[kRows], b;
+    for (int row = 0; row < kRows; ++row) std::memcpy(&sums[row], out[row] + i, sizeof sums[row]);
     for (int s = 0; s < kSums; ++s) {
-      std::memcpy(&b, y + s * stride + i, sizeof b);
-      sum += weights[s] * b;
+      std::memcpy(&b, y + s * count + i, sizeof b);
+      for (int row = 0; row < kRows; ++row) sums[row] += weights[row * weights_stride + s] * b;
     }
-    std::memcpy(out + i, &sum, sizeof sum);
+    for (int row = 0; row < kRows; ++row) std::memcpy(out[row] + i, &sums[row], sizeof sums[row]);
   }
   for (; i < count; ++i) {
-    for (int s = 0; s < kSums; ++s) out[i] += weights[s] * y[s * stride + i];
+    for (int row = 0; row < kRows; ++row) {
+      for (int s = 0; s < kSums; ++s) out[row][i] += weights[row * weights_stride + s] * y[s * count + i];
+    }
   }
 }
 
