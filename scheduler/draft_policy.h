@@ -107,7 +107,7 @@ class DraftPolicy {
   int steps_to_publish_ = 0;
   ShapeSearch search_;
 
-  // Of `confidence`.
+  // What `confidence` expects of steps in a bucket.
   struct ExpectedTokens {
     std::vector<double> recent, long_run;  // by shape: mean expected tokens of a step per sequence
     int seen_count = 0;                    // steps in which confidences were known, and the first

@@ -40,7 +40,7 @@ class ShapeSearch {
   // that one's tokens falls into it.
   void Observe(int bucket, StepShape shape, double seconds);
 
-  // Of a bucket. in_use: when no probe runs.
+  // The shape in use in a bucket when no probe runs, and the bucket's measured times.
   StepShape in_use(int bucket) const { return buckets_.at(bucket).in_use; }
   const StepTimes& times(int bucket) const { return buckets_.at(bucket).times; }
 
