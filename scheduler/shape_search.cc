@@ -113,7 +113,7 @@ double ShapeSearch::Prospects::LostSteps(StepShape probe, StepShape in_use) cons
 bool ShapeSearch::IsDue(const Bucket& bucket, StepShape shape, const Prospects& prospects, double share) {
   const double lost = prospects.LostSteps(shape, bucket.in_use);
   const int age = bucket.times.age(shape);
-  if (!bucket.times.known(shape)) return age >= lost / kFirstProbeCost;
+  if (!bucket.times.known(shape)) return age >= std::min<double>(lost / kFirstProbeCost, kOldest);
   return age >= std::clamp<double>(lost / share, kLeastProbeGap, kOldest);
 }
 
