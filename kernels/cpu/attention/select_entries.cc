@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <bit>
-#include <functional>
-#include <limits>
 
 #include "base/check.h"
+#include "kernels/cpu/attention/best_entries.h"
 #include "kernels/cpu/attention/key_tile.h"
 #include "kernels/cpu/common/scratch.h"
 #include "kernels/cpu/common/vector_math.h"
@@ -123,25 +121,6 @@ class BlockScores {
   Bf16Pair* keys_;     // [kBlockTiles][pairs][kTileLen]
   Bf16Pair* queries_;  // [head_count][pairs]
 };
-
-// Larger for a higher score, then for a lower entry. NaN counts as -infinity; the zeros are equal.
-uint64_t ChoiceKey(float score, int32_t entry) {
-  if (score != score) score = -std::numeric_limits<float>::infinity();
-  const uint32_t bits = std::bit_cast<uint32_t>(score == 0.0f ? 0.0f : score);
-  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return uint64_t{ordered} << 32 | static_cast<uint32_t>(~entry);
-}
-
-// The top_k of more than top_k entries, ascending.
-void SelectBest(const float* scores, int32_t count, int32_t first_entry, int32_t top_k, int32_t* selected) {
-  uint64_t* const keys = ThreadScratch<uint64_t>(count);
-  for (int32_t w = 0; w < count; ++w) keys[w] = ChoiceKey(scores[w], w);
-  std::nth_element(keys, keys + top_k - 1, keys + count, std::greater<>());
-  const uint64_t lowest = keys[top_k - 1];
-  for (int32_t w = 0; w < count; ++w) {
-    if (ChoiceKey(scores[w], w) >= lowest) *selected++ = first_entry + w;
-  }
-}
 
 }  // namespace
 
