@@ -15,7 +15,7 @@
 
 namespace foredraft::cpu {
 
-inline constexpr int32_t kMaxBlockQueries = 64;
+inline constexpr int32_t kMaxBlockQueries = 256;
 
 // The softmax of a block's queries over some positions: weighted sums of the values, relative to e^max.
 struct BlockSums {

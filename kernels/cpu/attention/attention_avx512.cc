@@ -69,7 +69,8 @@ inline void Interleave(__m512i even, __m512i odd, __m512i& first, __m512i& secon
 
 // ---- scores ----
 
-// Adds pairs [first, end) of R queries with V registers of positions to their scores.
+// The dots of pairs [first, end) of R queries with V registers of positions: the scores, if `first` is 0;
+// else added to them.
 template <int R, int V>
 void ScoreBlock(const TileScoresArgs& args, int query, int32_t first, int32_t end) {
   const Bf16Pair* x[R];
@@ -81,7 +82,7 @@ void ScoreBlock(const TileScoresArgs& args, int query, int32_t first, int32_t en
   for (int i = 0; i < R; ++i) {
     FOREDRAFT_UNROLL
     for (int v = 0; v < V; ++v) {
-      sums[i][v] = _mm512_loadu_ps(scores + i * kTileLen + v * kLanes);
+      sums[i][v] = first == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(scores + i * kTileLen + v * kLanes);
     }
   }
   for (int32_t pair = first; pair < end; ++pair) {
@@ -140,12 +141,34 @@ inline __m512 Exp(__m512 x) {
   return _mm512_scalef_ps(y, n);
 }
 
+// The scores of one query times the scale; -infinity for positions that it does not attend.
+struct Scaled {
+  __m512 scores[4];
+  __mmask16 masks[4];
+
+  Scaled(const TileSoftmaxArgs& args, int32_t q) {
+    const float* const x = args.scores + q * kTileLen;
+    const uint64_t attended = args.counts[q] == kTileLen ? ~uint64_t{0} : (uint64_t{1} << args.counts[q]) - 1;
+    for (int v = 0; v < 4; ++v) {
+      masks[v] = static_cast<__mmask16>(attended >> (v * kLanes));
+      scores[v] = _mm512_mask_mul_ps(_mm512_set1_ps(-__builtin_inff()), masks[v],
+                                     _mm512_loadu_ps(x + v * kLanes), _mm512_set1_ps(args.scale));
+    }
+  }
+
+  float Max() const {
+    return _mm512_reduce_max_ps(
+        _mm512_max_ps(_mm512_max_ps(scores[0], scores[1]), _mm512_max_ps(scores[2], scores[3])));
+  }
+};
+
 // The weights of one query; returns their sum.
 template <int V>
-inline float Weights(const __m512 (&scores)[4], const __mmask16 (&masks)[4], float max, Bf16Pair* weights) {
+inline float Weights(const Scaled& scaled, float max, Bf16Pair* weights) {
   __m512 weight[4];
   for (int v = 0; v < 4; ++v) {
-    weight[v] = v < V ? _mm512_maskz_mov_ps(masks[v], Exp(_mm512_sub_ps(scores[v], _mm512_set1_ps(max))))
+    weight[v] = v < V ? _mm512_maskz_mov_ps(scaled.masks[v],
+                                            Exp(_mm512_sub_ps(scaled.scores[v], _mm512_set1_ps(max))))
                       : _mm512_setzero_ps();
   }
   for (int half = 0; half < 2; ++half) {
@@ -276,9 +299,6 @@ void PackValuesAvx512(const PackValuesArgs& args) {
 
 // Cuts into blocks of queries and pieces of keys suit registers and caches; they do not change bits.
 void TileScoresAvx512(const TileScoresArgs& args) {
-  for (int32_t i = 0; i < args.query_count * kTileLen; i += kLanes) {
-    _mm512_storeu_ps(args.scores + i, _mm512_setzero_ps());
-  }
   const int blocks = (args.query_count + kBlockQueries - 1) / kBlockQueries;
   for (int32_t first = 0; first < args.pairs; first += kPairsInCache) {
     const int32_t end = args.pairs - first < kPairsInCache ? args.pairs : first + kPairsInCache;
@@ -289,27 +309,22 @@ void TileScoresAvx512(const TileScoresArgs& args) {
   }
 }
 
+// The largest scores first, then the weights: in one loop, a query's weights would wait for its maximum, and
+// the core does not look far enough ahead to begin the next query meanwhile.
 void TileSoftmaxAvx512(const TileSoftmaxArgs& args) {
   float added[kMaxTileQueries];
   for (int32_t q = 0; q < args.query_count; ++q) {
-    const float* const scores = args.scores + q * kTileLen;
-    const uint64_t attended = args.counts[q] == kTileLen ? ~uint64_t{0} : (uint64_t{1} << args.counts[q]) - 1;
-    const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
-    __m512 scaled[4];
-    __mmask16 masks[4];
-    for (int v = 0; v < 4; ++v) {
-      masks[v] = static_cast<__mmask16>(attended >> (v * kLanes));
-      scaled[v] = _mm512_mask_mul_ps(lowest, masks[v], _mm512_loadu_ps(scores + v * kLanes),
-                                     _mm512_set1_ps(args.scale));
-    }
-    float max = _mm512_reduce_max_ps(
-        _mm512_max_ps(_mm512_max_ps(scaled[0], scaled[1]), _mm512_max_ps(scaled[2], scaled[3])));
+    const Scaled scaled(args, q);
+    float max = scaled.Max();
     if (!args.first) max = max > args.max[q] ? max : args.max[q];
-    Bf16Pair* const weights = args.weights + q * kPairs;
-    added[q] = args.counts[q] > 2 * kLanes ? Weights<4>(scaled, masks, max, weights)
-                                           : Weights<2>(scaled, masks, max, weights);
     args.keep[q] = args.first ? 0.0f : args.max[q] - max;
     args.max[q] = max;
+  }
+  for (int32_t q = 0; q < args.query_count; ++q) {
+    const Scaled scaled(args, q);
+    Bf16Pair* const weights = args.weights + q * kPairs;
+    added[q] = args.counts[q] > 2 * kLanes ? Weights<4>(scaled, args.max[q], weights)
+                                           : Weights<2>(scaled, args.max[q], weights);
   }
   for (int32_t q = 0; q < args.query_count; q += kLanes) {
     const int32_t left = args.query_count - q;

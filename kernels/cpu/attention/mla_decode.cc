@@ -12,7 +12,8 @@ namespace {
 constexpr int32_t kSplitLen = 256;
 static_assert(kSplitLen % kTileLen == 0);
 
-constexpr int32_t kMaxGroupRows = 8;  // Kmax + 1
+constexpr int32_t kMaxGroupRows = 8;     // Kmax + 1
+constexpr int32_t kMaxUnitQueries = 64;  // their sums, 128 KB, stay in the second-level cache
 
 // Adjacent rows of one sequence, in order of position: with drafts, the K + 1 rows of a decode step. A row
 // that attends a list is alone.
@@ -66,7 +67,7 @@ Cut MakeCut(const MlaDecodeParams& p, int32_t threads) {
   cut.split_count = last_place / kSplitLen + 1;
   // All heads share a packed tile; fewer if there would be too few items for the threads.
   constexpr int32_t kFewHeads = 4;
-  cut.head_block = std::min(p.head_count, kMaxBlockQueries / std::max(1, cut.group_rows));
+  cut.head_block = std::min(p.head_count, kMaxUnitQueries / std::max(1, cut.group_rows));
   while (cut.head_block > kFewHeads &&
          int64_t{cut.group_count} * cut.split_count * ((p.head_count + cut.head_block - 1) / cut.head_block) <
              threads) {

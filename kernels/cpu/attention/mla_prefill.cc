@@ -7,7 +7,7 @@
 namespace foredraft::cpu {
 namespace {
 
-// Up to kMaxBlockQueries adjacent rows of one head, which share a pass over its keys.
+// Adjacent rows of one head, which share a pass over its keys.
 struct HeadBlock {
   int32_t head;
   int32_t first_row;
@@ -36,11 +36,12 @@ class PrefillBlock {
     const int32_t segment_end = p_.segment_first + p_.kv.rows;
     const int32_t end = std::min(queries_.last_positions[queries_.count - 1] + 1, segment_end);
     if (p_.segment_first > p_.first_position) Load();
-    RowPrefetch no_rows;  // the last op wrote them: they are in the caches
     for (int32_t begin = p_.segment_first; begin < end; begin = TileEnd(begin)) {
       const TileRows rows = FindRows(begin, std::min(end, TileEnd(begin)));
-      PackTile(isa, queries_.shape, rows, no_rows, scratch_.packed());
-      AttendTile(isa, queries_, scratch_.packed(), begin, rows.count, begin == p_.first_position, no_rows,
+      const void* next_rows[kTileLen];
+      RowPrefetch next = PrefetchOf(TileEnd(begin), std::min(end, TileEnd(TileEnd(begin))), next_rows);
+      PackTile(isa, queries_.shape, rows, next, scratch_.packed());
+      AttendTile(isa, queries_, scratch_.packed(), begin, rows.count, begin == p_.first_position, next,
                  sums_);
     }
     for (int32_t i = 0; i < queries_.count; ++i) {
@@ -59,13 +60,23 @@ class PrefillBlock {
     rows.begin = begin;
     rows.count = end - begin;
     for (int32_t t = 0; t < kTileLen; ++t) {
-      const int32_t key = std::min(begin + t, end - 1) - p_.segment_first;
-      const bf16* kv = p_.kv.row(key) + int64_t{block_.head} * (p_.nope_dim + p_.value_dim);
+      const int32_t position = std::min(begin + t, end - 1);
+      const bf16* const kv = KvOf(position);
       rows.a[t] = &kv->bits;
-      rows.b[t] = &p_.k_pe.row(key)->bits;
+      rows.b[t] = &p_.k_pe.row(position - p_.segment_first)->bits;
       rows.value[t] = &(kv + p_.nope_dim)->bits;
     }
     return rows;
+  }
+  // Keys and values of the head: adjacent.
+  const bf16* KvOf(int32_t position) const {
+    return p_.kv.row(position - p_.segment_first) + int64_t{block_.head} * (p_.nope_dim + p_.value_dim);
+  }
+  // A cursor over the head's keys and values of [begin, end), none if that is empty.
+  RowPrefetch PrefetchOf(int32_t begin, int32_t end, const void** rows) const {
+    for (int32_t position = begin; position < end; ++position) rows[position - begin] = KvOf(position);
+    return {rows, std::max(0, end - begin),
+            static_cast<int32_t>((p_.nope_dim + p_.value_dim) * sizeof(bf16))};
   }
 
   float* StateOf(int32_t i) const {
@@ -94,6 +105,19 @@ class PrefillBlock {
   QueryBlock queries_;
 };
 
+// Rows of a block: the more, the fewer times keys are packed. Enough blocks even out their lengths, the later
+// ones of which are longer.
+int32_t BlockRows(const MlaPrefillParams& p, int32_t threads) {
+  constexpr int32_t kFewRows = 64;
+  constexpr int32_t kBlocksPerThread = 4;
+  int32_t block_rows = kMaxBlockQueries;
+  while (block_rows > kFewRows &&
+         int64_t{p.head_count} * p.q.rows < int64_t{kBlocksPerThread} * threads * block_rows) {
+    block_rows /= 2;
+  }
+  return block_rows;
+}
+
 }  // namespace
 
 void MlaPrefill(const CpuContext& context, const MlaPrefillParams& p) {
@@ -105,16 +129,16 @@ void MlaPrefill(const CpuContext& context, const MlaPrefillParams& p) {
   CHECK(p.segment_first == p.first_position || p.segment_first % kTileLen == 0);
   const TileShape shape = {p.nope_dim, p.rope_dim, p.value_dim};
   const int64_t mean_keys = std::min(p.kv.rows, p.chunk_first - p.segment_first + rows / 2 + 1);
+  const int32_t block_rows = BlockRows(p, context.pool.thread_count());
   const int64_t item_cost =
-      mean_keys * (p.nope_dim + p.rope_dim + p.value_dim) * std::min(rows, kMaxBlockQueries) / 32;
+      mean_keys * (p.nope_dim + p.rope_dim + p.value_dim) * std::min(rows, block_rows) / 32;
   // Blocks of a head are adjacent items, so its keys stay in the CPU cache.
-  const int64_t blocks = (rows + kMaxBlockQueries - 1) / kMaxBlockQueries;
+  const int64_t blocks = (rows + block_rows - 1) / block_rows;
   context.pool.ParallelFor(p.head_count * blocks, item_cost, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
-      const int32_t first_row = static_cast<int32_t>(item % blocks) * kMaxBlockQueries;
-      PrefillBlock(
-          p, shape,
-          {static_cast<int32_t>(item / blocks), first_row, std::min(kMaxBlockQueries, rows - first_row)})
+      const int32_t first_row = static_cast<int32_t>(item % blocks) * block_rows;
+      PrefillBlock(p, shape,
+                   {static_cast<int32_t>(item / blocks), first_row, std::min(block_rows, rows - first_row)})
           .Run(context.isa);
     }
   });
