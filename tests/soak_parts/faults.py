@@ -1,4 +1,4 @@
-"""What disturbs the daemon of a soak: lost ranks, reloads, full queues, connections that say nothing or nonsense."""
+"""What disturbs the daemon of a soak: lost ranks, reloads, full queues, connections that say nothing or nonsense, floods."""
 
 import collections
 import os
@@ -13,9 +13,12 @@ import grpc
 from soak_parts.clients import ForedraftClient, Gate
 from soak_parts.daemon import Daemon
 from soak_parts.ledger import Ledger, Result
+from soak_parts.strangers import FLOODS, drip, flood
 
+LOSS_IN_A_FLOOD = "loss in a flood"
 LOSSES = ("kill one", "kill all", "kill twice", "kill while starting", "stop until lost")
-OTHERS = ("stop and continue", "reload", "bad reload", "full queue", "silent connections", "nonsense bytes")
+OTHERS = ("stop and continue", "reload", "bad reload", "full queue", "silent connections", "nonsense bytes", "dripping bodies", *FLOODS,
+          LOSS_IN_A_FLOOD)
 
 
 class Faults(threading.Thread):
@@ -39,10 +42,10 @@ class Faults(threading.Thread):
             if not self.gate.wait_open(600):
                 return
             if not plan:  # every kind once before any comes again
-                plan = [*LOSSES, *OTHERS]
+                plan = [*LOSSES, *LOSSES, *OTHERS]
                 self.random.shuffle(plan)
             kind = plan.pop()
-            if kind in LOSSES and not self.with_losses:
+            if (kind in LOSSES or kind == LOSS_IN_A_FLOOD) and not self.with_losses:
                 continue
             time.sleep(self.random.random() * 0.5)
             with self.pause:
@@ -51,7 +54,10 @@ class Faults(threading.Thread):
 
     def strike(self, kind: str) -> None:
         try:
-            getattr(self, kind.replace(" ", "_"))()
+            if kind in FLOODS:
+                self.flood(kind)
+            else:
+                getattr(self, kind.replace(" ", "_"))()
             self.counts[kind] += 1
         except (OSError, RuntimeError, grpc.RpcError) as error:
             self.ledger.violate(f"fault {kind}: {error}")
@@ -182,3 +188,36 @@ class Faults(threading.Thread):
                         connection.sendall(opening + self.random.randbytes(self.random.randrange(1, 4000)))
                     except OSError:
                         pass  # the daemon closed it first
+
+    # Strangers.
+
+    def strangers_address(self) -> tuple[str, int]:
+        """The gateway's port: the other one wants a certificate before it reads a frame."""
+        host, _, port = self.daemon_process.gateway_address.rpartition(":")
+        return host, int(port)
+
+    def flood(self, kind: str) -> None:
+        flood(self.strangers_address(), kind, 1 + self.random.random() * 3)
+        self.daemon_process.metrics()  # answers
+
+    def loss_in_a_flood(self) -> None:
+        attacker = threading.Thread(target=flood, args=(self.strangers_address(), self.random.choice(list(FLOODS)), 4.0))
+        attacker.start()
+        try:
+            self.reload()
+            self.kill_one()
+        finally:
+            attacker.join()
+
+    def dripping_bodies(self) -> None:
+        host, _, port = self.daemon_process.metrics_address.rpartition(":")
+        attacker = threading.Thread(target=drip, args=((host, int(port)), 40, 3.0))
+        attacker.start()
+        try:
+            time.sleep(1)
+            begin = time.monotonic()
+            self.daemon_process.metrics()
+            if (took := time.monotonic() - begin) > 5:
+                raise RuntimeError(f"/metrics took {took:.1f} s")
+        finally:
+            attacker.join()
