@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -63,15 +64,28 @@ double OverBestFixed(const std::vector<Contender>& contenders, const Contender& 
   return Summarize(ratios).p50;
 }
 
-void PrintPolicies(const std::vector<Contender>& contenders) {
-  double best = 0;
-  for (const Contender& contender : contenders) {
-    if (contender.is_fixed) best = std::max(best, Summarize(contender.totals).p50);
+double Median(const Contender& contender) { return Summarize(contender.totals).p50; }
+
+// The smallest ratio of two contenders in one round.
+double WorstRound(const Contender& policy, const Contender& fixed) {
+  double worst = std::numeric_limits<double>::infinity();
+  for (size_t round = 0; round < policy.totals.size(); ++round) {
+    worst = std::min(worst, policy.totals[round] / fixed.totals[round]);
   }
+  return worst;
+}
+
+void PrintPolicies(const std::vector<Contender>& contenders) {
+  const Contender& best =
+      *std::max_element(contenders.begin(), contenders.end(), [](const Contender& a, const Contender& b) {
+        return std::pair(a.is_fixed, Median(a)) < std::pair(b.is_fixed, Median(b));
+      });
   for (const Contender& contender : contenders) {
     if (contender.is_fixed) continue;
-    std::printf("%s over the best fixed K of all: %.3f; over the best one of each stage and round:",
-                contender.name.c_str(), Summarize(contender.totals).p50 / best);
+    std::printf(
+        "%s over the best fixed K of all: %.3f, in the worst round %.3f; over the best one of each stage and "
+        "round:",
+        contender.name.c_str(), Median(contender) / Median(best), WorstRound(contender, best));
     for (size_t stage = 0; stage < std::size(kStreams); ++stage) {
       std::printf(" %.2f", OverBestFixed(contenders, contender, stage));
     }
