@@ -71,7 +71,7 @@ class Daemon:
         serving = re.search(r"serving  grpc .*", self.log.read_text())[0]
         address = lambda pattern: match[1] if (match := re.search(pattern, serving)) else None  # noqa: E731
         self.grpc_address, self.metrics_address = address(r"grpc (\S+)"), address(r"http://(\S+)/metrics")
-        self.gateway_address = address(r"gateway (\S+)")
+        self.gateway_address, self.http_address = address(r"gateway (\S+)"), address(r"openai http://(\S+)/v1")
         worker_port = re.search(r"--leader (\S+)", " ".join(self.command_line(pid) for pid in self.workers()))
         self.worker_address = worker_port[1] if worker_port else None
         self._offset = 0

@@ -1,5 +1,7 @@
 """Attacks of strangers on the ports of a soak's daemon, at full rate: what a peer can send before it has said who it is."""
 
+import collections
+import resource
 import socket
 import struct
 import time
@@ -112,6 +114,25 @@ def flood(address: tuple[str, int], kind: str, seconds: float) -> int:
     for connection in connections:
         connection.socket.close()
     return opened
+
+
+def idle(address: tuple[str, int], count: int, seconds: float) -> None:
+    """Connections that say hello and nothing more, as many at a time as there may be descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sockets: collections.deque[socket.socket] = collections.deque()
+    opened, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            sockets.append(socket.create_connection(address, 10, (f"127.0.1.{opened % 250 + 1}", 0)))
+            sockets[-1].send(BEGIN)
+        except OSError:
+            time.sleep(0.01)
+        opened += 1
+        while len(sockets) > min(count, hard - 100):
+            sockets.popleft().close()
+    for connection in sockets:
+        connection.close()
 
 
 def drip(address: tuple[str, int], count: int, seconds: float) -> None:
