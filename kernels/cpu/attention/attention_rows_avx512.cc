@@ -1,6 +1,7 @@
 // Attention over rows of the cache as they lie in memory, with VDPBF16PS. Scores: 16 pairs of a query and a
 // position per instruction. Sums: two rows are interleaved in registers, 16 columns of a pair of positions
 // per instruction, with the bits of tile_sum. For few queries, packing values takes longer than to sum them.
+// Interleaving changes the order of columns in blocks of 32, which is the order of sums until order_sums.
 
 #include <immintrin.h>
 
@@ -131,10 +132,14 @@ struct Columns {
     sums[0] = static_cast<__mmask16>(kept);
     sums[1] = static_cast<__mmask16>(kept >> 16);
   }
+  // A block with fewer columns has no room for the other order.
+  bool whole() const { return sums[1] == 0xffff; }
   void Load(const float* acc, __m512 (&out)[2]) const {
     for (int j = 0; j < 2; ++j) out[j] = _mm512_maskz_loadu_ps(sums[j], acc + j * kLanes);
+    if (!whole()) ToLanes(out);
   }
-  void Store(const __m512 (&out)[2], float* acc) const {
+  void Store(__m512 (&out)[2], float* acc) const {
+    if (!whole()) ToColumns(out);
     for (int j = 0; j < 2; ++j) _mm512_mask_storeu_ps(acc + j * kLanes, sums[j], out[j]);
   }
   __m512i Words(const uint16_t* row) const { return _mm512_maskz_loadu_epi16(words, row + first); }
@@ -152,7 +157,6 @@ template <int R>
     columns.Load(acc + int64_t{i} * args.width, sums[i]);
     FOREDRAFT_UNROLL
     for (int j = 0; j < 2; ++j) sums[i][j] = _mm512_mul_ps(sums[i][j], keep);
-    ToLanes(sums[i]);
   }
   const int32_t pairs = args.counts[query] / 2;
   const char* const ahead[2] = {NextRow(*args.prefetch, args.values[0]),
@@ -171,10 +175,7 @@ template <int R>
     }
   }
   FOREDRAFT_UNROLL
-  for (int i = 0; i < R; ++i) {
-    ToColumns(sums[i]);
-    columns.Store(sums[i], acc + int64_t{i} * args.width);
-  }
+  for (int i = 0; i < R; ++i) columns.Store(sums[i], acc + int64_t{i} * args.width);
 }
 
 // The positions from pair `first` on, of one query.
@@ -183,7 +184,6 @@ void SumRest(const RowSumArgs& args, int query, const Columns& columns, int32_t 
   float* const acc = args.acc + int64_t{query} * args.width + columns.first;
   __m512 sums[2];
   columns.Load(acc, sums);
-  ToLanes(sums);
   const auto add = [&](__m512i even, __m512i odd, __m512i weight) {
     sums[0] = Dot(sums[0], _mm512_unpacklo_epi16(even, odd), weight);
     sums[1] = Dot(sums[1], _mm512_unpackhi_epi16(even, odd), weight);
@@ -197,7 +197,6 @@ void SumRest(const RowSumArgs& args, int query, const Columns& columns, int32_t 
     const __m512i weight = _mm512_and_si512(BroadcastPair(weights + pairs), _mm512_set1_epi32(0xffff));
     add(columns.Words(args.values[2 * pairs]), _mm512_setzero_si512(), weight);
   }
-  ToColumns(sums);
   columns.Store(sums, acc);
 }
 
@@ -236,6 +235,15 @@ void RowSumsAvx512(const RowSumArgs& args) {
       const int query = args.query_count * block / blocks;
       SumFewRows(args, query, args.query_count * (block + 1) / blocks - query, columns);
     }
+  }
+}
+
+void OrderSumsAvx512(float* acc, int32_t width) {
+  for (int32_t column = 0; column + kWordsOfVector <= width; column += kWordsOfVector) {
+    __m512 sums[2] = {_mm512_loadu_ps(acc + column), _mm512_loadu_ps(acc + column + kLanes)};
+    ToColumns(sums);
+    _mm512_storeu_ps(acc + column, sums[0]);
+    _mm512_storeu_ps(acc + column + kLanes, sums[1]);
   }
 }
 

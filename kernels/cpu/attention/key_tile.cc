@@ -38,6 +38,10 @@ TileShape CacheTileShape(const KvLayer& layer) {
   return {layer.latent_dim, layer.rope_dim, layer.latent_dim};
 }
 
+bool TakesRows(const IsaKernels& isa, const TileShape& shape) {
+  return isa.row_scores != nullptr && shape.pairs() >= kRowScoresPairs;
+}
+
 CacheRows FindCacheRows(const KvLayer& layer, int32_t slot, int32_t begin, int32_t last_position) {
   CacheRows rows;
   rows.begin = begin;
@@ -73,11 +77,9 @@ KeyTile PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRo
   std::fill(rows.b + cached.count, rows.b + kTileLen, rows.b[cached.count - 1]);
   std::copy(rows.a, rows.a + kTileLen, rows.value);
   const TileShape shape = CacheTileShape(layer);
-  if (isa.row_scores == nullptr || shape.pairs() < kRowScoresPairs) {
-    PackTile(isa, shape, rows, next, memory);
-    return memory;
-  }
-  return {nullptr, nullptr, &rows};
+  if (TakesRows(isa, shape)) return {nullptr, nullptr, &rows};
+  PackTile(isa, shape, rows, next, memory);
+  return memory;
 }
 
 }  // namespace foredraft::cpu

@@ -60,6 +60,9 @@ struct CacheRows {
 
 TileShape CacheTileShape(const KvLayer& layer);
 
+// Whether PackCacheRows leaves rows where they are, for row_scores and row_sums.
+bool TakesRows(const IsaKernels& isa, const TileShape& shape);
+
 // The rows of positions [begin, last_position] of a slot, at most to the end of the tile.
 CacheRows FindCacheRows(const KvLayer& layer, int32_t slot, int32_t begin, int32_t last_position);
 

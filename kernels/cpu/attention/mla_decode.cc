@@ -123,7 +123,9 @@ class Unit {
     return split == 0 || block_.last_positions[query] >= split * kSplitLen;
   }
 
-  void Finish(int32_t query, const BlockSums& sums) const {
+  void Finish(const IsaKernels& isa, int32_t query, const BlockSums& sums) const {
+    const int32_t width = block_.shape.width();
+    if (TakesRows(isa, block_.shape)) isa.order_sums(sums.acc + int64_t{query} * width, width);
     FinishQuery(block_.shape, query, sums, p_.out.row(RowOf(query)) + HeadOf(query) * p_.layer.latent_dim);
   }
 
@@ -178,7 +180,7 @@ void AttendUnits(const CpuContext& context, const MlaDecodeParams& p, const Cut&
           if (unit.Attends(q, split)) AddSums(block.shape, q, scratch.later(), scratch.sums());
         }
       }
-      for (int32_t q = 0; q < block.count; ++q) unit.Finish(q, scratch.sums());
+      for (int32_t q = 0; q < block.count; ++q) unit.Finish(context.isa, q, scratch.sums());
     }
   });
 }
@@ -220,7 +222,7 @@ void AttendSplits(const CpuContext& context, const MlaDecodeParams& p, const Cut
              ++split) {
           AddSums(shape, query, sums_of(index, first == 0 ? split : split - first + 1), sums_of(index, 0));
         }
-        if (first + count == cut.split_count) unit.Finish(query, sums_of(index, 0));
+        if (first + count == cut.split_count) unit.Finish(context.isa, query, sums_of(index, 0));
       }
     });
   }

@@ -150,7 +150,8 @@ struct TileSumArgs {
 };
 using TileSumFn = void (*)(const TileSumArgs& args);
 
-// tile_sum, with its bits, of values as they lie in memory.
+// tile_sum, with its bits, of values as they lie in memory. The sums of a query are in an order of their own
+// from its first tile until order_sums.
 struct RowSumArgs {
   float* acc;                     // as of TileSumArgs, up to `counts`
   const float* keep;              //
@@ -163,6 +164,8 @@ struct RowSumArgs {
   RowPrefetch* prefetch;
 };
 using RowSumFn = void (*)(const RowSumArgs& args);
+// The sums of a query, in place, in the order of the columns.
+using OrderSumsFn = void (*)(float* acc, int32_t width);
 
 // out[i] = codes[i] times the scale of its group of columns, exactly (kernels/kv_row.h).
 struct DecodeLatentArgs {
@@ -188,7 +191,8 @@ struct IsaKernels {
   PackValuesFn pack_values;
   TileScoresFn tile_scores;
   RowScoresFn row_scores;  // null: mla_decode packs its rows, as mla_prefill does
-  RowSumFn row_sums;       // null with row_scores
+  RowSumFn row_sums;       // null with row_scores, as order_sums
+  OrderSumsFn order_sums;
   TileSoftmaxFn tile_softmax;
   TileSumFn tile_sum;
   DecodeLatentFn decode_latent;
@@ -225,6 +229,7 @@ void PackValuesAvx512(const PackValuesArgs& args);
 void TileScoresAvx512(const TileScoresArgs& args);
 void RowScoresAvx512(const RowScoresArgs& args);
 void RowSumsAvx512(const RowSumArgs& args);
+void OrderSumsAvx512(float* acc, int32_t width);
 void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);
