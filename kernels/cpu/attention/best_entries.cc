@@ -1,5 +1,5 @@
-// The k-th largest score by a radix search over the bits of integer keys: each score is read four times in
-// order, without a branch that depends on it. (std::nth_element mispredicts about one branch for each.)
+// The k-th largest score by a radix search over the bits of integer keys: a few passes over all of them in
+// order, without a branch that depends on one. (std::nth_element mispredicts about one branch for each.)
 
 #include "kernels/cpu/attention/best_entries.h"
 
