@@ -10,7 +10,6 @@ import json
 import os
 import random
 import sys
-import time
 
 BATCHES = (1, 8)
 
@@ -42,15 +41,16 @@ class Rates:
                        max_model_len=2 * (args.prompt + args.context), enable_prefix_caching=False,
                        disable_log_stats=False, speculative_config=drafting)
         self.random = random.Random(1)
-        self.seconds(1, args.context, 4)  # the first run allocates
+        self.run(1, args.context, 4)  # the first run allocates
 
-    def seconds(self, batch, length, generated):
+    def run(self, batch, length, generated):
+        """Seconds of the prompts, of the tokens after the first ones."""
         prompts = [{"prompt_token_ids": [self.random.randrange(2, 30000) for _ in range(length)]}
                    for _ in range(batch)]
         params = self.params(temperature=0, max_tokens=generated, ignore_eos=True, detokenize=False)
-        start = time.perf_counter()
-        self.llm.generate(prompts, params, use_tqdm=False)
-        return time.perf_counter() - start
+        metrics = [output.metrics for output in self.llm.generate(prompts, params, use_tqdm=False)]
+        first = max(each.first_token_ts for each in metrics)
+        return first - min(each.queued_ts for each in metrics), max(each.last_token_ts for each in metrics) - first
 
     def drafted_steps(self):
         """Of all sequences together."""
@@ -59,17 +59,16 @@ class Rates:
 
     def decode(self, batch):
         """Seconds of the tokens after the first, and the steps of one sequence."""
-        first = self.seconds(batch, self.args.context, 1)
         before = self.drafted_steps()
-        whole = self.seconds(batch, self.args.context, 1 + self.args.generated)
-        return whole - first, (self.drafted_steps() - before) / batch
+        _, seconds = self.run(batch, self.args.context, 1 + self.args.generated)
+        return seconds, (self.drafted_steps() - before) / batch
 
     def measure(self):
         if self.args.drafts:
             runs = {batch: self.decode(batch) for batch in BATCHES}
             return {"steps": {batch: steps / seconds for batch, (seconds, steps) in runs.items()}}
         return {"decode": {batch: batch * self.args.generated / self.decode(batch)[0] for batch in BATCHES},
-                "prefill": self.args.prompt / min(self.seconds(1, self.args.prompt, 1) for _ in range(3))}
+                "prefill": self.args.prompt / min(self.run(1, self.args.prompt, 1)[0] for _ in range(3))}
 
 
 def main():

@@ -2,8 +2,6 @@
 
 // Tokenizers of single bytes with the markup of the families, and what their templates are recognised by.
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "server/text/byte_alphabet.h"
 #include "server/text/tokenizer.h"
 #include "server/text/utf8.h"
@@ -36,8 +35,8 @@ inline std::unique_ptr<Tokenizer> MakeTokenizer(const std::vector<std::string>& 
       {"decoder", {{"type", "ByteLevel"}}},
       {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
   auto tokenizer = Tokenizer::Parse(json.dump(), config.dump());
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+  CHECK(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
 }
 
 // What tells V3.1's template from R1's, those of the GLMs from each other, and Kimi-K2's from others.
