@@ -1,16 +1,23 @@
 #include "base/check.h"
 
-#include <csignal>
+#include <atomic>
 #include <cstdlib>
 
 #include "base/log.h"
 
 namespace foredraft {
+namespace {
+
+std::atomic<bool> has_failed = false;
+
+}  // namespace
 
 void FailCheck(const char* file, int line, const std::string& text) {
   LogLine(LogLevel::kError, "CHECK " + text + ", " + file + ":" + std::to_string(line));
-  std::signal(SIGABRT, SIG_DFL);  // a handler is for libraries that abort without a text
+  has_failed = true;
   std::abort();
 }
+
+bool CheckHasFailed() { return has_failed; }
 
 }  // namespace foredraft

@@ -12,6 +12,9 @@ namespace foredraft {
 // Logs "CHECK <text>, <file>:<line>" at level error and aborts.
 [[noreturn]] void FailCheck(const char* file, int line, const std::string& text);
 
+// Whether the process ends by FailCheck, which has said why. For handlers of SIGABRT; safe in them.
+bool CheckHasFailed();
+
 namespace internal {
 
 // Collects what the caller streams into a failed CHECK; its destructor aborts.

@@ -54,4 +54,12 @@ std::string VisibleText(std::string_view text, std::string_view kept) {
   return visible;
 }
 
+std::string ShortText(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  constexpr std::string_view kMore = "...";
+  size_t bytes = max_bytes - kMore.size();
+  while (bytes > 0 && (static_cast<uint8_t>(text[bytes]) & 0xc0) == 0x80) --bytes;  // inside a character
+  return std::string(text.substr(0, bytes)).append(kMore);
+}
+
 }  // namespace foredraft

@@ -13,4 +13,7 @@ namespace foredraft {
 // are not UTF-8, of which terminals read some as C1. The characters of `kept` stay, such as "\n\t".
 std::string VisibleText(std::string_view text, std::string_view kept = "");
 
+// A text of at most `max_bytes` >= 3: `text`, or as many of its first characters as leave room for "...".
+std::string ShortText(std::string_view text, size_t max_bytes);
+
 }  // namespace foredraft

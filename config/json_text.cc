@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "base/visible_text.h"
 
 namespace foredraft {
 namespace {
@@ -42,7 +43,10 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    return Refuse(absl::StrFormat("not JSON: %s", error.what()));
+    // It ends with what was read last, of any length and of any bytes.
+    constexpr size_t kLongest = 300;
+    const std::string_view what = error.what();
+    return Refuse("not JSON: " + ShortText(VisibleText(what.substr(0, kLongest + 1)), kLongest));
   }
 
  private:
@@ -124,9 +128,7 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::strin
 }
 
 std::string ShowJson(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return text;
+  return ShortText(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), 80);
 }
 
 std::string ShowKey(const std::string& key) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/visible_text.h"
 #include "yaml-cpp/eventhandler.h"
 
 namespace foredraft {
@@ -104,8 +105,7 @@ std::string ShowYaml(const YAML::Node& node) {
 }
 
 std::string ShowText(std::string_view text) {
-  std::string shown(text.substr(0, 80));
-  if (text.size() > 80) shown.replace(77, 3, "...");
+  std::string shown = ShortText(text, 80);
   for (char& c : shown) {
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
   }

@@ -84,6 +84,7 @@ class AbortsInOneLine {
 
  private:
   static void Say(int) {
+    if (CheckHasFailed()) return;  // abort() goes on without a handler
     constexpr char kLine[] =
         "foredraft: a library gave up, most often for want of threads or memory: ulimit -u and -v, and the "
         "limits of the container, decide how much there is (GRPC_VERBOSITY=ERROR shows its reason)\n";

@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/visible_text.h"
-#include "server/text/utf8.h"
 
 namespace foredraft {
 namespace {
@@ -20,11 +19,7 @@ absl::Status Named(const absl::Status& status, Constraint::Kind kind, const std:
   std::string_view text(status.message().data(), status.message().size());
   const std::string name = absl::StrCat(std::string(ConstraintField(kind)), ": ");
   if (text.starts_with(name)) text.remove_prefix(name.size());
-  std::string shown = VisibleText(text.substr(0, kMostMessageBytes));
-  if (text.size() > kMostMessageBytes || shown.size() > kMostMessageBytes) {
-    shown = shown.substr(0, std::min(shown.size(), kMostMessageBytes));
-    shown = absl::StrCat(shown.substr(0, FirstInvalidUtf8(shown)), "...");
-  }
+  const std::string shown = ShortText(VisibleText(text.substr(0, kMostMessageBytes + 1)), kMostMessageBytes);
   return absl::Status(status.code(), absl::StrCat(field, ": ", shown));
 }
 

@@ -61,10 +61,17 @@ bool RequestReader::CheckLength() {
   return false;
 }
 
+// Beast aborts where the last chunk of a body is its first and comes in pieces: with "0", CRLF it has seen
+// the chunk, asks for more, and asserts that the next call has five bytes.
+bool RequestReader::IsPieceOfLastChunk(const std::string& input, size_t at) const {
+  constexpr size_t kLeast = 5;  // "0", CRLF, CRLF
+  return parser_.chunked() && input.size() - at < kLeast && input[at] == '0';
+}
+
 RequestReader::Progress RequestReader::ReadBody(std::string& input) {
   boost::beast::error_code error;
   size_t read = 0;
-  while (!parser_.is_done() && read < input.size()) {
+  while (!parser_.is_done() && read < input.size() && !IsPieceOfLastChunk(input, read)) {
     const size_t used = parser_.put(boost::asio::buffer(input) + read, error);
     read += used;
     if (error || used == 0) break;

@@ -48,6 +48,7 @@ class RequestReader {
 
   Progress ReadHead(std::string& input);
   Progress ReadBody(std::string& input);
+  bool IsPieceOfLastChunk(const std::string& input, size_t at) const;
   // Fields that would make the length of the body ambiguous.
   bool CheckLength();
   Progress Refuse(int status, std::string text);

@@ -34,9 +34,7 @@ struct Field {
   Field At(size_t index) const { return {value[index], absl::StrFormat("%s[%d]", path, index)}; }
 
   absl::Status Refuse(std::string_view allowed) const {
-    std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (shown.size() > 80) shown = absl::StrCat(shown.substr(0, 77), "...");
-    return absl::InvalidArgumentError(absl::StrFormat("%s: %s, allowed %s", path, shown, allowed));
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %s, allowed %s", path, ShowJson(value), allowed));
   }
 };
 

@@ -35,6 +35,31 @@ TEST(VisibleText, EscapesWhatATerminalActsOn) {
   }
 }
 
+TEST(ShortText, EndsBetweenCharacters) {
+  EXPECT_EQ(ShortText("", 3), "");
+  EXPECT_EQ(ShortText("abcdef", 6), "abcdef");
+  EXPECT_EQ(ShortText("abcdefg", 6), "abc...");
+  EXPECT_EQ(ShortText("ab\xc3\xa9"
+                      "ef",
+                      6),
+            "ab\xc3\xa9"
+            "ef");
+  EXPECT_EQ(ShortText("ab\xc3\xa9"
+                      "efg",
+                      6),
+            "ab...");
+  EXPECT_EQ(ShortText("a\xf0\x9f\x98\x80"
+                      "efg",
+                      7),
+            "a...");
+  EXPECT_EQ(ShortText("a\xf0\x9f\x98\x80"
+                      "efg",
+                      8),
+            "a\xf0\x9f\x98\x80"
+            "efg");
+  EXPECT_EQ(ShortText("\x80\x80\x80\x80\x80", 4), "...");  // no characters
+}
+
 TEST(VisibleText, KeepsWhatItIsToldTo) { EXPECT_EQ(VisibleText("a\n\tb\r\x1b", "\n\t"), "a\n\tb\\x0d\\x1b"); }
 
 }  // namespace

@@ -39,6 +39,21 @@ TEST(ParseJson, AKeyIsGivenOnceInAnObject) {
   EXPECT_TRUE(ParseJson(R"([{"a": 1}, {"a": {"a": 1}}])", "f.json").ok());
 }
 
+// It goes into statuses and answers, which hold UTF-8, and into trailers, which are bounded.
+TEST(ParseJson, RefusalsShowBytesThatAreNotText) {
+  EXPECT_THAT(Refusal("{\"max_to\x8e\": 1}"),
+              HasSubstr("ill-formed UTF-8 byte; last read: '\"max_to\\x8e'"));
+  EXPECT_THAT(Refusal("{\"a\": \"" + std::string(100'000, 'x') + "\x01\"}"), testing::EndsWith("xxx..."));
+  EXPECT_LT(Refusal("{\"a\": \"" + std::string(100'000, 'x') + "\x01\"}").size(), 400u);
+}
+
+TEST(ShowJson, IsShortAndUtf8) {
+  std::string long_text;
+  for (int i = 0; i < 40; ++i) long_text += "\xe4\xb8\xad";
+  EXPECT_EQ(ShowJson(long_text), "\"" + long_text.substr(0, 75) + "...");
+  EXPECT_EQ(ShowJson("a\x8e"), "\"a\xef\xbf\xbd\"");
+}
+
 TEST(ReadFileText, ReadsAsManyBytesAsItsLimit) {
   const std::string path = testing::TempDir() + "/json_text_" + std::to_string(getpid());
   for (const int size : {0, 10, 70'000}) {

@@ -64,6 +64,25 @@ TEST(RequestReader, JoinsChunks) {
   }
 }
 
+TEST(RequestReader, TakesChunksCutAnywhere) {
+  for (const char* body : {"0\r\n\r\n", "1\r\na\r\n0\r\n\r\n", "0\r\nX: y\r\n\r\n", "00;a=b\r\n\r\n"}) {
+    const std::string bytes = absl::StrCat(kPost, "Transfer-Encoding: chunked\r\n\r\n", body);
+    for (size_t first = bytes.size() - std::string(body).size(); first < bytes.size(); ++first) {
+      for (size_t second = first; second < bytes.size(); ++second) {
+        RequestReader reader({}, "ipv4:1.2.3.4:5");
+        std::string input = bytes.substr(0, first);
+        EXPECT_EQ(reader.Feed(input), Progress::kHead);
+        EXPECT_EQ(reader.Feed(input), Progress::kMore);
+        input += bytes.substr(first, second - first);
+        EXPECT_EQ(reader.Feed(input), Progress::kMore);
+        input += bytes.substr(second);
+        EXPECT_EQ(reader.Feed(input), Progress::kWhole) << body << first << " " << second;
+        EXPECT_EQ(reader.TakeRequest().body, body[0] == '1' ? "a" : "");
+      }
+    }
+  }
+}
+
 TEST(RequestReader, ARequestWithoutABodyIsWholeAtOnce) {
   EXPECT_EQ(Feed("GET / HTTP/1.0\r\n\r\n").progress, Progress::kWhole);
   EXPECT_EQ(Feed("POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n").progress, Progress::kWhole);
