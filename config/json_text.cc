@@ -92,6 +92,21 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
   std::string refusal_;
 };
 
+// How many lists and objects of a JSON text lie in each other.
+int NestingOf(std::string_view json) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (size_t at = 0; at < json.size(); ++at) {
+    const char byte = json[at];
+    if (in_string && byte == '\\') ++at;
+    if (byte == '"') in_string = !in_string;
+    if (in_string) continue;
+    if (byte == '[' || byte == '{') deepest = std::max(deepest, ++depth);
+    if (byte == ']' || byte == '}') --depth;
+  }
+  return deepest;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_bytes) {
@@ -120,7 +135,15 @@ absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_by
   return text;
 }
 
+bool IsJson(std::string_view text) {
+  return text.find('\0') == std::string_view::npos && nlohmann::json::accept(text) &&
+         NestingOf(text) <= kMaxJsonDepth;
+}
+
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file, int64_t max_values) {
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: not JSON: byte %d is 0", file, nul));
+  }
   JsonBuilder builder(max_values);
   const bool whole = nlohmann::json::sax_parse(text, &builder);
   if (whole) return std::move(builder.root());

@@ -22,6 +22,10 @@ inline constexpr int kMaxJsonDepth = 64;
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
                                          int64_t max_values = std::numeric_limits<int64_t>::max());
 
+// Whether a text is JSON, nested no deeper than kMaxJsonDepth: what nlohmann's own functions may be given.
+// They take a byte that is 0 for the end of the text, and writing recurses.
+bool IsJson(std::string_view text);
+
 // A value as an error message shows it: JSON, cut after 80 bytes.
 std::string ShowJson(const nlohmann::json& value);
 // A key of an object, likewise: itself if it is of letters, digits and _.- only and not long, else as JSON.

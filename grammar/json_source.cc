@@ -100,6 +100,10 @@ const JsonValue* JsonValue::Find(std::string_view key) const {
 }
 
 absl::StatusOr<std::unique_ptr<const JsonValue>> ParseJsonSource(std::string_view text, int max_depth) {
+  // The parser takes it for the end of the text.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrFormat("not JSON at byte %d, allowed JSON text", nul));
+  }
   auto root = std::make_unique<JsonValue>();
   TreeBuilder builder(*root, max_depth);
   if (!nlohmann::json::sax_parse(text, &builder)) return absl::InvalidArgumentError(builder.refusal());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "config/json_text.h"
 #include "server/text/tool_json.h"
 
 namespace foredraft {
@@ -86,8 +87,7 @@ std::vector<std::pair<std::string, unsigned>> TypesOf(const ChatTool& tool) {
 
 // Whether the text is JSON of one of the types.
 bool IsJsonOf(std::string_view text, unsigned types) {
-  const auto value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return !value.is_discarded() && (TypeOf(value) & types) != 0;
+  return IsJson(text) && (TypeOf(nlohmann::json::parse(text)) & types) != 0;
 }
 
 // "functions.NAME:INDEX"

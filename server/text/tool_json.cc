@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "config/json_text.h"
 
 namespace foredraft {
 namespace {
@@ -26,7 +27,7 @@ void AppendEscapedJson(std::string_view text, std::string& out) {
 }
 
 std::string SpacedJson(std::string_view json, JsonSpacing spacing) {
-  if (!nlohmann::json::accept(json)) return std::string(json);
+  if (!IsJson(json)) return std::string(json);
   const char* const space = spacing == JsonSpacing::kSpaced ? " " : "";
   std::string out;
   for (size_t at = 0; at < json.size();) {

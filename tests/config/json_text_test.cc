@@ -41,10 +41,27 @@ TEST(ParseJson, AKeyIsGivenOnceInAnObject) {
 
 // It goes into statuses and answers, which hold UTF-8, and into trailers, which are bounded.
 TEST(ParseJson, RefusalsShowBytesThatAreNotText) {
-  EXPECT_THAT(Refusal("{\"max_to\x8e\": 1}"),
-              HasSubstr("ill-formed UTF-8 byte; last read: '\"max_to\\x8e'"));
+  EXPECT_THAT(Refusal("{\"max_to\x8e\": 1}"), HasSubstr("ill-formed UTF-8 byte; last read: '\"max_to\\x8e'"));
   EXPECT_THAT(Refusal("{\"a\": \"" + std::string(100'000, 'x') + "\x01\"}"), testing::EndsWith("xxx..."));
   EXPECT_LT(Refusal("{\"a\": \"" + std::string(100'000, 'x') + "\x01\"}").size(), 400u);
+}
+
+TEST(ParseJson, AZeroByteIsNotTheEnd) {
+  using std::string_literals::operator""s;
+  EXPECT_EQ(Refusal("{}\0"s), "f.json: not JSON: byte 2 is 0");
+  EXPECT_EQ(Refusal("{}\0\"a"s), "f.json: not JSON: byte 2 is 0");
+  EXPECT_FALSE(IsJson("{}\0"s));
+  EXPECT_FALSE(IsJson("0\0-"s));
+  EXPECT_TRUE(IsJson("{}"));
+  EXPECT_FALSE(IsJson("{"));
+}
+
+TEST(IsJson, NestsAsDeepAsItsLimit) {
+  EXPECT_TRUE(IsJson(Nested(kMaxJsonDepth)));
+  EXPECT_FALSE(IsJson(Nested(kMaxJsonDepth + 1)));
+  EXPECT_FALSE(IsJson(Nested(1'000'000)));
+  EXPECT_TRUE(IsJson(
+      R"({"a": "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"[["})"));
 }
 
 TEST(ShowJson, IsShortAndUtf8) {

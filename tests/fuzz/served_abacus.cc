@@ -184,7 +184,9 @@ void ServedAbacus::CheckConstraint(const Request& request) {
 ServedAbacus::Answer ServedAbacus::Play(CheckedRequest checked) {
   CheckRequest(checked.request);
   CheckConstraint(checked.request);
-  const std::vector<std::string> stops = checked.spec.stop;
+  // Before min_tokens nothing ends an answer.
+  const std::vector<std::string> stops =
+      checked.request.sampling.min_tokens > 0 ? std::vector<std::string>{} : checked.spec.stop;
   const bool is_chat = checked.spec.answer.has_value();
   CHECK_EQ(static_cast<size_t>(checked.spec.prompt_tokens), checked.request.prompt_ids.size());
   SteadyTime now{};

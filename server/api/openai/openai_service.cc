@@ -25,7 +25,7 @@ OpenAiKind KindOf(const std::string& path) {
   return path == kCompletionPath ? OpenAiKind::kCompletion : OpenAiKind::kChat;
 }
 
-bool IsJson(std::string_view content_type) {
+bool IsJsonType(std::string_view content_type) {
   return absl::StartsWithIgnoreCase(absl::string_view(content_type.data(), content_type.size()),
                                     "application/json");
 }
@@ -75,7 +75,7 @@ std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) cons
     return answer;
   }
   // A browser sends JSON to another origin only after it has asked (cors.h).
-  if (IsJson(head.Header("content-type"))) return std::nullopt;
+  if (IsJsonType(head.Header("content-type"))) return std::nullopt;
   return ErrorAnswer(415, absl::StrCat("Content-Type: ", ShowJson(std::string(head.Header("content-type"))),
                                        ", allowed application/json"));
 }

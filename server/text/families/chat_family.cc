@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "config/json_text.h"
 #include "server/text/tool_json.h"
 
 namespace foredraft {
@@ -50,6 +51,7 @@ std::string_view ThinkingOf(const ChatMessage& message) {
 
 std::vector<CallArgument> ArgumentsOf(const ToolCall& call) {
   if (call.arguments.empty()) return {};
+  if (!IsJson(call.arguments)) return {{.name = "arguments", .value = call.arguments, .is_string = true}};
   const auto json = nlohmann::ordered_json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {{.name = "arguments", .value = call.arguments, .is_string = true}};
   std::vector<CallArgument> arguments;

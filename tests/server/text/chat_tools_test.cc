@@ -82,6 +82,10 @@ TEST(ToolJson, WritesWhatPythonWrites) {
             "{\"b\": [1, 2.50, -0], \"a\": \"xé\\n/:,\", \"e\": {}, \"n\": 18446744073709551616}");
   EXPECT_EQ(SpacedJson(R"({"b": [1, 2]})", JsonSpacing::kCompact), R"({"b":[1,2]})");
   EXPECT_EQ(SpacedJson("{broken", JsonSpacing::kSpaced), "{broken");
+  // A client's text that a parser takes for JSON up to the byte 0, or whose depth a writer does not bear.
+  const std::string cut("{}\0\"a", 6), deep = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_EQ(SpacedJson(cut, JsonSpacing::kSpaced), cut);
+  EXPECT_EQ(SpacedJson(deep, JsonSpacing::kSpaced), deep);
 }
 
 TEST(ChatTools, R1) {
