@@ -1,5 +1,5 @@
-"""vLLM's side of compare_llama_cpp, run by an interpreter that has vLLM for CPUs: loads a checkpoint, then measures
-for each line on standard input and prints one JSON object.
+"""vLLM's side of compare_llama_cpp, run by an interpreter that has vLLM for CPUs: loads a checkpoint, prints "ready", then
+measures for each line on standard input and prints one JSON object.
 
 {"decode": {"1": ..., "8": ...}, "prefill": ...} in tokens per second; with drafts {"steps": {"1": ..., "8": ...}}, the
 steps per second of which each verifies the drafts of every sequence.
@@ -77,6 +77,7 @@ def main():
     answers = os.fdopen(os.dup(1), "w")  # vLLM and its processes print to standard output
     os.dup2(2, 1)
     rates = Rates(args)
+    print("ready", file=answers, flush=True)
     for _ in sys.stdin:
         print(json.dumps(rates.measure()), file=answers, flush=True)
 
