@@ -36,6 +36,10 @@ if(FOREDRAFT_SANITIZER)
   # Units of tests: optimised, with every expectation checked for undefined behaviour, they would be half of a full run's
   # time. What they call keeps both. Rooms whose references are long loops leave this out (tests/CMakeLists.txt).
   set(FOREDRAFT_TEST_OPTIONS -O0 -fno-sanitize=undefined)
+  set(FOREDRAFT_LABELS_LEFT_OUT full plain)  # as in tests/run
+  if(FOREDRAFT_SANITIZER STREQUAL thread)
+    list(APPEND FOREDRAFT_LABELS_LEFT_OUT sequential)
+  endif()
 endif()
 
 # foredraft_library(NAME SRCS a.cc ... DEPS other ...): DEPS are the room's arrows (docs/architecture.md).
@@ -55,6 +59,7 @@ endfunction()
 #   full        in tests/run --full only
 #   sequential  not with ThreadSanitizer: no threads, or those of same_tokens_test over another model or request
 #   plain       with no sanitizer: long, and other tests run the same code
+# A test that its label leaves out of tests/run --full is built only when its target is named.
 function(foredraft_test NAME)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABELS" "SRCS;DEPS;ARGS" ${ARGN})
   find_package(GTest REQUIRED)
@@ -71,6 +76,9 @@ function(foredraft_test NAME)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
   if(ARG_LABELS)
     set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+  if(ARG_LABELS IN_LIST FOREDRAFT_LABELS_LEFT_OUT)
+    set_target_properties(${NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
 endfunction()
 
