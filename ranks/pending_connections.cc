@@ -114,11 +114,16 @@ void PendingConnections::ForgetClosedLocked() {
 
 size_t PendingConnections::Victim() {
   std::map<std::string, std::vector<size_t>> by_host;
-  for (size_t i = 0; i < connections_.size(); ++i) by_host[connections_[i].host].push_back(i);
-  const auto most = std::max_element(by_host.begin(), by_host.end(), [](const auto& a, const auto& b) {
-    return a.second.size() < b.second.size();
-  });
-  const std::vector<size_t>& candidates = most->second;
+  size_t most = 0;
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    std::vector<size_t>& of_host = by_host[connections_[i].host];
+    of_host.push_back(i);
+    most = std::max(most, of_host.size());
+  }
+  std::vector<size_t> candidates;
+  for (const auto& [host, of_host] : by_host) {
+    if (of_host.size() == most) candidates.insert(candidates.end(), of_host.begin(), of_host.end());
+  }
   return candidates[std::uniform_int_distribution<size_t>(0, candidates.size() - 1)(random_)];
 }
 

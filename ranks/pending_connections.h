@@ -6,7 +6,8 @@
 // Anyone who reaches the port can open connections. Until a peer has sent the group's secret, a worker's
 // connection looks like a stranger's. If newcomers were refused once the limit is reached, a stranger who
 // keeps that many connections open would keep the workers out. So a newcomer takes the place of another
-// one: of any connection of the address that has the most. A stranger thereby closes its own connections.
+// one: of any connection of the address (or addresses) that has the most. A stranger thereby closes its own
+// connections.
 // A worker on the same address is closed with them at times; it needs milliseconds to join, and dials
 // again until it has.
 //

@@ -41,14 +41,19 @@ void GuardTable::BecomeClient(uint64_t id) {
   promoted_(id);
 }
 
+bool GuardTable::Strangers::GoesBefore(const Strangers& other) const {
+  if (size() != other.size()) return size() > other.size();
+  if (silent.empty() != other.silent.empty()) return !silent.empty();
+  return first().first < other.first().first;
+}
+
 bool GuardTable::EvictOne() {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto most = std::max_element(strangers_.begin(), strangers_.end(), [](const auto& a, const auto& b) {
-    return a.second.size() < b.second.size();
+  const auto most = std::min_element(strangers_.begin(), strangers_.end(), [](const auto& a, const auto& b) {
+    return a.second.GoesBefore(b.second);
   });
   if (most == strangers_.end()) return false;
-  const Strangers& strangers = most->second;
-  const auto [id, fd] = *(strangers.silent.empty() ? strangers.callers : strangers.silent).begin();
+  const auto [id, fd] = most->second.first();
   entries_[id].evicted = true;
   ForgetStranger(id, most->first);
   count_.Remove(fd);

@@ -4,8 +4,9 @@
 //
 // Any host that reaches the port can hold connections. So when all are taken, a newcomer takes the place of a
 // stranger at the address that has the most strangers: the oldest one that has begun no call, or else the
-// oldest one. A probe that needs no token begins calls, and so keeps its connection longer. Connections on
-// which a call was admitted are never evicted; a client needs milliseconds to be admitted. Thread-safe.
+// oldest one. Addresses that have as many are taken together. A probe that needs no token begins calls, and
+// so keeps its connection longer. Connections on which a call was admitted are never evicted; a client needs
+// milliseconds to be admitted. Thread-safe.
 
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "net/acceptor.h"
 
@@ -47,6 +49,9 @@ class GuardTable {
     std::map<uint64_t, int> callers;
 
     size_t size() const { return silent.size() + callers.size(); }
+    // The one that goes first. There is one.
+    std::pair<uint64_t, int> first() const { return *(silent.empty() ? callers : silent).begin(); }
+    bool GoesBefore(const Strangers& other) const;
   };
   void ForgetStranger(uint64_t id, const std::string& address);  // the caller holds mutex_
 

@@ -62,6 +62,17 @@ TEST_F(Table, TheFirstStrangerOfTheAddressThatHasMostGoes) {
   EXPECT_EQ(count_.open(), 3);
 }
 
+// Who has many addresses, one connection from each, does not keep out a client from any address.
+TEST_F(Table, OfAddressesThatHaveAsManyTheOldestGoes) {
+  for (const auto& [id, address] : std::map<uint64_t, std::string>{{1, "m"}, {2, "n"}, {3, "k"}, {4, "o"}}) {
+    EXPECT_TRUE(Arrive(id, address));
+  }
+  table_.NoteCall(1);
+  EXPECT_TRUE(Arrive(5, "a"));
+  EXPECT_TRUE(Arrive(6, "z"));
+  EXPECT_EQ(Evicted(), (std::set<uint64_t>{2, 3}));
+}
+
 // A probe that needs no token keeps its connection while others merely hold theirs.
 TEST_F(Table, WhoHasCalledGoesAfterWhoHasNot) {
   for (const uint64_t id : {1, 2, 3, 4}) EXPECT_TRUE(Arrive(id, "crowd"));

@@ -80,6 +80,19 @@ TEST_F(Pending, TheAddressWithTheMostLosesThem) {
   EXPECT_EQ(closed_, 94);
 }
 
+// Who has many addresses, one connection from each, does not push out a worker for its address: of the eight,
+// the worker's goes once in eight times.
+TEST_F(Pending, OfAddressesThatHaveAsManyAnyOneGoes) {
+  for (int i = 0; i < 8; ++i) Connect(("127.0.1." + std::to_string(i + 1)).c_str());
+  int kept = 0;
+  for (int i = 0; i < 32; ++i) {
+    const int worker = Connect("127.0.0.1");
+    Connect(("127.0.2." + std::to_string(i + 1)).c_str());
+    kept += IsOpen(worker) ? 1 : 0;
+  }
+  EXPECT_GT(kept, 0);
+}
+
 TEST_F(Pending, WhatHasJoinedIsLeftAlone) {
   const int worker = Connect();
   const std::string peer = PeerOf(ends_[worker]).peer;

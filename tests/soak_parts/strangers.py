@@ -62,6 +62,8 @@ def repeated(what: bytes) -> Frames:
     return frames
 
 
+HALF_A_HEAD = b"GET /healthz HTTP/1.1\r\nHost"  # for idle()
+
 FLOODS: dict[str, Frames] = {
     "flood of headers": headers_without_end,
     "flood of resets": resets,
@@ -116,8 +118,8 @@ def flood(address: tuple[str, int], kind: str, seconds: float) -> int:
     return opened
 
 
-def idle(address: tuple[str, int], count: int, seconds: float) -> None:
-    """Connections that say hello and nothing more, as many at a time as there may be descriptors."""
+def idle(address: tuple[str, int], count: int, seconds: float, hello: bytes = BEGIN) -> None:
+    """New connections without end that say `hello` and nothing more, as many at a time as there may be descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sockets: collections.deque[socket.socket] = collections.deque()
@@ -125,7 +127,7 @@ def idle(address: tuple[str, int], count: int, seconds: float) -> None:
     while time.monotonic() < end:
         try:
             sockets.append(socket.create_connection(address, 10, (f"127.0.1.{opened % 250 + 1}", 0)))
-            sockets[-1].send(BEGIN)
+            sockets[-1].send(hello)
         except OSError:
             time.sleep(0.01)
         opened += 1

@@ -66,6 +66,17 @@ TEST(WaitingConnections, AmongManyAddressesTheOneWithMostGivesWay) {
   EXPECT_THAT(crowd.closed(), ElementsAre(2));
 }
 
+// Who has many addresses, one connection from each, does not push out newcomers from any address.
+TEST(WaitingConnections, AmongAddressesThatHaveAsManyTheOldestGoes) {
+  Crowd crowd(3, 100);
+  crowd.Enter("m", 1);
+  crowd.Enter("n", 2);
+  crowd.Enter("k", 3);
+  crowd.Enter("a", 4);
+  crowd.Enter("z", 5);
+  EXPECT_THAT(crowd.closed(), ElementsAre(1, 2));
+}
+
 TEST(WaitingConnections, OnesThatLeftAreNotClosed) {
   Crowd crowd(100, 1);
   const uint64_t first = crowd.Enter("a", 1);
