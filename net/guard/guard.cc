@@ -24,6 +24,7 @@ constexpr std::chrono::seconds kSweepPeriod(10);
 constexpr std::chrono::seconds kLastBytes(1);
 // Streams of all strangers that their clients leave unfinished; each costs gRPC about 13 KB.
 constexpr size_t kMaxUnfinishedStreams = 8192;
+constexpr int kLeastLeaving = 16;
 
 std::atomic<uint64_t> next_id = 1;
 
@@ -74,7 +75,7 @@ bool GuardedListener::Give(int listener_fd, int fd) {
 Guard::Guard(ConnectionCount& count, std::function<void(GuardEvent)> counted)
     : count_(count),
       report_(std::move(counted)),
-      table_(count, [this](uint64_t id) { Promote(id); }),
+      table_(count, std::max(kLeastLeaving, count.max() / 16), [this](uint64_t id) { Promote(id); }),
       strangers_("guard-new", StrangerHooks()) {
   for (auto& loop : client_loops_) loop = std::make_unique<GuardLoop>("guard", ClientHooks());
   count_.OnFull([this] { return table_.EvictOne(); });

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
 
 namespace foredraft {
 
@@ -20,6 +21,7 @@ bool GuardTable::Remove(uint64_t id) {
   if (!evicted) count_.Remove(found->second.fd);
   ForgetStranger(id, found->second.address);
   entries_.erase(found);
+  if (evicted && leaving_-- == max_leaving_) left_.notify_all();
   return !evicted;
 }
 
@@ -48,13 +50,16 @@ bool GuardTable::Strangers::GoesBefore(const Strangers& other) const {
 }
 
 bool GuardTable::EvictOne() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  constexpr std::chrono::seconds kLongestWait(1);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!left_.wait_for(lock, kLongestWait, [this] { return leaving_ < max_leaving_; })) return false;
   const auto most = std::min_element(strangers_.begin(), strangers_.end(), [](const auto& a, const auto& b) {
     return a.second.GoesBefore(b.second);
   });
   if (most == strangers_.end()) return false;
   const auto [id, fd] = most->second.first();
   entries_[id].evicted = true;
+  ++leaving_;
   ForgetStranger(id, most->first);
   count_.Remove(fd);
   shutdown(fd, SHUT_RDWR);  // its owner reads the end and closes it

@@ -8,6 +8,7 @@
 // so keeps its connection longer. Connections on which a call was admitted are never evicted; a client needs
 // milliseconds to be admitted. Thread-safe.
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -22,9 +23,10 @@ namespace foredraft {
 
 class GuardTable {
  public:
-  // `promoted` is called once for a connection that becomes a client's, on the thread that says so.
-  GuardTable(ConnectionCount& count, std::function<void(uint64_t id)> promoted)
-      : count_(count), promoted_(std::move(promoted)) {}
+  // `promoted` is called once for a connection that becomes a client's, on the thread that says so. At most
+  // `max_leaving` evicted connections are still open at a time: they take descriptors, but are in no count.
+  GuardTable(ConnectionCount& count, int max_leaving, std::function<void(uint64_t id)> promoted)
+      : count_(count), max_leaving_(max_leaving), promoted_(std::move(promoted)) {}
 
   // `id` is greater than those of earlier connections; `address` as LimitedAddress.
   void Add(uint64_t id, int fd, const std::string& address);
@@ -34,7 +36,9 @@ class GuardTable {
   void NoteCall(uint64_t id);
   // A call was admitted on it.
   void BecomeClient(uint64_t id);
-  // Ends a stranger's connection, which its owner then removes. False: there is none.
+  // Ends a stranger's connection, which its owner then removes. Waits while too many are leaving; then
+  // whoever accepts connections goes no faster than their owner. False: there is none, or none has left in a
+  // second.
   bool EvictOne();
 
  private:
@@ -56,8 +60,11 @@ class GuardTable {
   void ForgetStranger(uint64_t id, const std::string& address);  // the caller holds mutex_
 
   ConnectionCount& count_;
+  const int max_leaving_;
   const std::function<void(uint64_t)> promoted_;
   std::mutex mutex_;
+  std::condition_variable left_;
+  int leaving_ = 0;                              // guarded by mutex_; evicted and not removed
   std::unordered_map<uint64_t, Entry> entries_;  // guarded by mutex_
   std::map<std::string, Strangers> strangers_;   // guarded by mutex_; by address
 };

@@ -7,11 +7,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <set>
+#include <string>
+#include <thread>
 
 namespace foredraft {
 namespace {
+
+constexpr int kMaxLeaving = 25;
 
 class Table : public testing::Test {
  protected:
@@ -46,7 +53,7 @@ class Table : public testing::Test {
 
   ConnectionCount count_{4};
   std::set<uint64_t> promoted_;
-  GuardTable table_{count_, [this](uint64_t id) { promoted_.insert(id); }};
+  GuardTable table_{count_, kMaxLeaving, [this](uint64_t id) { promoted_.insert(id); }};
   std::map<uint64_t, std::array<int, 2>> pairs_;
 };
 
@@ -95,6 +102,19 @@ TEST_F(Table, AClientStays) {
   EXPECT_FALSE(IsEvicted(1));
   EXPECT_FALSE(IsEvicted(29));
   EXPECT_EQ(Evicted().size(), 25u);
+}
+
+// Else a flood of connections would take all descriptors, faster than they can be closed.
+TEST_F(Table, TheAcceptorWaitsForEvictedConnectionsToBeClosed) {
+  for (uint64_t id = 1; id <= 4 + kMaxLeaving; ++id) EXPECT_TRUE(Arrive(id, "crowd"));
+  std::atomic<bool> arrived = false;
+  std::jthread acceptor([&] { arrived = Arrive(100, "client"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(arrived.load());
+  EXPECT_FALSE(table_.Remove(1));
+  acceptor.join();
+  EXPECT_TRUE(arrived.load());
+  EXPECT_FALSE(Arrive(101, "client")) << "none has left in a second";
 }
 
 TEST_F(Table, AmongClientsAloneThereIsNoRoom) {
