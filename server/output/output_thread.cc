@@ -100,7 +100,7 @@ void OutputThread::Run() {
     last_turn_.store(std::chrono::steady_clock::now());
     std::optional<Event> event = events_.Pop(kTick);
     if (event.has_value()) {
-      std::visit([this](auto&& content) { On(std::move(content)); }, std::move(*event));
+      std::visit([this](auto&& content) { On(std::forward<decltype(content)>(content)); }, std::move(*event));
     } else if (events_.closed()) {
       break;
     }
@@ -166,7 +166,7 @@ void OutputThread::ApplyAll(std::vector<RequestUpdate> updates, SteadyTime now) 
   }
 }
 
-void OutputThread::On(absl::Status end_all) {
+void OutputThread::On(const absl::Status& end_all) {
   std::vector<uint64_t> ids;
   for (const auto& [id, opened] : streams_) ids.push_back(id);
   for (uint64_t id : ids) EndEarly(id, FinishReason::kCancelled, end_all);

@@ -94,7 +94,7 @@ class OutputThread {
   void On(RefusedId refused);
   void On(CancelledId cancelled);
   void On(std::vector<RequestUpdate> updates);
-  void On(absl::Status end_all);
+  void On(const absl::Status& end_all);
   void ApplyAll(std::vector<RequestUpdate> updates, SteadyTime now);
   // Passes a stream's output to its call.
   void Send(StreamOutput output);

@@ -20,8 +20,8 @@ ClosedLoop::ClosedLoop(const LoadedModel& model, const Setting& setting) {
   loop_ = std::make_unique<ServingLoop>(
       ServingLoopOptions{.overlap = setting.overlap},
       std::make_unique<Scheduler>(SchedulerOptionsOf(model, options, setting)),
-      std::vector<Executor*>{executor_.get()}, [this](std::vector<RequestUpdate> updates) { Take(updates); },
-      ServingLoop::StatsSink());
+      std::vector<Executor*>{executor_.get()},
+      [this](const std::vector<RequestUpdate>& updates) { Take(updates); }, ServingLoop::StatsSink());
   loop_->Start();
 }
 

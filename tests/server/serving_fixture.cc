@@ -72,7 +72,7 @@ TestServer::TestServer(const TestServerOptions& options)
   hooks.config_yaml = [] { return std::string("model: scripted\n"); };
   hooks.reload = options.reload;
   hooks.drain = [this] { frontend_->BeginDrain(); };
-  absl::StatusOr<std::unique_ptr<Frontend>> frontend = Frontend::Listen(options.frontend, std::move(hooks));
+  absl::StatusOr<std::unique_ptr<Frontend>> frontend = Frontend::Listen(options.frontend, hooks);
   CHECK(frontend.ok()) << frontend.status().ToString();
   frontend_ = *std::move(frontend);
   channel_ = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());

@@ -79,11 +79,11 @@ class Strangers : public testing::Test {
 
   // Runs `count` attackers for as long as what it returns lives. Each opens connections and sends `begin`,
   // and then `more` for as long as it is taken.
-  std::vector<std::jthread> Attack(int port, int count, std::string begin,
-                                   std::function<std::string()> more) {
+  std::vector<std::jthread> Attack(int port, int count, const std::string& begin,
+                                   const std::function<std::string()>& more) {
     std::vector<std::jthread> attackers;
     for (int i = 0; i < count; ++i) {
-      attackers.emplace_back([port, begin, more](std::stop_token stop) {
+      attackers.emplace_back([port, begin, more](const std::stop_token& stop) {
         while (!stop.stop_requested()) {
           const int fd = Dial(port);
           bool taken = SendAll(fd, begin);
@@ -176,7 +176,7 @@ TEST_F(Strangers, FloodsOfSmallFramesAreClosed) {
     for (int i = 0; i < 10'000; ++i) flood += frame;
     SendAll(peer, flood);
     EXPECT_TRUE(IsClosedWithin(peer, seconds(10)));
-    EXPECT_TRUE(server.Eventually([&] { return Closed(server, reason) == 1; }));
+    EXPECT_TRUE(server.Eventually([&, reason = reason] { return Closed(server, reason) == 1; }));
     close(peer);
   }
 }

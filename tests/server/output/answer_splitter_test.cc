@@ -14,7 +14,6 @@
 namespace foredraft {
 namespace {
 
-using testing::ElementsAre;
 using testing::IsEmpty;
 
 // Outputs of a V3.1 whose calls are added tokens. They are special here, so that decoded text skips them.

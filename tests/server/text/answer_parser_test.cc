@@ -14,7 +14,6 @@
 namespace foredraft {
 namespace {
 
-using testing::ElementsAre;
 using testing::IsEmpty;
 
 // What a parser has made of an answer; calls as "id name arguments", with "..." behind those that are not
