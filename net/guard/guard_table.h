@@ -36,9 +36,9 @@ class GuardTable {
   void NoteCall(uint64_t id);
   // A call was admitted on it.
   void BecomeClient(uint64_t id);
-  // Ends a stranger's connection, which its owner then removes. Waits while too many are leaving; then
-  // whoever accepts connections goes no faster than their owner. False: there is none, or none has left in a
-  // second.
+  // Ends a stranger's connection, which its owner then removes. Waits while too many are leaving, so that
+  // connections are accepted no faster than they are closed. False: there is no stranger, or too many are
+  // still leaving after a second.
   bool EvictOne();
 
  private:

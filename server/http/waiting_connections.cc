@@ -26,8 +26,8 @@ std::map<std::string, WaitingConnections::Queue>::iterator WaitingConnections::C
   const auto own = queues_.find(newest);
   if (static_cast<int>(own->second.size()) > max_per_address_) return own;
   if (count_ <= max_) return queues_.end();
-  // Many addresses share the number: one that has most of it gives one back. Where several have as many, it
-  // is the one whose first connection is the oldest, so that nobody is closed for what its address is.
+  // Many addresses share the number: the one that has most of it gives one back. Of several that have as
+  // many, the one whose first connection is the oldest does.
   return std::max_element(queues_.begin(), queues_.end(), [](const auto& a, const auto& b) {
     const Queue &left = a.second, &right = b.second;
     return left.size() != right.size() ? left.size() < right.size()
