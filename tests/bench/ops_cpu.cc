@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iostream>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -183,6 +184,73 @@ void Prefill(Bench& bench, const ModelConfig& c, int context) {
              [&bench, p](int) { bench.ops().mla_prefill(bench.stream(), p); });
 }
 
+DecodeShape DecodeShapeOf(const ModelConfig& c, int context, DType dtype) {
+  return {.heads = c.num_attention_heads,
+          .latent = c.kv_lora_rank,
+          .rope = c.qk_rope_head_dim,
+          .nope = c.qk_nope_head_dim,
+          .layers = c.num_hidden_layers,
+          .tokens_per_block = kTokensPerBlock,
+          .context = context,
+          .dtype = dtype};
+}
+
+// The scores of all positions and the choice. Each call takes the next layer's keys, as MlaDecodeLine's.
+void SelectLine(Bench& bench, const ModelConfig& c, int context, int rows, int rows_per_sequence) {
+  const int blocks = (context + kTokensPerBlock - 1) / kTokensPerBlock;
+  std::vector<int32_t> tables(rows / rows_per_sequence * blocks), slots(rows);
+  std::iota(tables.begin(), tables.end(), 1);
+  for (int row = 0; row < rows; ++row) slots[row] = row / rows_per_sequence;
+  SelectEntriesParams p = {
+      .selected = bench.Zeros<int32_t>(size_t(rows) * c.index_topk),
+      .scores = bench.Rows<float>(rows, context),
+      .q = bench.Rows<const bf16>(rows, c.index_n_heads * c.index_head_dim),
+      .weights = bench.Rows<const float>(rows, c.index_n_heads),
+      .entries = {.block_tables = bench.Put(tables),
+                  .table_stride = blocks,
+                  .rows_per_block = kTokensPerBlock,
+                  .width = c.index_head_dim},
+      .index = {bench.Put(slots), bench.Put(std::vector<int32_t>(rows, context - 1)), rows},
+      .head_count = c.index_n_heads,
+      .ratio = 1,
+      .top_k = c.index_topk,
+      .scale = 0.01f};
+  const int entries = static_cast<int>(tables.size() + 1) * kTokensPerBlock;
+  const double bytes = 2.0 * entries * c.index_head_dim;
+  std::vector<Matrix<const bf16>> layers;
+  for (int i = 0; i < std::max(1, static_cast<int>(kColdBytes / bytes)); ++i) {
+    layers.push_back(bench.Rows<const bf16>(entries, c.index_head_dim));
+  }
+  const CostContext shape = {.context = context, .rows_per_sequence = rows_per_sequence};
+  bench.Line({.name = absl::StrCat("select_entries, ", rows_per_sequence, " a sequence"),
+              .shape = absl::StrCat(context, " positions"),
+              .rows = rows,
+              .cost = CostOf(p, shape),
+              .context = shape},
+             [&bench, &layers, p](int i) mutable {
+               p.entries.data = layers[i % layers.size()].data;
+               bench.ops().select_entries(bench.stream(), p);
+             });
+}
+
+// Sparse attention: the indexer's choice, and decode over a list of so many positions.
+void SparseAttention(Bench& bench, const ModelConfig& c, int context) {
+  if (c.index_topk == 0 || context <= c.index_topk) return;
+  for (const int rows : bench.rows()) {
+    for (const int rows_per_sequence : {1, 4}) {
+      if (rows % rows_per_sequence != 0) continue;
+      if (bench.Wants("select_entries")) SelectLine(bench, c, context, rows, rows_per_sequence);
+    }
+    for (const WeightFormat& format : bench.formats()) {
+      if (Is4Bit(format) || !bench.Wants("mla_decode, listed")) continue;
+      DecodeShape shape = DecodeShapeOf(c, context, format.code);
+      shape.name = "mla_decode, listed";
+      shape.list_len = c.index_topk;
+      MlaDecodeLine(bench, shape, rows, 1);
+    }
+  }
+}
+
 // Decode over BF16 and FP8 caches.
 void Attention(Bench& bench, const ModelConfig& c, int context) {
   if (bench.Wants("mla_decode")) {
@@ -190,17 +258,9 @@ void Attention(Bench& bench, const ModelConfig& c, int context) {
       for (const int rows_per_sequence : {1, 4}) {
         for (const WeightFormat& format : bench.formats()) {
           if (rows % rows_per_sequence != 0 || Is4Bit(format)) continue;
-          MlaDecodeLine(bench,
-                        {.name = absl::StrCat("mla_decode, ", rows_per_sequence, " a sequence"),
-                         .heads = c.num_attention_heads,
-                         .latent = c.kv_lora_rank,
-                         .rope = c.qk_rope_head_dim,
-                         .nope = c.qk_nope_head_dim,
-                         .layers = c.num_hidden_layers,
-                         .tokens_per_block = kTokensPerBlock,
-                         .context = context,
-                         .dtype = format.code},
-                        rows, rows_per_sequence);
+          DecodeShape shape = DecodeShapeOf(c, context, format.code);
+          shape.name = absl::StrCat("mla_decode, ", rows_per_sequence, " a sequence");
+          MlaDecodeLine(bench, shape, rows, rows_per_sequence);
         }
       }
     }
@@ -228,6 +288,7 @@ int RunCpuOps(OpsOptions options) {
   Gemms(bench, *config);
   HeadGemms(bench, *config);
   Attention(bench, *config, options.context);
+  SparseAttention(bench, *config, options.context);
   bench.Print();
   return 0;
 }

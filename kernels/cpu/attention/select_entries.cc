@@ -53,6 +53,12 @@ struct alignas(64) ScoreLine {
   Bf16Pair pairs[16];
 };
 
+// Indexer entries of a tile.
+struct EntryRows {
+  int32_t count;  // 0: past the last that the group sees
+  const void* rows[kTileLen];
+};
+
 // The scores of a group's rows for one block of entries. A score is computed by the same operations whatever
 // else is in its tile or group (kernels/cpu/device/isa.h).
 class BlockScores {
@@ -60,57 +66,95 @@ class BlockScores {
   BlockScores(const IsaKernels& isa, const SelectEntriesParams& p)
       : isa_(isa), p_(p), shape_{p.entries.width, 0, 0} {
     const size_t tile_pairs = static_cast<size_t>(shape_.pairs()) * kTileLen;
-    const size_t query_pairs = static_cast<size_t>(p.head_count) * shape_.pairs();
-    ScoreLine* const lines = ThreadScratch<ScoreLine>((kBlockTiles * tile_pairs + query_pairs) / 16 + 1);
+    const size_t query_pairs = static_cast<size_t>(kMaxGroupRows) * p.head_count * shape_.pairs();
+    ScoreLine* const lines = ThreadScratch<ScoreLine>((tile_pairs + query_pairs) / 16 + 1);
     keys_ = lines->pairs;
-    queries_ = keys_ + kBlockTiles * tile_pairs;
+    queries_ = keys_ + tile_pairs;
   }
 
-  // Entries first_entry + [first, first + kBlockLen) of those that the rows see.
+  // Entries first_entry + [first, first + kBlockLen) of those that the rows see. The entries of a tile are
+  // fetched while the one before it is packed and scored: packing alone waits for the memory most of its
+  // time.
   void Run(const ScoredRows& group, int32_t first) {
+    PackQueries(group);
     const int32_t end = std::min(first + kBlockLen, group.visible);
+    EntryRows memory[2];
+    EntryRows* rows = memory;
+    EntryRows* next = memory + 1;
+    FindRows(group, first, *rows);
     for (int32_t begin = first; begin < end; begin += kTileLen) {
-      Pack(p_.index.slots[group.first_row], begin, std::min(begin + kTileLen, end), TileAt(begin - first));
-    }
-    for (int32_t r = group.first_row; r < group.first_row + group.row_count; ++r) {
-      const int32_t row_end = std::min(end, p_.visible(r));
-      if (row_end <= first) continue;
-      for (int32_t head = 0; head < p_.head_count; ++head) {
-        const bf16* const q = p_.q.row(r) + int64_t{head} * p_.entries.width;
-        PackQuery(shape_, q, q, queries_ + int64_t{head} * shape_.pairs());
+      FindRows(group, begin + kTileLen, *next);
+      RowPrefetch prefetch = {next->rows, next->count, p_.entries.width * static_cast<int32_t>(sizeof(bf16))};
+      Pack(*rows, prefetch);
+      for (int32_t row = 0; row < group.row_count; ++row) {
+        const int32_t visible = p_.visible(group.first_row + row);
+        if (visible > begin) ScoreTile(group, row, begin, std::min(kTileLen, visible - begin), prefetch);
       }
-      for (int32_t begin = first; begin < row_end; begin += kTileLen) {
-        ScoreTile(r, begin, std::min(kTileLen, row_end - begin), TileAt(begin - first));
-      }
+      FetchRest(prefetch);
+      std::swap(rows, next);
     }
   }
 
  private:
-  Bf16Pair* TileAt(int32_t entry) const { return keys_ + int64_t{entry} * shape_.pairs(); }
-
-  void Pack(int32_t slot, int32_t begin, int32_t end, Bf16Pair* keys) const {
-    const uint16_t* rows[kTileLen];
-    for (int32_t w = begin; w < end; ++w) {
-      const bf16* const entry = p_.entries.row(slot, p_.first_entry + w);
-      CHECK(entry != nullptr) << "slot " << slot << " has no indexer entry " << p_.first_entry + w;
-      rows[w - begin] = &entry->bits;
-    }
-    std::fill(rows + (end - begin), rows + kTileLen, rows[end - begin - 1]);
-    RowPrefetch nothing;
-    isa_.pack_keys({keys, rows, end - begin, shape_.a_len, &nothing});
+  const Bf16Pair* Query(int32_t row, int32_t head) const {
+    return queries_ + (int64_t{row} * p_.head_count + head) * shape_.pairs();
   }
 
-  void ScoreTile(int32_t r, int32_t begin, int32_t count, const Bf16Pair* keys) const {
+  void PackQueries(const ScoredRows& group) {
+    if (packed_row_ == group.first_row) return;
+    packed_row_ = group.first_row;
+    Bf16Pair* out = queries_;
+    for (int32_t row = 0; row < group.row_count; ++row) {
+      const bf16* q = p_.q.row(group.first_row + row);
+      for (int32_t head = 0; head < p_.head_count; ++head, q += p_.entries.width, out += shape_.pairs()) {
+        PackQuery(shape_, q, q, out);
+      }
+    }
+  }
+
+  // At most a tile, from the group's entry `begin` on.
+  void FindRows(const ScoredRows& group, int32_t begin, EntryRows& out) const {
+    const int32_t slot = p_.index.slots[group.first_row];
+    out.count = std::clamp(group.visible - begin, 0, kTileLen);
+    for (int32_t t = 0; t < out.count;) {
+      // Entries of a block are adjacent: the block table is read once per block.
+      const int32_t entry = p_.first_entry + begin + t;
+      const bf16* row = p_.entries.row(slot, entry);
+      CHECK(row != nullptr) << "slot " << slot << " has no indexer entry " << entry;
+      const int32_t of_block = p_.entries.rows_per_block - entry % p_.entries.rows_per_block;
+      const int32_t end = std::min(out.count, t + of_block);
+      for (; t < end; ++t, row += p_.entries.width) out.rows[t] = row;
+    }
+  }
+
+  // The lines that the kernels had no step for.
+  static void FetchRest(RowPrefetch& prefetch) {
+    for (; prefetch.row < prefetch.count; ++prefetch.row, prefetch.offset = 0) {
+      const char* const row = static_cast<const char*>(prefetch.rows[prefetch.row]);
+      for (; prefetch.offset < prefetch.bytes; prefetch.offset += 64)
+        __builtin_prefetch(row + prefetch.offset, 0, 2);
+    }
+  }
+
+  void Pack(const EntryRows& entries, RowPrefetch& prefetch) const {
+    const uint16_t* rows[kTileLen];
+    for (int32_t t = 0; t < kTileLen; ++t) {
+      rows[t] = &static_cast<const bf16*>(entries.rows[std::min(t, entries.count - 1)])->bits;
+    }
+    isa_.pack_keys({keys_, rows, entries.count, shape_.a_len, &prefetch});
+  }
+
+  void ScoreTile(const ScoredRows& group, int32_t row, int32_t begin, int32_t count,
+                 RowPrefetch& prefetch) const {
     alignas(64) float dots[kMaxTileQueries * kTileLen];
     int32_t counts[kMaxTileQueries];
     std::fill_n(counts, kMaxTileQueries, count);
+    const int32_t r = group.first_row + row;
     float* const scores = p_.scores.row(r) + begin;
     std::fill_n(scores, count, 0.0f);
-    RowPrefetch nothing;
     for (int32_t head = 0; head < p_.head_count; head += kMaxTileQueries) {
       const int32_t heads = std::min(kMaxTileQueries, p_.head_count - head);
-      isa_.tile_scores(
-          {dots, queries_ + int64_t{head} * shape_.pairs(), keys, counts, shape_.pairs(), heads, &nothing});
+      isa_.tile_scores({dots, Query(row, head), keys_, counts, shape_.pairs(), heads, &prefetch});
       AddHeads(dots, p_.weights.row(r) + head, p_.scale, heads, count, scores);
     }
   }
@@ -118,8 +162,9 @@ class BlockScores {
   const IsaKernels& isa_;
   const SelectEntriesParams& p_;
   const TileShape shape_;
-  Bf16Pair* keys_;     // [kBlockTiles][pairs][kTileLen]
-  Bf16Pair* queries_;  // [head_count][pairs]
+  int32_t packed_row_ = -1;  // the first of the group whose queries are packed
+  Bf16Pair* keys_;           // [pairs][kTileLen]
+  Bf16Pair* queries_;        // [kMaxGroupRows][head_count][pairs]
 };
 
 }  // namespace
