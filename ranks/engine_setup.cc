@@ -58,6 +58,8 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.rank_count = config.parallel.attention_dp;
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
+  // Four times as much before a rank counts as lost: machines are slower at times.
+  options.prefill_seconds = config.parallel.step_timeout_s / 4.0;
   options.max_seq_len = config.max_seq_len;
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;

@@ -55,6 +55,7 @@
 #include "scheduler/drafter_numbers.h"
 #include "scheduler/mask_workers.h"
 #include "scheduler/plan.h"
+#include "scheduler/prefill_pace.h"
 #include "scheduler/rank_state.h"
 #include "scheduler/request.h"
 #include "scheduler/request_size.h"
@@ -66,8 +67,9 @@ namespace foredraft {
 
 struct SchedulerOptions {
   int rank_count = 1;
-  int max_batch_size = 64;    // decode slots per rank
-  int max_num_tokens = 8192;  // prefill budget per rank and iteration
+  int max_batch_size = 64;     // decode slots per rank
+  int max_num_tokens = 8192;   // prefill budget per rank and iteration
+  double prefill_seconds = 0;  // PrefillPace; needs chunked prefill
   int max_seq_len = 4096;
   bool enable_chunked_prefill = true;  // false requires max_num_tokens >= max_seq_len
   int batching_wait_iters = 10;
@@ -244,6 +246,7 @@ class Scheduler {
     int32_t cut_len = 0;  // drafts per seat without a row
     int decode_bucket = 0;
     bool forced = false;
+    PrefillWork prefill;  // of the rank with the most tokens
     std::vector<LaunchedRank> ranks;
   };
   struct Placement {  // of a waiting request
@@ -279,6 +282,7 @@ class Scheduler {
   void Admit(Sequence* sequence, const Placement& placement, SteadyTime now, IterationPlan* plan);
   bool PrefillIsDue(const IterationPlan& plan) const;
   void PlanPrefill(IterationPlan* plan);
+  void PlanRankPrefill(int rank, IterationPlan* plan);
   void PlanDecode(IterationPlan* plan);
   void PlanDrafts(const std::vector<int>& live_by_cap, IterationPlan* plan);
   void Name(Sequence* sequence, uint64_t plan_number);
@@ -297,6 +301,7 @@ class Scheduler {
                          int step_tokens);
   void FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update);
   void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results, double step_seconds);
+  void ObservePrefill(const LaunchedPlan& launched, const std::vector<RankResult>& results);
   void ObserveConfidences(const LaunchedPlan& launched, const LaunchedSlot& live, const SlotResult& slot,
                           bool cut, StepObservation& step);
   void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);
@@ -314,6 +319,7 @@ class Scheduler {
 
   const SchedulerOptions options_;
   Speculation speculation_;
+  PrefillPace prefill_pace_;
   DraftPolicy draft_policy_;
   int last_draft_len_;  // SchedulerLoad::draft_len
   std::deque<RankState> ranks_;

@@ -14,6 +14,7 @@ void Scheduler::Commit(std::vector<RankResult> results, double step_seconds) {
   in_flight_.pop_front();
   CHECK_EQ(results.size(), ranks_.size());
   if (launched.decode_bucket > 0) ObserveStep(launched, results, step_seconds);
+  ObservePrefill(launched, results);
   size_t live_count = 0;
   for (const LaunchedRank& rank : launched.ranks) live_count += rank.live.size();
   updates_.reserve(updates_.size() + live_count);
@@ -63,6 +64,14 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
     }
   }
   draft_policy_.Observe(step);
+}
+
+// Ranks wait for each other, so the slowest one's time is that of the rank with the most tokens.
+void Scheduler::ObservePrefill(const LaunchedPlan& launched, const std::vector<RankResult>& results) {
+  if (launched.prefill.tokens == 0) return;
+  double seconds = 0;
+  for (const RankResult& result : results) seconds = std::max(seconds, result.prefill_seconds);
+  prefill_pace_.Observe(launched.prefill, seconds);
 }
 
 // What became of the drafts whose confidences the sequence's last result had. `cut`: as in ObserveStep.

@@ -208,7 +208,11 @@ bool Scheduler::PrefillIsDue(const IterationPlan& plan) const {
       const int64_t waited = static_cast<int64_t>(plan.number - sequence->admitted_in);
       if (waited >= options_.batching_wait_iters) return true;
     }
-    if (queued >= options_.max_num_tokens) return true;
+    if (!rank.prefilling.empty() &&
+        queued >=
+            prefill_pace_.Room({}, (*rank.prefilling.begin())->prompt_planned, options_.max_num_tokens)) {
+      return true;
+    }
     for (const Sequence* sequence : rank.slots()) {
       decoding |= sequence != nullptr && sequence->live_in == plan.number;
     }
@@ -218,39 +222,43 @@ bool Scheduler::PrefillIsDue(const IterationPlan& plan) const {
 
 void Scheduler::PlanPrefill(IterationPlan* plan) {
   if (!PrefillIsDue(*plan)) return;
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    RankState& state = ranks_[rank];
-    int budget = options_.max_num_tokens;
-    while (!state.prefilling.empty() && budget > 0) {
-      Sequence* sequence = *state.prefilling.begin();
-      const int32_t first = sequence->prompt_planned;
-      const int32_t remaining = sequence->prompt_len - first;
-      if (remaining > budget && !options_.enable_chunked_prefill) break;
-      const int32_t end = first + std::min(remaining, budget);
-      const bool last = end == sequence->prompt_len;
-      state.MapChunk(sequence, first, end, last ? OwnPositions(end, options_.max_draft_len) : end, last);
-      const std::vector<int32_t>& prompt = sequence->request.prompt_ids;
-      plan->ranks[rank].prefill_chunks.push_back({.slot = sequence->slot,
-                                                  .first_position = first,
-                                                  .token_ids = {prompt.begin() + first, prompt.begin() + end},
-                                                  .last = last});
-      plan->prefill_rows[rank] += end - first;
-      budget -= end - first;
-      sequence->prompt_planned = end;
-      planning_.ranks[rank].chunks.emplace_back(sequence, end);
-      Name(sequence, plan->number);
-      if (!last) break;  // the budget is spent
-      PlanFirstMask(sequence, plan);
-      ++plan->ended_prompts[rank];
-      state.prefilling.erase(state.prefilling.begin());
-      for (int group = 0; sequence->swappable && group < state.group_count(); ++group) {
-        state.prefilling_held[group] -= sequence->groups[group].held();
-      }
-      sequence->state = SequenceState::kDecoding;
-      sequence->length = sequence->prompt_len;
-      sequence->live_in = plan->number;
+  for (int rank = 0; rank < options_.rank_count; ++rank) PlanRankPrefill(rank, plan);
+}
+
+void Scheduler::PlanRankPrefill(int rank, IterationPlan* plan) {
+  RankState& state = ranks_[rank];
+  PrefillWork work;
+  while (!state.prefilling.empty()) {
+    Sequence* sequence = *state.prefilling.begin();
+    const int32_t first = sequence->prompt_planned;
+    const int32_t remaining = sequence->prompt_len - first;
+    const int32_t room = prefill_pace_.Room(work, first, remaining);
+    if (room == 0 || (room < remaining && !options_.enable_chunked_prefill)) break;
+    const int32_t end = first + room;
+    const bool last = end == sequence->prompt_len;
+    state.MapChunk(sequence, first, end, last ? OwnPositions(end, options_.max_draft_len) : end, last);
+    const std::vector<int32_t>& prompt = sequence->request.prompt_ids;
+    plan->ranks[rank].prefill_chunks.push_back({.slot = sequence->slot,
+                                                .first_position = first,
+                                                .token_ids = {prompt.begin() + first, prompt.begin() + end},
+                                                .last = last});
+    work.Add(first, room);
+    sequence->prompt_planned = end;
+    planning_.ranks[rank].chunks.emplace_back(sequence, end);
+    Name(sequence, plan->number);
+    if (!last) break;  // no room is left
+    PlanFirstMask(sequence, plan);
+    ++plan->ended_prompts[rank];
+    state.prefilling.erase(state.prefilling.begin());
+    for (int group = 0; sequence->swappable && group < state.group_count(); ++group) {
+      state.prefilling_held[group] -= sequence->groups[group].held();
     }
+    sequence->state = SequenceState::kDecoding;
+    sequence->length = sequence->prompt_len;
+    sequence->live_in = plan->number;
   }
+  plan->prefill_rows[rank] = work.tokens;
+  if (work.tokens > planning_.prefill.tokens) planning_.prefill = work;
 }
 
 void Scheduler::PlanDecode(IterationPlan* plan) {
