@@ -99,10 +99,11 @@ TEST(Attack, MoreConnectionsThanDescriptors) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Attack, AStartWithoutMemoryIsOneLine) {
   for (const char* kib : {"500000", "700000", "900000", "1100000"}) {
-    const RunResult run = RunProgram(
-        {"/bin/sh", "-c", std::string("ulimit -v ") + kib + " && exec \"$0\" \"$@\"", FOREDRAFT_BINARY,
-         "serve", "--config", kConfig, "--set", "server.grpc_address=127.0.0.1:0", "--set",
-         "server.metrics_address=127.0.0.1:0", "--set", "server.admin_address=none"});
+    const RunResult run =
+        RunProgram({"/bin/sh", "-c", std::string("ulimit -v ") + kib + " && exec \"$0\" \"$@\"",
+                    FOREDRAFT_BINARY, "serve", "--config", kConfig, "--set",
+                    "server.grpc_address=127.0.0.1:0", "--set", "server.http_address=127.0.0.1:0", "--set",
+                    "server.metrics_address=127.0.0.1:0", "--set", "server.admin_address=none"});
     EXPECT_EQ(run.exit_code, 1) << kib << ": " << run.err;
     EXPECT_THAT(run.err, testing::MatchesRegex("(.* (info|warning) .*\n)*foredraft: [^\n]*\n")) << kib;
     EXPECT_THAT(run.err, testing::Not(HasSubstr("terminate called"))) << kib;
@@ -115,8 +116,9 @@ TEST(Attack, SignalsInTheFirstMillisecondsWait) {
   for (int i = 0; i < 30; ++i) {
     const int signal = i % 2 == 0 ? SIGTERM : SIGINT;
     ChildProcess daemon({FOREDRAFT_BINARY, "serve", "--config", kConfig, "--set",
-                         "server.grpc_address=127.0.0.1:0", "--set", "server.metrics_address=127.0.0.1:0",
-                         "--set", "server.admin_address=none"});
+                         "server.grpc_address=127.0.0.1:0", "--set", "server.http_address=127.0.0.1:0",
+                         "--set", "server.metrics_address=127.0.0.1:0", "--set",
+                         "server.admin_address=none"});
     // The dynamic loader runs before any code of the program: wait for the first signal that is blocked.
     uint64_t blocked = 0;
     while (blocked == 0) {
