@@ -73,8 +73,7 @@ const ConfigField kFields[] = {
      "Decode slots per rank: how many sequences one decode step advances."},
     {"max_num_tokens", MEMBER(c.max_num_tokens), Range(1, 1 << 20), kRestart, kSame, NoBits(), kSet,
      "Prompt tokens that a rank prefills in one iteration, at most; fewer where they would take longer than "
-     "a "
-     "quarter of `parallel.step_timeout_s`."},
+     "a quarter of `parallel.step_timeout_s`."},
     {"max_seq_len", MEMBER(c.max_seq_len), Range(2, 1 << 22), kRestart, kSame, NoBits(),
      "the model's `max_position_embeddings`, at most 4096", "Longest prompt plus output, in tokens."},
     {"max_queue_size", MEMBER(c.max_queue_size), Range(1, 1 << 20), kReload, kDaemon, NoBits(), kSet,

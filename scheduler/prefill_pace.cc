@@ -7,6 +7,7 @@
 #include "base/check.h"
 
 namespace foredraft {
+
 PrefillPace::PrefillPace(int32_t max_num_tokens, double seconds)
     : max_num_tokens_(max_num_tokens), seconds_(seconds) {
   CHECK_GT(max_num_tokens, 0);

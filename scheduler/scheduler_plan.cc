@@ -208,10 +208,9 @@ bool Scheduler::PrefillIsDue(const IterationPlan& plan) const {
       const int64_t waited = static_cast<int64_t>(plan.number - sequence->admitted_in);
       if (waited >= options_.batching_wait_iters) return true;
     }
-    if (!rank.prefilling.empty() &&
-        queued >=
-            prefill_pace_.Room({}, (*rank.prefilling.begin())->prompt_planned, options_.max_num_tokens)) {
-      return true;
+    if (!rank.prefilling.empty()) {
+      const int32_t first = (*rank.prefilling.begin())->prompt_planned;
+      if (queued >= prefill_pace_.Room({}, first, options_.max_num_tokens)) return true;
     }
     for (const Sequence* sequence : rank.slots()) {
       decoding |= sequence != nullptr && sequence->live_in == plan.number;
