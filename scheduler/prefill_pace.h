@@ -21,7 +21,7 @@ struct PrefillWork {
     tokens += count;
     position_sum += count * (first + count / 2.0);
   }
-  // Of at least one token.
+  // Needs at least one token.
   double mean_position() const { return position_sum / tokens; }
 };
 

@@ -41,7 +41,7 @@ std::vector<PrefillWork> Prefill(const Machine& machine, int32_t first, int32_t 
   return chunks;
 }
 
-// Of chunks that may be smaller.
+// The longest chunk, without those that may not be smaller.
 double Longest(const Machine& machine, const std::vector<PrefillWork>& chunks) {
   double longest = 0;
   for (const PrefillWork& work : chunks) {
