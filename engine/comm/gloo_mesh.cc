@@ -24,6 +24,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kSmallBytes = 32 << 10;
 
+// Gloo asks for twice this; the kernel grants net.core.wmem_max, by default 208 KiB, and doubles that.
+constexpr size_t kFirstMessageBytes = 256 << 10;
+constexpr int kFirstMessageSlot = 2;  // after those of a channel's two turns
+
 // Precedes every small block, so that the receiver can check that both ranks are in the same exchange.
 struct Header {
   uint64_t exchange;
@@ -75,6 +79,37 @@ void ConnectFullMesh(Context& context, const std::shared_ptr<GlooStore>& store,
   }
 }
 
+// The first message to every rank, which has Gloo give the sockets a long send buffer. Gloo sets a socket's
+// send buffer to hold the longest message of registered memory so far, and from then on the kernel does not
+// lengthen it. After small blocks alone a large block would find room for less than two segments of a
+// loopback connection, and would wait for acknowledgements that the peer's kernel may delay by 40 ms.
+class FirstMessages {
+ public:
+  explicit FirstMessages(gloo::Context& context)
+      : out_(kFirstMessageBytes), in_(kFirstMessageBytes * static_cast<size_t>(context.size)) {
+    for (int peer = 0; peer < context.size; ++peer) {
+      if (peer == context.rank) continue;
+      auto& pair = context.getPair(peer);
+      receive_.push_back(
+          pair->createRecvBuffer(kFirstMessageSlot, &in_[peer * kFirstMessageBytes], kFirstMessageBytes));
+      send_.push_back(pair->createSendBuffer(kFirstMessageSlot, out_.data(), kFirstMessageBytes));
+    }
+  }
+
+  // Once all ranks have constructed theirs. Throws if a rank is lost.
+  void Exchange() {
+    for (const auto& buffer : send_) buffer->send(0, kFirstMessageBytes);
+    for (const auto& buffer : receive_) buffer->waitRecv();
+    for (const auto& buffer : send_) buffer->waitSend();
+  }
+
+ private:
+  std::vector<std::byte> out_;
+  std::vector<std::byte> in_;
+  std::vector<std::unique_ptr<gloo::transport::Buffer>> receive_;
+  std::vector<std::unique_ptr<gloo::transport::Buffer>> send_;
+};
+
 // Gloo checks this too, but leaks the list when it throws.
 bool HasAddress(const std::string& interface) {
   ifaddrs* list = nullptr;
@@ -122,12 +157,14 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const CommunicatorOp
     context->setTimeout(options.step_timeout);
     const auto gloo_store = std::make_shared<GlooStore>(store, Clock::now() + options.connect_timeout);
     ConnectFullMesh(*context, gloo_store, device);
+    FirstMessages first_messages(*context);
     std::unique_ptr<GlooMesh> mesh(new GlooMesh(options, std::move(context)));
     // A rank may send only after all ranks have registered their memory.
     for (int rank = 0; rank < options.size; ++rank) {
       const std::string key = "ready/" + std::to_string(rank);
       rank == options.rank ? gloo_store->set(key, {}) : gloo_store->wait({key});
     }
+    first_messages.Exchange();
     return mesh;
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrFormat("rank %d: the %d ranks did not connect within %d s: %s",
