@@ -66,11 +66,11 @@ absl::Status RankEngine::FirstRuns() {
       RETURN_IF_ERROR(FirstPrefill(rows));
     }
   }
-  for (const StepKey& key : StepsOf(options_.batch_sizes, options_.max_draft_len, options_.cuts_drafts)) {
-    // The steps of both token choices have the same exchanges between ranks.
-    if (key.choice == TokenChoice::kArgmax && !rank_.device->needs_first_runs()) continue;
-    RETURN_IF_ERROR(RunEmptyStep(key));
-  }
+  std::vector<StepKey> steps = StepsOf(options_.batch_sizes, options_.max_draft_len, options_.cuts_drafts);
+  // A device that needs none runs the longest step alone: ranks that cannot exchange rows show it before they
+  // serve.
+  if (!rank_.device->needs_first_runs()) steps = {steps.back()};
+  for (const StepKey& key : steps) RETURN_IF_ERROR(RunEmptyStep(key));
   return rank_.device->status();
 }
 
