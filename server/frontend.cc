@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "server/output/request_log.h"
 #include "server/port_probe.h"
+#include "server/wires.h"
 
 namespace foredraft {
 namespace {
@@ -31,20 +31,6 @@ constexpr std::chrono::seconds kServerAnswer(2);
 constexpr int kFailedProbes = 3;  // in a row, until /healthz says so
 constexpr std::chrono::hours kExpiryPeriod(24);
 constexpr std::chrono::seconds kMemoryPeriod(10);
-
-bool HasAdmin(const ServerConfig& config) {
-  return !config.admin_address.empty() && config.admin_address != kNoListener;
-}
-
-// What the API's listener says to a call that only the admin listener takes.
-std::string OnAdminListenerOnly(const ServerConfig& config) {
-  return HasAdmin(config)
-             ? absl::StrCat("not on this listener: call it on server.admin_address, ", config.admin_address)
-             : "not on this listener, and server.admin_address is none: send SIGTERM to drain, SIGHUP to "
-               "reload";
-}
-
-bool IsUnix(const std::string& address) { return absl::StartsWith(address, "unix:"); }
 
 HttpAnswer Refuse(const absl::Status& status) {
   if (!absl::IsUnauthenticated(status)) return {.status = 403, .body = absl::StrCat(status.message(), "\n")};
@@ -94,31 +80,17 @@ absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions
 Frontend::Frontend(const FrontendOptions& options, const AdminHooks& hooks)
     : options_(options),
       metrics_(std::make_shared<Metrics>(options.metrics)),
-      admission_({.request_timeout_s = options.request_timeout_s,
-                  .max_queue_share = options.server.max_queue_share,
-                  .max_queue_size = options.max_queue_size,
-                  .tokenizer_threads = options.tokenizer_threads,
-                  .reuse_by_token = options.reuse_by_token},
-                 health_, *metrics_),
-      generation_(admission_, tokens_, options.max_pending_tokens),
-      api_admin_(
-          hooks, [this] { return ServerLoadNow(); }, tokens_, OnAdminListenerOnly(options.server)),
-      // The mode of a unix socket says who may connect to it.
-      admin_(
-          hooks, [this] { return ServerLoadNow(); },
-          IsUnix(options.server.admin_address) ? everyone_ : tokens_, ""),
-      // Gateways send no tokens; their listener is for a gateway on the same host.
-      vllm_engine_(admission_, options.server.gateway_address.empty() ? tokens_ : everyone_,
-                   {.load = [this] { return ServerLoadNow(); },
-                    .generated_tokens = [this] { return metrics_->generated_tokens(); }},
-                   options.max_pending_tokens),
+      wires_(std::make_unique<Wires>(options, hooks,
+                                     WireContext{.everyone = everyone_,
+                                                 .tokens = tokens_,
+                                                 .health = health_,
+                                                 .metrics = *metrics_,
+                                                 .load = [this] { return ServerLoadNow(); }})),
       connections_(ConnectionsLeft("server.max_connections", options.server.max_connections,
                                    options.reserved_descriptors, kDescriptorsEach)),
       admin_connections_(kAdminConnections),
       guard_(connections_, [this](GuardEvent event) { metrics_->RecordGuard(event); }),
       admin_guard_(admin_connections_, [this](GuardEvent event) { metrics_->RecordGuard(event); }),
-      openai_(admission_, tokens_, health_, options.max_pending_tokens),
-      page_(openai_),
       // Probes have no tokens, and what they are told is no secret.
       pages_({{"/metrics", [this](const std::string& authorization) { return MetricsAnswer(authorization); }},
               {"/healthz", [this](const std::string&) { return Live(); }},
@@ -134,6 +106,14 @@ Frontend::Frontend(const FrontendOptions& options, const AdminHooks& hooks)
 }
 
 Frontend::~Frontend() { Shutdown(); }
+
+bool Frontend::WaitForNoCalls(SteadyTime deadline) const {
+  return wires_->admission.WaitForNoCalls(deadline);
+}
+
+void Frontend::SetRequestTimeout(int seconds) { wires_->admission.SetRequestTimeout(seconds); }
+
+int Frontend::open_calls() const { return wires_->admission.open_calls(); }
 
 absl::Status Frontend::LoadFiles() {
   if (const std::string& file = options_.server.auth.tokens_file; !file.empty()) {
@@ -170,7 +150,7 @@ absl::Status Frontend::ListenHttp() {
   ASSIGN_OR_RETURN(http_listener_,
                    HttpListener::Open({.key = "server.http_address",
                                        .address = options_.server.http_address,
-                                       .service = &page_,
+                                       .service = &wires_->page,
                                        .connections = &connections_,
                                        .refused = [this] { metrics_->RecordRefusedConnection(); },
                                        .limits = ApiLimits(options_.server),
@@ -183,30 +163,29 @@ absl::Status Frontend::ListenHttp() {
 
 absl::Status Frontend::ListenGrpc() {
   if (options_.server.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  GrpcListener::Options listener = {.key = "server.grpc_address",
-                                    .address = options_.server.grpc_address,
-                                    .services = {&generation_, &api_admin_},
-                                    .connections = &connections_,
-                                    .refused = [this] { metrics_->RecordRefusedConnection(); },
-                                    .guard = &guard_,
-                                    .tls = [this] { return certificates_->http2_context(); }};
-  if (options_.server.gateway_address.empty()) listener.services.push_back(&vllm_engine_);
-  ASSIGN_OR_RETURN(grpc_, GrpcListener::Open(options_.server, std::move(listener)));
+  ASSIGN_OR_RETURN(
+      grpc_, GrpcListener::Open(options_.server, {.key = "server.grpc_address",
+                                                  .address = options_.server.grpc_address,
+                                                  .services = wires_->api_services(),
+                                                  .connections = &connections_,
+                                                  .refused = [this] { metrics_->RecordRefusedConnection(); },
+                                                  .guard = &guard_,
+                                                  .tls = [this] { return certificates_->http2_context(); }}));
   AttachHealth();
   return absl::OkStatus();
 }
 
 absl::Status Frontend::ListenAdmin() {
   const std::string& address = options_.server.admin_address;
-  if (!HasAdmin(options_.server)) return absl::OkStatus();
+  if (!HasAdminListener(options_.server)) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<GrpcListener>> opened =
       GrpcListener::Open(options_.server, {.key = "server.admin_address",
                                            .address = address,
-                                           .services = {&admin_},
+                                           .services = wires_->admin_services(),
                                            .connections = &admin_connections_,
                                            .refused = [] {},
                                            .private_socket = true,
-                                           .guard = IsUnix(address) ? nullptr : &admin_guard_,
+                                           .guard = IsUnixAddress(address) ? nullptr : &admin_guard_,
                                            .tls = [this] { return certificates_->http2_context(); }});
   if (!opened.ok()) {
     if (!options_.admin_is_default) return opened.status();
@@ -220,11 +199,11 @@ absl::Status Frontend::ListenAdmin() {
 }
 
 absl::Status Frontend::ListenGateway() {
-  if (options_.server.gateway_address.empty()) return absl::OkStatus();
+  if (!wires_->has_gateway) return absl::OkStatus();
   ASSIGN_OR_RETURN(gateway_, GrpcListener::Open(options_.server,
                                                 {.key = "server.gateway_address",
                                                  .address = options_.server.gateway_address,
-                                                 .services = {&vllm_engine_},
+                                                 .services = wires_->gateway_services(),
                                                  .connections = &connections_,
                                                  .refused = [this] { metrics_->RecordRefusedConnection(); },
                                                  .guard = &guard_}));
@@ -345,11 +324,11 @@ void Frontend::Serve(ServedModel model) {
   loop_->Start();
   serving_loop_.store(loop_.get());
   metrics_->ReadLoadFrom([this] { return Load(); });
-  admission_.Open({.tokenizer = tokenizer_.get(),
-                   .validator = validator_.get(),
-                   .loop = loop_.get(),
-                   .output = output_.get(),
-                   .model = std::move(model.card)});
+  wires_->admission.Open({.tokenizer = tokenizer_.get(),
+                          .validator = validator_.get(),
+                          .loop = loop_.get(),
+                          .output = output_.get(),
+                          .model = std::move(model.card)});
   metrics_->SetForced(forced);
   health_.Enter(ServingState::kServing);
 }
@@ -441,7 +420,7 @@ void Frontend::SetConstraints(const std::optional<ConstraintsConfig>& constraint
 }
 
 void Frontend::SetMaxQueueSize(int max_queue_size) {
-  admission_.SetMaxQueueSize(max_queue_size);
+  wires_->admission.SetMaxQueueSize(max_queue_size);
   if (ServingLoop* loop = serving_loop_.load(); loop != nullptr) loop->SetMaxQueueSize(max_queue_size);
 }
 
@@ -449,7 +428,7 @@ void Frontend::Shutdown() {
   if (grpc_ == nullptr) return;
   watchdog_.reset();
   BeginDrain();
-  admission_.EndTokenizing();
+  wires_->admission.EndTokenizing();
   if (output_ != nullptr) {
     output_->EndAll(absl::UnavailableError("draining: the daemon stopped before the request ended"));
     WaitForNoCalls(std::chrono::steady_clock::now() + kLastWrites);

@@ -26,22 +26,19 @@
 #include "scheduler/serving_loop.h"
 #include "server/api/access.h"
 #include "server/api/admin_hooks.h"
-#include "server/api/admission.h"
-#include "server/api/foredraft_v1/admin_service.h"
-#include "server/api/foredraft_v1/generation_service.h"
 #include "server/api/health.h"
-#include "server/api/openai/openai_service.h"
+#include "server/api/model_card.h"
 #include "server/api/request_validator.h"
-#include "server/api/vllm_engine/vllm_engine_service.h"
 #include "server/constraints/constraint_compiler.h"
 #include "server/grpc_listener.h"
 #include "server/http/http_listener.h"
 #include "server/http/http_pages.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
-#include "server/page/chat_page.h"
 
 namespace foredraft {
+
+struct Wires;  // server/wires.h
 
 struct FrontendOptions {
   ServerConfig server;  // metrics_address empty = no page
@@ -86,7 +83,7 @@ class Frontend {
   // Refuses new requests and reports NOT_SERVING; requests in flight go on.
   void BeginDrain() { health_.Enter(ServingState::kDraining); }
   // False: the deadline came first.
-  bool WaitForNoCalls(SteadyTime deadline) const { return admission_.WaitForNoCalls(deadline); }
+  bool WaitForNoCalls(SteadyTime deadline) const;
   // Ends the calls that are left with UNAVAILABLE and closes the ports. Safe to call twice.
   void Shutdown();
 
@@ -108,7 +105,7 @@ class Frontend {
   // Reads tokens and certificates again. A file with an error is logged, and what it had before stays in
   // force. Any thread.
   void ReloadFiles();
-  void SetRequestTimeout(int seconds) { admission_.SetRequestTimeout(seconds); }
+  void SetRequestTimeout(int seconds);
 
   Metrics& metrics() { return *metrics_; }
   std::shared_ptr<Metrics> shared_metrics() { return metrics_; }
@@ -116,7 +113,7 @@ class Frontend {
   // When the slower one of the threads that serve, scheduler and output, began its last turn; none while no
   // model is served.
   std::optional<SteadyTime> last_turn() const;
-  int open_calls() const { return admission_.open_calls(); }
+  int open_calls() const;
   // As configured; a port of 0 is replaced by the port that the kernel chose.
   std::string grpc_address() const;
   std::string metrics_address() const;
@@ -157,7 +154,7 @@ class Frontend {
   Access tokens_;  // everyone, too, without server.auth.tokens_file
   std::unique_ptr<Certificates> certificates_;
 
-  // From Serve on. Declared before the services because the services' calls use them.
+  // From Serve on. Declared before the wires because their calls use them.
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatFormat> chat_format_;
   std::unique_ptr<ConstraintCompiler> constraints_;
@@ -166,11 +163,7 @@ class Frontend {
   std::unique_ptr<ServingLoop> loop_;
   std::atomic<ServingLoop*> serving_loop_ = nullptr;  // loop_ once started, for other threads
 
-  Admission admission_;
-  GenerationService generation_;
-  AdminService api_admin_;  // on the API's listener: reads only
-  AdminService admin_;
-  VllmEngineService vllm_engine_;
+  const std::unique_ptr<Wires> wires_;
   ConnectionCount connections_;        // of the API and the gateway
   ConnectionCount admin_connections_;  // few, and never taken by clients of the API
   Guard guard_;                        // of the API's and the gateway's connections
@@ -178,8 +171,6 @@ class Frontend {
   std::unique_ptr<GrpcListener> grpc_;
   std::unique_ptr<GrpcListener> admin_listener_;  // with admin_address
   std::unique_ptr<GrpcListener> gateway_;         // with gateway_address
-  OpenAiService openai_;
-  ChatPage page_;
   HttpPages pages_;
   ConnectionCount page_connections_;                // few, and never taken by clients of the API
   std::unique_ptr<HttpListener> metrics_listener_;  // with metrics_address

@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/api/vllm_engine/messages.h"
 #include "tests/server/serving_fixture.h"
 #include "vllm/grpc/engine/vllm_engine.pb.h"
 

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/api/access.h"
+#include "server/api/vllm_engine/messages.h"
 #include "tests/server/serving_fixture.h"
 #include "vllm/grpc/engine/vllm_engine.grpc.pb.h"
 
