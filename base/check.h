@@ -6,6 +6,7 @@
 
 #include <sstream>
 #include <string>
+#include <string_view>
 
 namespace foredraft {
 
@@ -20,7 +21,7 @@ namespace internal {
 // Collects what the caller streams into a failed CHECK; its destructor aborts.
 class CheckFailure {
  public:
-  CheckFailure(const char* file, int line, const std::string& what) : file_(file), line_(line) {
+  CheckFailure(const char* file, int line, std::string_view what) : file_(file), line_(line) {
     text_ << what;
   }
   [[noreturn]] ~CheckFailure() { FailCheck(file_, line_, text_.str()); }
@@ -47,7 +48,7 @@ std::string ShowOperands(const char* expression, const A& a, const B& b) {
 #define CHECK(condition) \
   if (condition) {       \
   } else                 \
-    FOREDRAFT_CHECK_FAILED(std::string(#condition) + " ")
+    FOREDRAFT_CHECK_FAILED(#condition " ")
 
 #define FOREDRAFT_CHECK_OP(a, op, b) \
   if ((a)op(b)) {                    \

@@ -1,5 +1,6 @@
 #include "grammar/json_formats.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
@@ -94,7 +95,7 @@ std::string Whole(const std::string& expression) { return "^(?:" + expression + 
 std::optional<std::string> FormatExpression(std::string_view format) {
   if (format == "date") return Whole(kDate);
   if (format == "time") return Whole(kTime);
-  if (format == "date-time") return Whole(std::string(kDate) + "T" + kTime);
+  if (format == "date-time") return Whole(absl::StrCat(kDate, "T", kTime));
   if (format == "duration") {
     return Whole(absl::StrReplaceAll(kDuration, {{"DATE", kDurationDate}, {"TIME", kDurationTime}}));
   }
