@@ -37,7 +37,8 @@ if(FOREDRAFT_SANITIZER)
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   add_compile_options(-fsanitize=${FOREDRAFT_SANITIZER} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${FOREDRAFT_SANITIZER})
-  # With every expectation checked for undefined behaviour, they would be half of a full run's time. What they call is checked.
+  # With every expectation checked for undefined behaviour, units of tests would be half of a full run's time. What they
+  # call is checked.
   list(APPEND FOREDRAFT_TEST_OPTIONS -fno-sanitize=undefined)
   set(FOREDRAFT_LABELS_LEFT_OUT full plain)  # as in tests/run
   if(FOREDRAFT_SANITIZER STREQUAL thread)
@@ -45,7 +46,7 @@ if(FOREDRAFT_SANITIZER)
   endif()
 endif()
 
-# Headers that most units include take half of the time in which a unit compiles, so they are compiled once. A unit still
+# Headers that most units include take a quarter of the time in which a unit compiles, so they are compiled once. A unit still
 # includes what it uses: tests/tidy reads the sources without. With a launcher they are left out, because ccache keeps no
 # unit that reads one.
 if(CMAKE_CXX_COMPILER_LAUNCHER)
@@ -71,8 +72,8 @@ function(foredraft_reuse_precompiled NAME OWNER)
   endif()
 endfunction()
 
-# foredraft_optimised(NAME): -O2 whatever the build type, and no headers that were compiled with another level: GCC 12 ends
-# with an internal error where the two differ.
+# foredraft_optimised(NAME): -O2 whatever the build type, and no headers that were compiled with another level: GCC 12 may
+# end with an internal error where the two differ.
 function(foredraft_optimised NAME)
   target_compile_options(${NAME} PRIVATE -O2)
   set_target_properties(${NAME} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
@@ -110,7 +111,7 @@ function(foredraft_test_headers NAME)
     HEADERS ${FOREDRAFT_COMMON_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
 endfunction()
 
-# foredraft_test(NAME SRCS a_test.cc ... DEPS other ... [TIMEOUT s] [LABELS label]): a GoogleTest binary, one ctest
+# foredraft_test(NAME SRCS a_test.cc ... DEPS other ... [TIMEOUT s] [LABELS label] [LONG_LOOPS]): a GoogleTest binary, one ctest
 # entry. The working directory is the source root, so tests open tests/golden/... by relative path. LONG_LOOPS: its own code
 # is optimised. Labels:
 #   full        in tests/run --full only

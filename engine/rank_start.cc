@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
     ASSIGN_OR_RETURN(step, PendingStep::Create(*rank.device, options));
   }
   engine->padded_slots_.resize(options.batch_sizes.back());
-  if (rank.device->needs_first_runs() || rank.comm->size() > 1) RETURN_IF_ERROR(engine->FirstRuns());
+  if (rank.device->needs_first_runs()) RETURN_IF_ERROR(engine->FirstRuns());
   RETURN_IF_ERROR(engine->SizeCache());
   if (options.capture_graphs) RETURN_IF_ERROR(engine->CaptureSteps());
   return engine;
@@ -60,17 +60,13 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
 // there, also within a forward.
 absl::Status RankEngine::FirstRuns() {
   RETURN_IF_ERROR(rank_.AllocateCache(options_, /*history_blocks=*/1, /*poison=*/false));
-  if (rank_.device->needs_first_runs()) {
-    // The largest for the workspaces, small ones for the kernels that are chosen at few rows.
-    for (const int rows : {options_.max_num_tokens, std::min(64, options_.max_num_tokens), 1}) {
-      RETURN_IF_ERROR(FirstPrefill(rows));
-    }
+  // The largest for the workspaces, small ones for the kernels that are chosen at few rows.
+  for (const int rows : {options_.max_num_tokens, std::min(64, options_.max_num_tokens), 1}) {
+    RETURN_IF_ERROR(FirstPrefill(rows));
   }
-  std::vector<StepKey> steps = StepsOf(options_.batch_sizes, options_.max_draft_len, options_.cuts_drafts);
-  // A device that needs none runs the longest step alone: ranks that cannot exchange rows show it before they
-  // serve.
-  if (!rank_.device->needs_first_runs()) steps = {steps.back()};
-  for (const StepKey& key : steps) RETURN_IF_ERROR(RunEmptyStep(key));
+  for (const StepKey& key : StepsOf(options_.batch_sizes, options_.max_draft_len, options_.cuts_drafts)) {
+    RETURN_IF_ERROR(RunEmptyStep(key));
+  }
   return rank_.device->status();
 }
 
