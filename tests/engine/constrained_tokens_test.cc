@@ -229,8 +229,8 @@ std::vector<Request> V4Requests(bool sampled) {
   if (!requests.empty()) return requests;
   for (int i = 0; i < 9; ++i) {
     Request& request = requests.emplace_back();
-    // Some grow past a block of 128 tokens side by side, so a small pool swaps them.
-    request.prompt_ids = RandomIds(i % 2 == 0 ? 96 + i : 30 + 20 * i, 100 + std::min(i, 6));
+    // Some grow past a block of 128 tokens side by side, at their first steps, so a small pool swaps them.
+    request.prompt_ids = RandomIds(i % 2 == 0 ? 118 + i : 30 + 20 * i, 100 + std::min(i, 6));
     if (i == 8) request.prompt_ids = requests[7].prompt_ids;
     request.max_tokens = i % 2 == 0 ? 60 : 15 + 5 * i;
     request.sampling.seed = 1000 + i;

@@ -461,7 +461,8 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
             WithDraftLen(scheduler_options, std::min(draft_len, engine_options.max_draft_len)));
       });
   running = &loop;
-  loop.Start();
+  // Without max_open all are there when the loop starts: a slow machine then swaps and batches as a quick one.
+  if (setting.max_open > 0) loop.Start();
   // Waits for the next loss that the setting asks for; false if there is none.
   auto restart_after_loss = [&, losses = setting.losses.size()]() mutable {
     if (losses == 0 || !gatherer.WaitForLoss(loop)) return false;
@@ -486,6 +487,7 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     while (absl::IsUnavailable(status) && restart_after_loss()) status = loop.Submit(request);
     CHECK(status.ok()) << status.ToString();
   }
+  if (setting.max_open == 0) loop.Start();
   while (restart_after_loss()) {
   }
   EXPECT_TRUE(gatherer.WaitForAll()) << "not all requests ended: " << setting.DebugString();
