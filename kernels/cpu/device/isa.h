@@ -5,8 +5,8 @@
 // The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, decode_nvfp4_<path>.cc,
 // attention_<path>.cc, kv_row_<path>.cc) are compiled with the path's own flags. They include only this
 // header, intrinsics, and headers whose names are internal to each file that includes them (amx_sums.h,
-// amx_tiles.h, codes_avx512.h), and call no other inline function of the project: the linker keeps one copy
-// of an inline function, and an older machine could not run a copy compiled with these flags.
+// amx_tiles.h, codes_avx512.h, rows_avx2.h), and call no other inline function of the project: the linker
+// keeps one copy of an inline function, and an older machine could not run a copy compiled with these flags.
 
 #include <cstdint>
 

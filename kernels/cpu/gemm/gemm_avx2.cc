@@ -1,31 +1,27 @@
-// The tile kernel with AVX2, FMA and F16C: a stripe is four registers of 8 outputs, processed two at a time;
-// weights are widened to FP32.
+// The tile kernel with AVX2, FMA and F16C: weights are widened to FP32, BF16 ones as they are multiplied, FP8
+// ones once for all rows of a piece.
 
 #include <immintrin.h>
 
 #include "kernels/cpu/device/isa.h"
+#include "kernels/cpu/gemm/rows_avx2.h"
 
 namespace foredraft {
 namespace {
 
-inline __m256 Bf16Broadcast(const uint16_t* x) {
-  return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int32_t>(static_cast<uint32_t>(*x) << 16)));
-}
-
-// 8 outputs of one k pair.
-struct Pair {
-  __m256 even;
-  __m256 odd;
-};
-
 struct Bf16Weights {
   static constexpr int kPairBytes = 128;
   static constexpr float kScale = 1.0f;
-  static Pair Load(const unsigned char* w, int half) {
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * half));
-    return {
-        _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)),
-        _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u))))};
+
+  static __m256i Load(const unsigned char* w, int half) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * half));
+  }
+  static __m256 Even(const unsigned char* w, int half) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(Load(w, half), 16));
+  }
+  static __m256 Odd(const unsigned char* w, int half) {
+    const __m256i high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
+    return _mm256_castsi256_ps(_mm256_and_si256(Load(w, half), high));
   }
 };
 
@@ -34,154 +30,150 @@ struct Bf16Weights {
 struct F8Weights {
   static constexpr int kPairBytes = 64;
   static constexpr float kScale = 256.0f;
-  static Pair Load(const unsigned char* w, int half) {
-    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 16 * half));
-    const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-    const __m256i words = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(codes, split));  // 8 even, 8 odd
-    const __m256i magnitude = _mm256_and_si256(words, _mm256_set1_epi16(0x7f));
-    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(words, _mm256_set1_epi16(0x80)), 8);
-    const __m256i nan =
-        _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(0x7e00));
-    const __m256i halves = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(magnitude, 7), sign), nan);
-    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
-            _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+
+  // A pair of 16 outputs, [2][16]. Returns the bytes that are NaNs' codes as 0xff: they come out as 480.
+  static __m256i Widen(const unsigned char* w, float* out) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
+    StoreHalves(_mm256_slli_epi16(codes, 8), out);
+    StoreHalves(codes, out + kHalf);
+    const __m256i magnitudes = _mm256_set1_epi8(0x7f);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(codes, magnitudes), magnitudes);
+  }
+
+  // Codes in the high bytes of 16 words. The shift leaves a copy of the sign in bit 14.
+  static void StoreHalves(__m256i words, float* out) {
+    const __m256i no_copy = _mm256_set1_epi16(static_cast<int16_t>(0xbf80));
+    const __m256i halves = _mm256_and_si256(_mm256_srai_epi16(words, 1), no_copy);
+    _mm256_store_ps(out, _mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
+    _mm256_store_ps(out + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
+  }
+
+  // Puts NaNs where a code says so.
+  static void MarkNans(const unsigned char* w, float* out) {
+    for (int i = 0; i < 2 * kHalf; ++i) {
+      if ((w[i] & 0x7f) == 0x7f) out[i % 2 * kHalf + i / 2] = __builtin_nanf("");
+    }
   }
 };
 
-// FP8 pairs of half a stripe after a WidenBlock: 16 outputs in FP32, still 1 / 256 of their value.
-struct WideWeights {
-  static constexpr int kPairBytes = 128;
-  static Pair Load(const unsigned char* w, int half) {
-    const float* pair = reinterpret_cast<const float*>(w + 64 * half);
-    return {_mm256_load_ps(pair), _mm256_load_ps(pair + 8)};
+// A piece of k of half a stripe, in the form in which MultiplyRows takes it.
+struct Bf16Piece {
+  using Weights = Bf16Weights;
+  static constexpr int64_t kPairElements = Weights::kPairBytes;
+  const unsigned char* Take(const unsigned char* w, int32_t /*len*/) { return w; }
+};
+struct F8Piece {
+  using Weights = WideWeights;
+  static constexpr int64_t kPairElements = Weights::kPairFloats;
+  alignas(32) float wide[kPieceLen * kHalf];
+
+  const float* Take(const unsigned char* w, int32_t len) {
+    const int32_t pairs = (len + 1) / 2;
+    __m256i nans = _mm256_setzero_si256();
+    for (int32_t i = 0; i < pairs; ++i) {
+      nans = _mm256_or_si256(nans, F8Weights::Widen(w + i * F8Weights::kPairBytes, wide + i * 2 * kHalf));
+    }
+    if (_mm256_testz_si256(nans, nans)) return wide;
+    for (int32_t i = 0; i < pairs; ++i) {
+      F8Weights::MarkNans(w + i * F8Weights::kPairBytes, wide + i * 2 * kHalf);
+    }
+    return wide;
   }
 };
 
-// R rows x 16 outputs, one k block: two accumulators per 8 outputs, for even and odd k.
-template <class Weights, int R>
-void BlockDot(const unsigned char* w, const uint16_t* const* x, int32_t first, int32_t len,
-              __m256 (&sums)[R][2]) {
-  __m256 even[R][2], odd[R][2];
-  for (int i = 0; i < R; ++i) {
-    for (int half = 0; half < 2; ++half) even[i][half] = odd[i][half] = _mm256_setzero_ps();
-  }
-  for (int32_t k = 0; k + 2 <= len; k += 2, w += Weights::kPairBytes) {
-    for (int half = 0; half < 2; ++half) {
-      const Pair pair = Weights::Load(w, half);
-      for (int i = 0; i < R; ++i) {
-        even[i][half] = _mm256_fmadd_ps(pair.even, Bf16Broadcast(x[i] + first + k), even[i][half]);
-        odd[i][half] = _mm256_fmadd_ps(pair.odd, Bf16Broadcast(x[i] + first + k + 1), odd[i][half]);
-      }
-    }
-  }
-  if (len % 2 != 0) {
-    for (int half = 0; half < 2; ++half) {
-      const Pair pair = Weights::Load(w, half);
-      for (int i = 0; i < R; ++i) {
-        even[i][half] = _mm256_fmadd_ps(pair.even, Bf16Broadcast(x[i] + first + len - 1), even[i][half]);
-      }
-    }
-  }
-  for (int i = 0; i < R; ++i) {
-    for (int half = 0; half < 2; ++half) sums[i][half] = _mm256_add_ps(even[i][half], odd[i][half]);
-  }
-}
+// The sums of all rows between two pieces of a k block.
+struct BlockSums {
+  alignas(32) float even[kMaxTileRows][kStripeWidth];
+  alignas(32) float odd[kMaxTileRows][kStripeWidth];
+};
 
-// R rows x the 16 outputs of half a stripe.
-template <class Weights, int R>
-void Block(const GemmTileArgs& args, int row, int part) {
-  const unsigned char* w = args.stripe + part * (Weights::kPairBytes / 2);
-  const float* scales = args.scales != nullptr ? args.scales + 16 * part : nullptr;
-  __m256 total[R][2];
-  for (int i = 0; i < R; ++i) total[i][0] = total[i][1] = _mm256_setzero_ps();
-  for (int32_t first = 0; first < args.k; first += args.block_k) {
-    const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
-    __m256 sums[R][2];
-    BlockDot<Weights, R>(w, args.x + row, first, len, sums);
-    w += static_cast<int64_t>((len + 1) / 2) * Weights::kPairBytes;
-    for (int half = 0; half < 2; ++half) {
-      __m256 scale = _mm256_set1_ps(Weights::kScale);
-      if (scales != nullptr) scale = _mm256_mul_ps(scale, _mm256_loadu_ps(scales + 8 * half));
-      for (int i = 0; i < R; ++i) {
-        total[i][half] = _mm256_add_ps(total[i][half], _mm256_mul_ps(sums[i][half], scale));
-      }
-    }
-    if (scales != nullptr) scales += kStripeWidth;
-  }
-  for (int i = 0; i < R; ++i) {
-    float* out = args.tile + (row + i) * kStripeWidth + 16 * part;
-    _mm256_storeu_ps(out, total[i][0]);
-    _mm256_storeu_ps(out + 8, total[i][1]);
-  }
-}
-
-constexpr int32_t kMaxWideBlock = 128;  // k
-constexpr int kBlockRows = 3;
-
-void WidenBlock(const unsigned char* w, int32_t pairs, float* wide) {
-  for (int32_t pair = 0; pair < pairs; ++pair, w += F8Weights::kPairBytes) {
-    for (int half = 0; half < 2; ++half, wide += 16) {
-      const Pair loaded = F8Weights::Load(w, half);
-      _mm256_store_ps(wide, loaded.even);
-      _mm256_store_ps(wide + 8, loaded.odd);
-    }
-  }
-}
-
-// Adds one k block, widened, to R rows of half a stripe. The same operations in the same order as Block.
 template <int R>
-void WideBlock(const GemmTileArgs& args, int row, int part, int32_t first, int32_t len, const float* wide,
-               const float* scales) {
-  __m256 sums[R][2];
-  BlockDot<WideWeights, R>(reinterpret_cast<const unsigned char*>(wide), args.x + row, first, len, sums);
-  for (int half = 0; half < 2; ++half) {
-    __m256 scale = _mm256_set1_ps(F8Weights::kScale);
-    if (scales != nullptr) scale = _mm256_mul_ps(scale, _mm256_loadu_ps(scales + 16 * part + 8 * half));
-    for (int i = 0; i < R; ++i) {
-      float* const out = args.tile + (row + i) * kStripeWidth + 16 * part + 8 * half;
-      _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_mul_ps(sums[i][half], scale)));
+inline void Load(const BlockSums& from, int32_t row, int32_t output, RowSums<R>& sums) {
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    for (int half = 0; half < 2; ++half) {
+      sums.even[i][half] = _mm256_load_ps(from.even[row + i] + output + 8 * half);
+      sums.odd[i][half] = _mm256_load_ps(from.odd[row + i] + output + 8 * half);
     }
   }
 }
 
-// FP8 weights used by several blocks of rows are widened once.
-void WideTile(const GemmTileArgs& args) {
-  alignas(32) float wide[kMaxWideBlock / 2 * 32];
+template <int R>
+inline void Store(const RowSums<R>& sums, int32_t row, int32_t output, BlockSums& to) {
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    for (int half = 0; half < 2; ++half) {
+      _mm256_store_ps(to.even[row + i] + output + 8 * half, sums.even[i][half]);
+      _mm256_store_ps(to.odd[row + i] + output + 8 * half, sums.odd[i][half]);
+    }
+  }
+}
+
+// Adds a k block's sums, times its scales, to the tile.
+template <int R>
+inline void AddToTile(const RowSums<R>& sums, const float* scales, float factor, float* tile) {
+  for (int half = 0; half < 2; ++half) {
+    __m256 scale = _mm256_set1_ps(factor);
+    if (scales != nullptr) scale = _mm256_mul_ps(scale, _mm256_loadu_ps(scales + 8 * half));
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < R; ++i) {
+      float* const out = tile + i * kStripeWidth + 8 * half;
+      const __m256 sum = _mm256_add_ps(sums.even[i][half], sums.odd[i][half]);
+      _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_mul_ps(sum, scale)));
+    }
+  }
+}
+
+// One k block of `len`, at `w`.
+template <class Format, class Piece>
+void AddBlock(const GemmTileArgs& args, const unsigned char* w, int32_t begin, int32_t len,
+              const float* scales) {
+  WideRows rows;
+  BlockSums block;
+  Piece piece;
+  for (int32_t first = 0; first < len; first += kPieceLen, w += kPieceLen / 2 * Format::kPairBytes) {
+    const int32_t piece_len = len - first < kPieceLen ? len - first : kPieceLen;
+    WidenRows(args, begin + first, piece_len, rows);
+    Prefetch next(w + kPieceLen / 2 * Format::kPairBytes, kPieceLen / 2 * Format::kPairBytes,
+                  2 * RowBlocks(args.rows));
+    for (int32_t output = 0; output < kStripeWidth; output += kHalf) {
+      const auto* const weights = piece.Take(w + output * Format::kPairBytes / kStripeWidth, piece_len);
+      ForRowBlocks(args.rows, [&](int32_t row, auto count) {
+        next.Step();
+        RowSums<count.value> sums;
+        if (first == 0) {
+          sums.Clear();
+        } else {
+          Load(block, row, output, sums);
+        }
+        MultiplyRows<typename Piece::Weights>(weights, Piece::kPairElements, rows.x[row], piece_len, sums);
+        if (first + piece_len < len) {
+          Store(sums, row, output, block);
+        } else {
+          AddToTile(sums, scales != nullptr ? scales + output : nullptr, Format::kScale,
+                    args.tile + row * kStripeWidth + output);
+        }
+      });
+    }
+  }
+}
+
+template <class Format, class Piece>
+void Tile(const GemmTileArgs& args) {
   for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
   const unsigned char* w = args.stripe;
   const float* scales = args.scales;
   for (int32_t first = 0; first < args.k; first += args.block_k) {
     const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
-    for (int part = 0; part < 2; ++part) {
-      WidenBlock(w + part * (F8Weights::kPairBytes / 2), (len + 1) / 2, wide);
-      int row = 0;
-      for (; row + kBlockRows <= args.rows; row += kBlockRows) {
-        WideBlock<kBlockRows>(args, row, part, first, len, wide, scales);
-      }
-      if (args.rows - row == 2) WideBlock<2>(args, row, part, first, len, wide, scales);
-      if (args.rows - row == 1) WideBlock<1>(args, row, part, first, len, wide, scales);
-    }
-    w += static_cast<int64_t>((len + 1) / 2) * F8Weights::kPairBytes;
+    AddBlock<Format, Piece>(args, w, first, len, scales);
+    w += static_cast<int64_t>((len + 1) / 2) * Format::kPairBytes;
     if (scales != nullptr) scales += kStripeWidth;
-  }
-}
-
-template <class Weights>
-void Tile(const GemmTileArgs& args) {
-  for (int part = 0; part < 2; ++part) {
-    int row = 0;
-    for (; row + kBlockRows <= args.rows; row += kBlockRows) Block<Weights, kBlockRows>(args, row, part);
-    if (args.rows - row == 2) Block<Weights, 2>(args, row, part);
-    if (args.rows - row == 1) Block<Weights, 1>(args, row, part);
   }
 }
 
 }  // namespace
 
-void GemmBf16Avx2(const GemmTileArgs& args) { Tile<Bf16Weights>(args); }
-void GemmF8Avx2(const GemmTileArgs& args) {
-  if (args.rows > kBlockRows && args.block_k <= kMaxWideBlock) return WideTile(args);
-  Tile<F8Weights>(args);
-}
+void GemmBf16Avx2(const GemmTileArgs& args) { Tile<Bf16Weights, Bf16Piece>(args); }
+void GemmF8Avx2(const GemmTileArgs& args) { Tile<F8Weights, F8Piece>(args); }
 
 }  // namespace foredraft

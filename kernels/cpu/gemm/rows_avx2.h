@@ -1,0 +1,120 @@
+#pragma once
+
+// What the tile kernels with AVX2 share: rows of x times FP32 weights, three rows and half a stripe at a
+// time, a piece of k after another. x is widened to FP32 once for a piece, so that a product needs one load
+// for it: to widen it at each product takes as many instructions as the products.
+
+#include <immintrin.h>
+
+#include "kernels/cpu/device/isa.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int kHalf = 16;           // outputs of half a stripe: two registers
+constexpr int32_t kPieceLen = 128;  // k: x and the weights of a piece stay in the first cache
+constexpr int kBlockRows = 3;       // 12 registers of sums
+
+// Rows of x, [rows][kPieceLen].
+struct WideRows {
+  alignas(32) float x[kMaxTileRows][kPieceLen];
+};
+
+inline __m256 WidenEight(const void* bits) {
+  const __m128i words = _mm_loadu_si128(static_cast<const __m128i*>(bits));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
+}
+
+// k of [first, first + len) of all rows.
+inline void WidenRows(const GemmTileArgs& args, int32_t first, int32_t len, WideRows& rows) {
+  for (int32_t row = 0; row < args.rows; ++row) {
+    const uint16_t* const x = args.x[row] + first;
+    float* const wide = rows.x[row];
+    int32_t k = 0;
+    for (; k + 8 <= len; k += 8) _mm256_store_ps(wide + k, WidenEight(x + k));
+    for (; k < len; ++k) {
+      const uint32_t bits = static_cast<uint32_t>(x[k]) << 16;
+      __builtin_memcpy(wide + k, &bits, sizeof(bits));
+    }
+  }
+}
+
+// Sums of R rows x half a stripe, of even and of odd k.
+template <int R>
+struct RowSums {
+  __m256 even[R][2];
+  __m256 odd[R][2];
+
+  void Clear() {
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < R; ++i) even[i][0] = even[i][1] = odd[i][0] = odd[i][1] = _mm256_setzero_ps();
+  }
+};
+
+// Weights of a piece of half a stripe in FP32, [k][16].
+struct WideWeights {
+  static constexpr int kPairFloats = 2 * kHalf;
+  static __m256 Even(const float* w, int half) { return _mm256_load_ps(w + 8 * half); }
+  static __m256 Odd(const float* w, int half) { return _mm256_load_ps(w + kHalf + 8 * half); }
+};
+
+template <int R>
+inline void AddProducts(__m256 low, __m256 high, const float* x, __m256 (&sums)[R][2]) {
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    const __m256 value = _mm256_broadcast_ss(x + i * kPieceLen);
+    sums[i][0] = _mm256_fmadd_ps(low, value, sums[i][0]);
+    sums[i][1] = _mm256_fmadd_ps(high, value, sums[i][1]);
+  }
+}
+
+// Adds the products of a piece. Weights says how a pair of k lies at `w`.
+template <class Weights, int R, class Element>
+inline void MultiplyRows(const Element* w, int64_t pair_elements, const float* x, int32_t len,
+                         RowSums<R>& sums) {
+  for (int32_t k = 0; k + 2 <= len; k += 2, w += pair_elements) {
+    AddProducts<R>(Weights::Even(w, 0), Weights::Even(w, 1), x + k, sums.even);
+    AddProducts<R>(Weights::Odd(w, 0), Weights::Odd(w, 1), x + k + 1, sums.odd);
+  }
+  if (len % 2 != 0) AddProducts<R>(Weights::Even(w, 0), Weights::Even(w, 1), x + len - 1, sums.even);
+}
+
+constexpr int32_t RowBlocks(int32_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
+
+// Calls body(row, count) for blocks of rows: as many of kBlockRows as there are, then the rest. `count` is a
+// constant.
+template <int R>
+struct RowCount {
+  static constexpr int value = R;
+};
+template <class Body>
+inline void ForRowBlocks(int32_t rows, const Body& body) {
+  int32_t row = 0;
+  for (; row + kBlockRows <= rows; row += kBlockRows) body(row, RowCount<kBlockRows>());
+  if (rows - row == 2) body(row, RowCount<2>());
+  if (rows - row == 1) body(row, RowCount<1>());
+}
+
+// Fetches weights while others are multiplied: the caller asks for the next share each time it has multiplied
+// some.
+class Prefetch {
+ public:
+  // `steps` shares of the `bytes` at `data`, which need not be memory.
+  Prefetch(const unsigned char* data, int64_t bytes, int64_t steps)
+      : data_(data), end_(data + bytes), step_((bytes / kLine + steps) / steps * kLine) {}
+
+  void Step() {
+    const unsigned char* const end = end_ - data_ < step_ ? end_ : data_ + step_;
+    for (; data_ < end; data_ += kLine) _mm_prefetch(data_, _MM_HINT_T0);
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+
+  const unsigned char* data_;
+  const unsigned char* end_;
+  int64_t step_;
+};
+
+}  // namespace
+}  // namespace foredraft
