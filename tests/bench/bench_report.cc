@@ -30,8 +30,11 @@ void AddSample(std::vector<Measurement>& measurements, const std::string& name, 
 }
 
 void Print(const BenchReport& report, bool markdown) {
-  absl::PrintF(markdown ? "## %s\n\n`%s`: %s\n\n" : "%s\n%s: %s\n\n", report.heading, report.command,
-               report.measured);
+  if (markdown) {
+    absl::PrintF("## %s\n\n`%s`: %s\n\n", report.heading, report.command, report.measured);
+  } else {
+    absl::PrintF("%s\n%s: %s\n\n", report.heading, report.command, report.measured);
+  }
   std::fflush(stdout);
   Table table({"measure", "median", "min..max", "unit"});
   for (const Measurement& measurement : report.measurements) {

@@ -51,8 +51,8 @@ struct Groups {
 // Rows of a random group are Poisson distributed.
 Groups ExpectedTiles(const GemmSize& size, int32_t tile_rows) {
   if (!size.ragged) {
-    const double tiles = (size.rows + tile_rows - 1) / tile_rows;
-    return {static_cast<double>(size.groups), tiles * size.groups};
+    const int32_t tiles = (size.rows + tile_rows - 1) / tile_rows;
+    return {static_cast<double>(size.groups), static_cast<double>(tiles) * size.groups};
   }
   const double mean = static_cast<double>(size.rows) / size.groups;
   if (mean > 4.0 * tile_rows || mean > 300) {
@@ -64,7 +64,8 @@ Groups ExpectedTiles(const GemmSize& size, int32_t tile_rows) {
   const int32_t most = static_cast<int32_t>(mean + 10 * std::sqrt(mean) + 20);
   for (int32_t rows = 1; rows <= most; ++rows) {
     probability *= mean / rows;
-    tiles += probability * ((rows + tile_rows - 1) / tile_rows);
+    const int32_t tiles_of_rows = (rows + tile_rows - 1) / tile_rows;
+    tiles += probability * tiles_of_rows;
   }
   return {(1 - none) * size.groups, tiles * size.groups};
 }
