@@ -7,7 +7,6 @@ namespace foredraft {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // const: UBSan of GCC 12 takes the string inside for no constant expression.
 const HostFacts kHost = {.cores = 4, .ram_bytes = int64_t{1} << 30};

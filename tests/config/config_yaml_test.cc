@@ -6,10 +6,7 @@
 
 namespace foredraft {
 namespace {
-
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 Config ParseOrDie(const std::string& text) {
   absl::StatusOr<LoadedConfig> loaded = ParseConfig({"c.yaml", text, {}, {}});

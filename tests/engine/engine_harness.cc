@@ -461,7 +461,7 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
             WithDraftLen(scheduler_options, std::min(draft_len, engine_options.max_draft_len)));
       });
   running = &loop;
-  // Without max_open all are there when the loop starts: a slow machine then swaps and batches as a quick one.
+  // Without max_open all are there when the loop starts: a slow machine swaps and batches as a quick one.
   if (setting.max_open > 0) loop.Start();
   // Waits for the next loss that the setting asks for; false if there is none.
   auto restart_after_loss = [&, losses = setting.losses.size()]() mutable {

@@ -14,8 +14,6 @@
 
 namespace foredraft {
 namespace {
-
-using std::chrono::seconds;
 using testing::HasSubstr;
 
 struct LoopSetting {

@@ -13,8 +13,6 @@
 
 namespace foredraft {
 namespace {
-
-using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 using testing::Not;

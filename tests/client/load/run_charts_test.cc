@@ -8,9 +8,6 @@
 namespace foredraft {
 namespace {
 
-using testing::Each;
-using testing::ElementsAre;
-
 // Sent at 1 s; tokens: one at 1.5 s, three at 1.8 s, two at 2.0 s.
 MeasuredRequest Answer() {
   MeasuredRequest request{.sent_s = 1, .first_token_s = 1.5, .last_token_s = 2};

@@ -18,7 +18,6 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 // A pipe, a logger that writes to it, and its reader.
 class LogPipe {
