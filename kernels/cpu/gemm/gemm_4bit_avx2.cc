@@ -37,42 +37,72 @@ inline __m256 ByteOf(__m256i words) {
   return _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(static_cast<int32_t>(0xff000000u))));
 }
 
-// 8 outputs of an octet of k, [8 k][16].
+// 8 outputs of an octet of k, [8 k][Width].
+template <int Width>
 inline void DecodeOctet(__m256i words, __m256i values, float* weights) {
   const __m256i nibble = _mm256_set1_epi8(0xf);
   const __m256i low = _mm256_shuffle_epi8(values, _mm256_and_si256(words, nibble));
   const __m256i high = _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi32(words, 4), nibble));
   _mm256_store_ps(weights, ByteOf<0>(low));
-  _mm256_store_ps(weights + 1 * kHalf, ByteOf<2>(low));
-  _mm256_store_ps(weights + 2 * kHalf, ByteOf<0>(high));
-  _mm256_store_ps(weights + 3 * kHalf, ByteOf<2>(high));
-  _mm256_store_ps(weights + 4 * kHalf, ByteOf<1>(low));
-  _mm256_store_ps(weights + 5 * kHalf, ByteOf<3>(low));
-  _mm256_store_ps(weights + 6 * kHalf, ByteOf<1>(high));
-  _mm256_store_ps(weights + 7 * kHalf, ByteOf<3>(high));
+  _mm256_store_ps(weights + 1 * Width, ByteOf<2>(low));
+  _mm256_store_ps(weights + 2 * Width, ByteOf<0>(high));
+  _mm256_store_ps(weights + 3 * Width, ByteOf<2>(high));
+  _mm256_store_ps(weights + 4 * Width, ByteOf<1>(low));
+  _mm256_store_ps(weights + 5 * Width, ByteOf<3>(low));
+  _mm256_store_ps(weights + 6 * Width, ByteOf<1>(high));
+  _mm256_store_ps(weights + 7 * Width, ByteOf<3>(high));
 }
 
-// Half a stripe's group, [k][16].
+// A group of Width outputs, [k][Width].
+template <int Width>
 void Decode(const unsigned char* w, __m256i values, int32_t group, float* weights) {
-  for (int32_t first = 0; first < group; first += 8, w += kOctetBytes, weights += 8 * kHalf) {
-    for (int half = 0; half < 2; ++half) {
-      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * half));
-      DecodeOctet(words, values, weights + 8 * half);
+  for (int32_t first = 0; first < group; first += 8, w += kOctetBytes, weights += 8 * Width) {
+    for (int output = 0; output < Width; output += 8) {
+      if (Width == kStripeWidth && 4 * output % kLine == 0) {
+        _mm_prefetch(w + 4 * output + kFetchDistance, _MM_HINT_T0);
+      }
+      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 4 * output));
+      DecodeOctet<Width>(words, values, weights + output);
     }
   }
 }
 
 // Adds a group's sums, times its scales, to the tile.
-template <int R>
-inline void AddToTile(const RowSums<R>& sums, const unsigned char* scales, float* tile) {
-  for (int half = 0; half < 2; ++half) {
-    const __m256 scale = WidenEight(scales + 16 * half);
+template <int R, int Width>
+inline void AddToTile(const RowSums<R, Width>& sums, const unsigned char* scales, float* tile) {
+  FOREDRAFT_UNROLL
+  for (int v = 0; v < Width / 8; ++v) {
+    const __m256 scale = WidenEight(scales + 16 * v);
     FOREDRAFT_UNROLL
     for (int i = 0; i < R; ++i) {
-      float* const out = tile + i * kStripeWidth + 8 * half;
-      const __m256 sum =
-          _mm256_mul_ps(_mm256_add_ps(sums.even[i][half], sums.odd[i][half]), _mm256_set1_ps(kUnit));
+      float* const out = tile + i * kStripeWidth + 8 * v;
+      const __m256 sum = _mm256_mul_ps(_mm256_add_ps(sums.even[i][v], sums.odd[i][v]), _mm256_set1_ps(kUnit));
       _mm256_storeu_ps(out, _mm256_fmadd_ps(sum, scale, _mm256_loadu_ps(out)));
+    }
+  }
+}
+
+template <int Width>
+void Tile(const GemmTileArgs& args) {
+  const __m256i values = DoubledValues(args.table);
+  for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
+  WideRows rows;
+  alignas(32) float weights[kPieceLen * Width];
+  const unsigned char* w = args.stripe;
+  const int64_t codes_bytes = int64_t{args.block_k} / 8 * kOctetBytes;
+  const int64_t group_bytes = codes_bytes + kScaleBytes;
+  for (int32_t first = 0; first < args.k; first += args.block_k, w += group_bytes) {
+    WidenRows(args, first, args.block_k, rows);
+    Prefetch ahead(w + kGroupsAhead * group_bytes, group_bytes, kStripeWidth / Width * RowBlocks(args.rows));
+    for (int32_t output = 0; output < kStripeWidth; output += Width) {
+      Decode<Width>(w + 4 * output, values, args.block_k, weights);
+      ForRowBlocks<Width>(args.rows, [&](int32_t row, auto count) {
+        if (Width < kStripeWidth) ahead.Step();
+        RowSums<count.value, Width> sums;
+        sums.Clear();
+        MultiplyRows<WideWeights<Width>>(weights, rows.x[row], args.block_k, sums);
+        AddToTile(sums, w + codes_bytes + 2 * output, args.tile + row * kStripeWidth + output);
+      });
     }
   }
 }
@@ -80,26 +110,10 @@ inline void AddToTile(const RowSums<R>& sums, const unsigned char* scales, float
 }  // namespace
 
 void Gemm4BitAvx2(const GemmTileArgs& args) {
-  const __m256i values = DoubledValues(args.table);
-  for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
-  WideRows rows;
-  alignas(32) float weights[kPieceLen * kHalf];
-  const unsigned char* w = args.stripe;
-  const int64_t codes_bytes = int64_t{args.block_k} / 8 * kOctetBytes;
-  const int64_t group_bytes = codes_bytes + kScaleBytes;
-  for (int32_t first = 0; first < args.k; first += args.block_k, w += group_bytes) {
-    WidenRows(args, first, args.block_k, rows);
-    Prefetch ahead(w + kGroupsAhead * group_bytes, group_bytes, 2 * RowBlocks(args.rows));
-    for (int32_t output = 0; output < kStripeWidth; output += kHalf) {
-      Decode(w + 4 * output, values, args.block_k, weights);
-      ForRowBlocks(args.rows, [&](int32_t row, auto count) {
-        ahead.Step();
-        RowSums<count.value> sums;
-        sums.Clear();
-        MultiplyRows<WideWeights>(weights, WideWeights::kPairFloats, rows.x[row], args.block_k, sums);
-        AddToTile(sums, w + codes_bytes + 2 * output, args.tile + row * kStripeWidth + output);
-      });
-    }
+  if (args.rows == 1) {
+    Tile<kStripeWidth>(args);
+  } else {
+    Tile<kHalf>(args);
   }
 }
 

@@ -9,33 +9,42 @@
 namespace foredraft {
 namespace {
 
-struct Bf16Weights {
+struct Bf16 {
   static constexpr int kPairBytes = 128;
   static constexpr float kScale = 1.0f;
+};
 
-  static __m256i Load(const unsigned char* w, int half) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * half));
+template <int Width>
+struct Bf16Weights {
+  static constexpr int kPairElements = Bf16::kPairBytes;
+
+  static __m256i Load(const unsigned char* w, int vector) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * vector));
   }
-  static __m256 Even(const unsigned char* w, int half) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(Load(w, half), 16));
+  static __m256 Even(const unsigned char* w, int vector) {
+    if (Width == kStripeWidth && 32 * vector % kLine == 0) {
+      _mm_prefetch(w + 32 * vector + kFetchDistance, _MM_HINT_T0);
+    }
+    return _mm256_castsi256_ps(_mm256_slli_epi32(Load(w, vector), 16));
   }
-  static __m256 Odd(const unsigned char* w, int half) {
+  static __m256 Odd(const unsigned char* w, int vector) {
     const __m256i high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
-    return _mm256_castsi256_ps(_mm256_and_si256(Load(w, half), high));
+    return _mm256_castsi256_ps(_mm256_and_si256(Load(w, vector), high));
   }
 };
 
 // E4M3 through FP16: shifted into an FP16's exponent and mantissa, the bits give value / 256 exactly,
 // subnormals included. kScale multiplies the 256 back in.
-struct F8Weights {
+struct F8 {
   static constexpr int kPairBytes = 64;
   static constexpr float kScale = 256.0f;
 
-  // A pair of 16 outputs, [2][16]. Returns the bytes that are NaNs' codes as 0xff: they come out as 480.
-  static __m256i Widen(const unsigned char* w, float* out) {
+  // A pair of 16 outputs, those of the second k `width` past the others. Returns the bytes that are NaNs'
+  // codes as 0xff: they come out as 480.
+  static __m256i Widen(const unsigned char* w, int width, float* out) {
     const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
     StoreHalves(_mm256_slli_epi16(codes, 8), out);
-    StoreHalves(codes, out + kHalf);
+    StoreHalves(codes, out + width);
     const __m256i magnitudes = _mm256_set1_epi8(0x7f);
     return _mm256_cmpeq_epi8(_mm256_and_si256(codes, magnitudes), magnitudes);
   }
@@ -49,34 +58,39 @@ struct F8Weights {
   }
 
   // Puts NaNs where a code says so.
-  static void MarkNans(const unsigned char* w, float* out) {
-    for (int i = 0; i < 2 * kHalf; ++i) {
-      if ((w[i] & 0x7f) == 0x7f) out[i % 2 * kHalf + i / 2] = __builtin_nanf("");
+  static void MarkNans(const unsigned char* w, int width, float* out) {
+    for (int i = 0; i < 2 * width; ++i) {
+      if ((w[i] & 0x7f) == 0x7f) out[i % 2 * width + i / 2] = __builtin_nanf("");
     }
   }
 };
 
-// A piece of k of half a stripe, in the form in which MultiplyRows takes it.
+// A piece of k of Width outputs, in the form in which MultiplyRows takes it.
+template <int Width>
 struct Bf16Piece {
-  using Weights = Bf16Weights;
-  static constexpr int64_t kPairElements = Weights::kPairBytes;
+  using Format = Bf16;
+  using Weights = Bf16Weights<Width>;
   const unsigned char* Take(const unsigned char* w, int32_t /*len*/) { return w; }
 };
+template <int Width>
 struct F8Piece {
-  using Weights = WideWeights;
-  static constexpr int64_t kPairElements = Weights::kPairFloats;
-  alignas(32) float wide[kPieceLen * kHalf];
+  using Format = F8;
+  using Weights = WideWeights<Width>;
+  alignas(32) float wide[kPieceLen * Width];
 
   const float* Take(const unsigned char* w, int32_t len) {
     const int32_t pairs = (len + 1) / 2;
     __m256i nans = _mm256_setzero_si256();
     for (int32_t i = 0; i < pairs; ++i) {
-      nans = _mm256_or_si256(nans, F8Weights::Widen(w + i * F8Weights::kPairBytes, wide + i * 2 * kHalf));
+      if (Width == kStripeWidth) _mm_prefetch(w + i * Format::kPairBytes + kFetchDistance, _MM_HINT_T0);
+      for (int output = 0; output < Width; output += 16) {
+        nans = _mm256_or_si256(nans, Format::Widen(w + i * Format::kPairBytes + 2 * output, Width,
+                                                   wide + i * 2 * Width + output));
+      }
     }
     if (_mm256_testz_si256(nans, nans)) return wide;
-    for (int32_t i = 0; i < pairs; ++i) {
-      F8Weights::MarkNans(w + i * F8Weights::kPairBytes, wide + i * 2 * kHalf);
-    }
+    for (int32_t i = 0; i < pairs; ++i)
+      Format::MarkNans(w + i * Format::kPairBytes, Width, wide + i * 2 * Width);
     return wide;
   }
 };
@@ -87,66 +101,68 @@ struct BlockSums {
   alignas(32) float odd[kMaxTileRows][kStripeWidth];
 };
 
-template <int R>
-inline void Load(const BlockSums& from, int32_t row, int32_t output, RowSums<R>& sums) {
+template <int R, int Width>
+inline void Load(const BlockSums& from, int32_t row, int32_t output, RowSums<R, Width>& sums) {
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
-    for (int half = 0; half < 2; ++half) {
-      sums.even[i][half] = _mm256_load_ps(from.even[row + i] + output + 8 * half);
-      sums.odd[i][half] = _mm256_load_ps(from.odd[row + i] + output + 8 * half);
+    for (int v = 0; v < Width / 8; ++v) {
+      sums.even[i][v] = _mm256_load_ps(from.even[row + i] + output + 8 * v);
+      sums.odd[i][v] = _mm256_load_ps(from.odd[row + i] + output + 8 * v);
     }
   }
 }
 
-template <int R>
-inline void Store(const RowSums<R>& sums, int32_t row, int32_t output, BlockSums& to) {
+template <int R, int Width>
+inline void Store(const RowSums<R, Width>& sums, int32_t row, int32_t output, BlockSums& to) {
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
-    for (int half = 0; half < 2; ++half) {
-      _mm256_store_ps(to.even[row + i] + output + 8 * half, sums.even[i][half]);
-      _mm256_store_ps(to.odd[row + i] + output + 8 * half, sums.odd[i][half]);
+    for (int v = 0; v < Width / 8; ++v) {
+      _mm256_store_ps(to.even[row + i] + output + 8 * v, sums.even[i][v]);
+      _mm256_store_ps(to.odd[row + i] + output + 8 * v, sums.odd[i][v]);
     }
   }
 }
 
 // Adds a k block's sums, times its scales, to the tile.
-template <int R>
-inline void AddToTile(const RowSums<R>& sums, const float* scales, float factor, float* tile) {
-  for (int half = 0; half < 2; ++half) {
+template <int R, int Width>
+inline void AddToTile(const RowSums<R, Width>& sums, const float* scales, float factor, float* tile) {
+  FOREDRAFT_UNROLL
+  for (int v = 0; v < Width / 8; ++v) {
     __m256 scale = _mm256_set1_ps(factor);
-    if (scales != nullptr) scale = _mm256_mul_ps(scale, _mm256_loadu_ps(scales + 8 * half));
+    if (scales != nullptr) scale = _mm256_mul_ps(scale, _mm256_loadu_ps(scales + 8 * v));
     FOREDRAFT_UNROLL
     for (int i = 0; i < R; ++i) {
-      float* const out = tile + i * kStripeWidth + 8 * half;
-      const __m256 sum = _mm256_add_ps(sums.even[i][half], sums.odd[i][half]);
+      float* const out = tile + i * kStripeWidth + 8 * v;
+      const __m256 sum = _mm256_add_ps(sums.even[i][v], sums.odd[i][v]);
       _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_mul_ps(sum, scale)));
     }
   }
 }
 
-// One k block of `len`, at `w`.
-template <class Format, class Piece>
+// One k block of `len`, at `w`, Width outputs at a time.
+template <int Width, template <int> class Piece>
 void AddBlock(const GemmTileArgs& args, const unsigned char* w, int32_t begin, int32_t len,
               const float* scales) {
+  using Format = typename Piece<Width>::Format;
+  constexpr int64_t kPieceBytes = int64_t{kPieceLen} / 2 * Format::kPairBytes;
   WideRows rows;
   BlockSums block;
-  Piece piece;
-  for (int32_t first = 0; first < len; first += kPieceLen, w += kPieceLen / 2 * Format::kPairBytes) {
+  Piece<Width> piece;
+  for (int32_t first = 0; first < len; first += kPieceLen, w += kPieceBytes) {
     const int32_t piece_len = len - first < kPieceLen ? len - first : kPieceLen;
     WidenRows(args, begin + first, piece_len, rows);
-    Prefetch next(w + kPieceLen / 2 * Format::kPairBytes, kPieceLen / 2 * Format::kPairBytes,
-                  2 * RowBlocks(args.rows));
-    for (int32_t output = 0; output < kStripeWidth; output += kHalf) {
+    Prefetch next(w + kPieceBytes, kPieceBytes, kStripeWidth / Width * RowBlocks(args.rows));
+    for (int32_t output = 0; output < kStripeWidth; output += Width) {
       const auto* const weights = piece.Take(w + output * Format::kPairBytes / kStripeWidth, piece_len);
-      ForRowBlocks(args.rows, [&](int32_t row, auto count) {
-        next.Step();
-        RowSums<count.value> sums;
+      ForRowBlocks<Width>(args.rows, [&](int32_t row, auto count) {
+        if (Width < kStripeWidth) next.Step();
+        RowSums<count.value, Width> sums;
         if (first == 0) {
           sums.Clear();
         } else {
           Load(block, row, output, sums);
         }
-        MultiplyRows<typename Piece::Weights>(weights, Piece::kPairElements, rows.x[row], piece_len, sums);
+        MultiplyRows<typename Piece<Width>::Weights>(weights, rows.x[row], piece_len, sums);
         if (first + piece_len < len) {
           Store(sums, row, output, block);
         } else {
@@ -158,22 +174,26 @@ void AddBlock(const GemmTileArgs& args, const unsigned char* w, int32_t begin, i
   }
 }
 
-template <class Format, class Piece>
+template <template <int> class Piece>
 void Tile(const GemmTileArgs& args) {
   for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
   const unsigned char* w = args.stripe;
   const float* scales = args.scales;
   for (int32_t first = 0; first < args.k; first += args.block_k) {
     const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
-    AddBlock<Format, Piece>(args, w, first, len, scales);
-    w += static_cast<int64_t>((len + 1) / 2) * Format::kPairBytes;
+    if (args.rows == 1) {
+      AddBlock<kStripeWidth, Piece>(args, w, first, len, scales);
+    } else {
+      AddBlock<kHalf, Piece>(args, w, first, len, scales);
+    }
+    w += static_cast<int64_t>((len + 1) / 2) * Piece<kHalf>::Format::kPairBytes;
     if (scales != nullptr) scales += kStripeWidth;
   }
 }
 
 }  // namespace
 
-void GemmBf16Avx2(const GemmTileArgs& args) { Tile<Bf16Weights, Bf16Piece>(args); }
-void GemmF8Avx2(const GemmTileArgs& args) { Tile<F8Weights, F8Piece>(args); }
+void GemmBf16Avx2(const GemmTileArgs& args) { Tile<Bf16Piece>(args); }
+void GemmF8Avx2(const GemmTileArgs& args) { Tile<F8Piece>(args); }
 
 }  // namespace foredraft

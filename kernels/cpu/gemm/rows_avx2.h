@@ -11,7 +11,7 @@
 namespace foredraft {
 namespace {
 
-constexpr int kHalf = 16;           // outputs of half a stripe: two registers
+constexpr int kHalf = 16;  // outputs of half a stripe, two registers: more rows have so many at a time
 constexpr int32_t kPieceLen = 128;  // k: x and the weights of a piece stay in the first cache
 constexpr int kBlockRows = 3;       // 12 registers of sums
 
@@ -39,64 +39,81 @@ inline void WidenRows(const GemmTileArgs& args, int32_t first, int32_t len, Wide
   }
 }
 
-// Sums of R rows x half a stripe, of even and of odd k.
-template <int R>
+// Sums of R rows x Width outputs, of even and of odd k.
+template <int R, int Width>
 struct RowSums {
-  __m256 even[R][2];
-  __m256 odd[R][2];
+  static constexpr int kVectors = Width / 8;
+
+  __m256 even[R][kVectors];
+  __m256 odd[R][kVectors];
 
   void Clear() {
     FOREDRAFT_UNROLL
-    for (int i = 0; i < R; ++i) even[i][0] = even[i][1] = odd[i][0] = odd[i][1] = _mm256_setzero_ps();
+    for (int i = 0; i < R; ++i) {
+      for (int v = 0; v < kVectors; ++v) even[i][v] = odd[i][v] = _mm256_setzero_ps();
+    }
   }
 };
 
-// Weights of a piece of half a stripe in FP32, [k][16].
+// Weights of a piece of Width outputs in FP32, [k][Width].
+template <int Width>
 struct WideWeights {
-  static constexpr int kPairFloats = 2 * kHalf;
-  static __m256 Even(const float* w, int half) { return _mm256_load_ps(w + 8 * half); }
-  static __m256 Odd(const float* w, int half) { return _mm256_load_ps(w + kHalf + 8 * half); }
+  static constexpr int kPairElements = 2 * Width;
+  static __m256 Even(const float* w, int vector) { return _mm256_load_ps(w + 8 * vector); }
+  static __m256 Odd(const float* w, int vector) { return _mm256_load_ps(w + Width + 8 * vector); }
 };
 
-template <int R>
-inline void AddProducts(__m256 low, __m256 high, const float* x, __m256 (&sums)[R][2]) {
+template <int R, int kVectors>
+inline void AddProducts(const __m256 (&weights)[kVectors], const float* x, __m256 (&sums)[R][kVectors]) {
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     const __m256 value = _mm256_broadcast_ss(x + i * kPieceLen);
-    sums[i][0] = _mm256_fmadd_ps(low, value, sums[i][0]);
-    sums[i][1] = _mm256_fmadd_ps(high, value, sums[i][1]);
+    for (int v = 0; v < kVectors; ++v) sums[i][v] = _mm256_fmadd_ps(weights[v], value, sums[i][v]);
   }
 }
 
 // Adds the products of a piece. Weights says how a pair of k lies at `w`.
-template <class Weights, int R, class Element>
-inline void MultiplyRows(const Element* w, int64_t pair_elements, const float* x, int32_t len,
-                         RowSums<R>& sums) {
-  for (int32_t k = 0; k + 2 <= len; k += 2, w += pair_elements) {
-    AddProducts<R>(Weights::Even(w, 0), Weights::Even(w, 1), x + k, sums.even);
-    AddProducts<R>(Weights::Odd(w, 0), Weights::Odd(w, 1), x + k + 1, sums.odd);
+template <class Weights, int R, int Width, class Element>
+inline void MultiplyRows(const Element* w, const float* x, int32_t len, RowSums<R, Width>& sums) {
+  constexpr int kVectors = Width / 8;
+  __m256 weights[kVectors];
+  for (int32_t k = 0; k + 2 <= len; k += 2, w += Weights::kPairElements) {
+    FOREDRAFT_UNROLL
+    for (int v = 0; v < kVectors; ++v) weights[v] = Weights::Even(w, v);
+    AddProducts(weights, x + k, sums.even);
+    FOREDRAFT_UNROLL
+    for (int v = 0; v < kVectors; ++v) weights[v] = Weights::Odd(w, v);
+    AddProducts(weights, x + k + 1, sums.odd);
   }
-  if (len % 2 != 0) AddProducts<R>(Weights::Even(w, 0), Weights::Even(w, 1), x + len - 1, sums.even);
+  if (len % 2 == 0) return;
+  FOREDRAFT_UNROLL
+  for (int v = 0; v < kVectors; ++v) weights[v] = Weights::Even(w, v);
+  AddProducts(weights, x + len - 1, sums.even);
 }
 
 constexpr int32_t RowBlocks(int32_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
 // Calls body(row, count) for blocks of rows: as many of kBlockRows as there are, then the rest. `count` is a
-// constant.
+// constant. The registers have room for one row of a whole stripe.
 template <int R>
 struct RowCount {
   static constexpr int value = R;
 };
-template <class Body>
+template <int Width, class Body>
 inline void ForRowBlocks(int32_t rows, const Body& body) {
+  if constexpr (Width > kHalf) return body(0, RowCount<1>());
   int32_t row = 0;
   for (; row + kBlockRows <= rows; row += kBlockRows) body(row, RowCount<kBlockRows>());
   if (rows - row == 2) body(row, RowCount<2>());
   if (rows - row == 1) body(row, RowCount<1>());
 }
 
-// Fetches weights while others are multiplied: the caller asks for the next share each time it has multiplied
-// some.
+constexpr int64_t kLine = 64;             // bytes that are fetched at once
+constexpr int64_t kFetchDistance = 1024;  // bytes between what one row reads and what it has fetched
+
+// Fetches weights while several rows are multiplied by others: the caller asks for the next share each time
+// it has multiplied some. One row takes its weights as fast as memory gives them, so it fetches line by line
+// instead.
 class Prefetch {
  public:
   // `steps` shares of the `bytes` at `data`, which need not be memory.
@@ -109,8 +126,6 @@ class Prefetch {
   }
 
  private:
-  static constexpr int64_t kLine = 64;
-
   const unsigned char* data_;
   const unsigned char* end_;
   int64_t step_;
