@@ -482,14 +482,12 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     --unsubmitted;
     request.arrival = std::chrono::steady_clock::now();
     absl::Status status = loop.Submit(request);
-    // A rank may be lost before the last request is there: the loop takes no new ones until it has started
-    // again.
+    // A rank may be lost before the last request is there: until its restart the loop takes no new ones.
     while (absl::IsUnavailable(status) && restart_after_loss()) status = loop.Submit(request);
     CHECK(status.ok()) << status.ToString();
   }
   if (setting.max_open == 0) loop.Start();
-  while (restart_after_loss()) {
-  }
+  while (restart_after_loss()) continue;
   EXPECT_TRUE(gatherer.WaitForAll()) << "not all requests ended: " << setting.DebugString();
   loop.Stop();
   record.load = loop.load();
