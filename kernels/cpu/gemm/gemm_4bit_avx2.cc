@@ -1,5 +1,5 @@
 // The tile kernel of 4-bit weights with AVX2 and FMA: a group of half a stripe is decoded to FP32 once for
-// all rows.
+// all rows; for one row as it is multiplied.
 
 #include <immintrin.h>
 
@@ -33,36 +33,49 @@ __m256i DoubledValues(const uint16_t* bf16_values) {
 // Byte `byte` of 8 words, in the words' high bytes.
 template <int byte>
 inline __m256 ByteOf(__m256i words) {
+  if (byte == 0) return _mm256_cvtepi32_ps(_mm256_slli_epi32(words, 24));
   const __m256i shifted = byte < 3 ? _mm256_slli_epi32(words, 24 - 8 * byte) : words;
   return _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(static_cast<int32_t>(0xff000000u))));
 }
 
-// 8 outputs of an octet of k, [8 k][Width].
-template <int Width>
-inline void DecodeOctet(__m256i words, __m256i values, float* weights) {
+// Calls use(k, weights) for each k of an octet, in order, with the weights of 8 outputs.
+template <class Use>
+inline void ForOctet(const unsigned char* w, __m256i values, const Use& use) {
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
   const __m256i nibble = _mm256_set1_epi8(0xf);
   const __m256i low = _mm256_shuffle_epi8(values, _mm256_and_si256(words, nibble));
   const __m256i high = _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi32(words, 4), nibble));
-  _mm256_store_ps(weights, ByteOf<0>(low));
-  _mm256_store_ps(weights + 1 * Width, ByteOf<2>(low));
-  _mm256_store_ps(weights + 2 * Width, ByteOf<0>(high));
-  _mm256_store_ps(weights + 3 * Width, ByteOf<2>(high));
-  _mm256_store_ps(weights + 4 * Width, ByteOf<1>(low));
-  _mm256_store_ps(weights + 5 * Width, ByteOf<3>(low));
-  _mm256_store_ps(weights + 6 * Width, ByteOf<1>(high));
-  _mm256_store_ps(weights + 7 * Width, ByteOf<3>(high));
+  use(0, ByteOf<0>(low));
+  use(1, ByteOf<2>(low));
+  use(2, ByteOf<0>(high));
+  use(3, ByteOf<2>(high));
+  use(4, ByteOf<1>(low));
+  use(5, ByteOf<3>(low));
+  use(6, ByteOf<1>(high));
+  use(7, ByteOf<3>(high));
 }
 
-// A group of Width outputs, [k][Width].
-template <int Width>
+// A group of half a stripe, [k][16].
 void Decode(const unsigned char* w, __m256i values, int32_t group, float* weights) {
-  for (int32_t first = 0; first < group; first += 8, w += kOctetBytes, weights += 8 * Width) {
-    for (int output = 0; output < Width; output += 8) {
-      if (Width == kStripeWidth && 4 * output % kLine == 0) {
-        _mm_prefetch(w + 4 * output + kFetchDistance, _MM_HINT_T0);
-      }
-      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 4 * output));
-      DecodeOctet<Width>(words, values, weights + output);
+  for (int32_t first = 0; first < group; first += 8, w += kOctetBytes, weights += 8 * kHalf) {
+    for (int output = 0; output < kHalf; output += 8) {
+      ForOctet(w + 4 * output, values,
+               [&](int k, __m256 decoded) { _mm256_store_ps(weights + k * kHalf + output, decoded); });
+    }
+  }
+}
+
+// Adds the products of one row and a group of a whole stripe.
+void MultiplyRow(const unsigned char* w, __m256i values, const float* x, int32_t group,
+                 RowSums<1, kStripeWidth>& sums) {
+  for (int32_t first = 0; first < group; first += 8, w += kOctetBytes, x += 8) {
+    FOREDRAFT_UNROLL
+    for (int v = 0; v < kStripeWidth / 8; ++v) {
+      if (32 * v % kLine == 0) _mm_prefetch(w + 32 * v + kFetchDistance, _MM_HINT_T0);
+      ForOctet(w + 32 * v, values, [&](int k, __m256 decoded) {
+        __m256& sum = k % 2 == 0 ? sums.even[0][v] : sums.odd[0][v];
+        sum = _mm256_fmadd_ps(decoded, _mm256_broadcast_ss(x + k), sum);
+      });
     }
   }
 }
@@ -82,25 +95,34 @@ inline void AddToTile(const RowSums<R, Width>& sums, const unsigned char* scales
   }
 }
 
-template <int Width>
-void Tile(const GemmTileArgs& args) {
-  const __m256i values = DoubledValues(args.table);
-  for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
+// One row: what is decoded is used once, so it stays in registers.
+void OneRow(const GemmTileArgs& args, __m256i values, int64_t codes_bytes) {
   WideRows rows;
-  alignas(32) float weights[kPieceLen * Width];
   const unsigned char* w = args.stripe;
-  const int64_t codes_bytes = int64_t{args.block_k} / 8 * kOctetBytes;
+  for (int32_t first = 0; first < args.k; first += args.block_k, w += codes_bytes + kScaleBytes) {
+    WidenRows(args, first, args.block_k, rows);
+    RowSums<1, kStripeWidth> sums;
+    sums.Clear();
+    MultiplyRow(w, values, rows.x[0], args.block_k, sums);
+    AddToTile(sums, w + codes_bytes, args.tile);
+  }
+}
+
+void ManyRows(const GemmTileArgs& args, __m256i values, int64_t codes_bytes) {
+  WideRows rows;
+  alignas(32) float weights[kPieceLen * kHalf];
+  const unsigned char* w = args.stripe;
   const int64_t group_bytes = codes_bytes + kScaleBytes;
   for (int32_t first = 0; first < args.k; first += args.block_k, w += group_bytes) {
     WidenRows(args, first, args.block_k, rows);
-    Prefetch ahead(w + kGroupsAhead * group_bytes, group_bytes, kStripeWidth / Width * RowBlocks(args.rows));
-    for (int32_t output = 0; output < kStripeWidth; output += Width) {
-      Decode<Width>(w + 4 * output, values, args.block_k, weights);
-      ForRowBlocks<Width>(args.rows, [&](int32_t row, auto count) {
-        if (Width < kStripeWidth) ahead.Step();
-        RowSums<count.value, Width> sums;
+    Prefetch ahead(w + kGroupsAhead * group_bytes, group_bytes, 2 * RowBlocks(args.rows));
+    for (int32_t output = 0; output < kStripeWidth; output += kHalf) {
+      Decode(w + 4 * output, values, args.block_k, weights);
+      ForRowBlocks<kHalf>(args.rows, [&](int32_t row, auto count) {
+        ahead.Step();
+        RowSums<count.value, kHalf> sums;
         sums.Clear();
-        MultiplyRows<WideWeights<Width>>(weights, rows.x[row], args.block_k, sums);
+        MultiplyRows<WideWeights<kHalf>>(weights, rows.x[row], args.block_k, sums);
         AddToTile(sums, w + codes_bytes + 2 * output, args.tile + row * kStripeWidth + output);
       });
     }
@@ -110,10 +132,13 @@ void Tile(const GemmTileArgs& args) {
 }  // namespace
 
 void Gemm4BitAvx2(const GemmTileArgs& args) {
+  const __m256i values = DoubledValues(args.table);
+  const int64_t codes_bytes = int64_t{args.block_k} / 8 * kOctetBytes;
+  for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
   if (args.rows == 1) {
-    Tile<kStripeWidth>(args);
+    OneRow(args, values, codes_bytes);
   } else {
-    Tile<kHalf>(args);
+    ManyRows(args, values, codes_bytes);
   }
 }
 
