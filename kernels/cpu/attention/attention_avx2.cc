@@ -1,5 +1,6 @@
 // Attention over packed tiles with AVX2 and FMA: 8 positions (scores) or 8 columns (sums) per register,
 // widened to FP32. One accumulator per query and register, over all pairs in order, the even element first.
+// What the queries multiply by is widened once for a piece of pairs: a product then takes one load of it.
 
 #include <immintrin.h>
 
@@ -10,8 +11,9 @@ namespace {
 
 constexpr int kLanes = 8;
 constexpr int kBlockLanes = 2 * kLanes;
-constexpr int kBlockQueries = 4;  // 8 registers of sums
+constexpr int kGroupQueries = 4;  // 8 registers of sums
 constexpr int kPairs = kTileLen / 2;
+constexpr int32_t kPiecePairs = 128;
 
 inline __m256 Even(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
 inline __m256 Odd(__m256i pairs) {
@@ -73,91 +75,145 @@ void PackEight(const uint16_t* const* rows, int32_t len, RowPrefetch& next, Bf16
   for (int j = 0; 2 * j < len - column; ++j) StorePairs(keys + j * kTileLen, pairs[j]);
 }
 
-// Adds pair `x` of a query, times `lanes`, to the sums.
-inline void AddPair(Bf16Pair x, const __m256 (&even)[2], const __m256 (&odd)[2], __m256 (&sums)[2]) {
-  const __m256i pair = _mm256_set1_epi32(static_cast<int32_t>(x));
-  const __m256 x_even = Even(pair);
-  const __m256 x_odd = Odd(pair);
-  for (int v = 0; v < 2; ++v) {
-    sums[v] = _mm256_fmadd_ps(x_even, even[v], sums[v]);
-    sums[v] = _mm256_fmadd_ps(x_odd, odd[v], sums[v]);
-  }
-}
+// A piece of what a group of queries multiplies by: its pairs, in FP32.
+struct WidePairs {
+  // The rows of a group and the sums should not lie 4 KB apart: a load would wait for the store to the other.
+  static constexpr int64_t kStride = 2 * kPiecePairs + 16;
+  alignas(32) float x[kGroupQueries][kStride];
 
-// The 16 lanes of `rows`, `stride` pairs apart, for pairs [first, end) of R queries, which are `x_stride`
-// pairs apart.
-template <int R>
-inline void AddPairs(const Bf16Pair* x, int64_t x_stride, const Bf16Pair* rows, int64_t stride, int32_t first,
-                     int32_t end, RowPrefetch& prefetch, __m256 (*sums)[2]) {
-  for (int32_t pair = first; pair < end; ++pair) {
-    const __m256i low = LoadPairs(rows + pair * stride);
-    const __m256i high = LoadPairs(rows + pair * stride + kLanes);
-    const __m256 even[2] = {Even(low), Even(high)};
-    const __m256 odd[2] = {Odd(low), Odd(high)};
-    PrefetchLine(prefetch);
-    for (int i = 0; i < R; ++i) AddPair(x[i * x_stride + pair], even, odd, sums[i]);
+  // `count` pairs of each of `queries` rows, `stride` pairs apart.
+  void Widen(const Bf16Pair* rows, int64_t stride, int queries, int32_t count) {
+    for (int i = 0; i < queries; ++i, rows += stride) {
+      int32_t pair = 0;
+      for (; pair + 4 <= count; pair += 4) {
+        const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + pair));
+        _mm256_store_ps(x[i] + 2 * pair,
+                        _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16)));
+      }
+      for (; pair < count; ++pair) {
+        const uint32_t bits[2] = {rows[pair] << 16, rows[pair] & 0xffff0000u};
+        __builtin_memcpy(x[i] + 2 * pair, bits, sizeof(bits));
+      }
+    }
   }
-}
+};
 
-// Positions [t, t + 16) for R queries.
+// Adds element `x` of R queries, times 16 lanes, to the sums.
 template <int R>
-void ScoreBlock(const TileScoresArgs& args, int query, int32_t t) {
-  __m256 sums[R][2];
-  for (int i = 0; i < R; ++i) sums[i][0] = sums[i][1] = _mm256_setzero_ps();
-  AddPairs<R>(args.queries + static_cast<int64_t>(query) * args.pairs, args.pairs, args.keys + t, kTileLen, 0,
-              args.pairs, *args.prefetch, sums);
+inline void AddElement(const float* x, const __m256 (&lanes)[2], __m256 (&sums)[R][2]) {
+  FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
-    float* const scores = args.scores + (query + i) * kTileLen + t;
-    _mm256_storeu_ps(scores, sums[i][0]);
-    _mm256_storeu_ps(scores + kLanes, sums[i][1]);
+    const __m256 value = _mm256_broadcast_ss(x + i * WidePairs::kStride);
+    sums[i][0] = _mm256_fmadd_ps(value, lanes[0], sums[i][0]);
+    sums[i][1] = _mm256_fmadd_ps(value, lanes[1], sums[i][1]);
+  }
+}
+
+// The 16 lanes of `count` rows, `stride` pairs apart, for as many pairs of R queries.
+template <int R>
+inline void AddPairs(const float* x, const Bf16Pair* rows, int64_t stride, int32_t count,
+                     RowPrefetch& prefetch, __m256 (&sums)[R][2]) {
+  for (int32_t pair = 0; pair < count; ++pair, rows += stride, x += 2) {
+    PrefetchLine(prefetch);
+    const __m256 even[2] = {Even(LoadPairs(rows)), Even(LoadPairs(rows + kLanes))};
+    AddElement(x, even, sums);
+    const __m256 odd[2] = {Odd(LoadPairs(rows)), Odd(LoadPairs(rows + kLanes))};
+    AddElement(x + 1, odd, sums);
+  }
+}
+
+template <int R>
+struct QueryCount {
+  static constexpr int value = R;
+};
+
+// Calls body(query, count) for groups of queries of about the same size. `count` is a constant.
+template <class Body>
+inline void ForQueryGroups(int queries, const Body& body) {
+  int groups = (queries + kGroupQueries - 1) / kGroupQueries;
+  for (int query = 0, size; groups > 0; query += size, --groups) {
+    size = (queries - query + groups - 1) / groups;
+    switch (size) {
+      case 1:
+        body(query, QueryCount<1>());
+        break;
+      case 2:
+        body(query, QueryCount<2>());
+        break;
+      case 3:
+        body(query, QueryCount<3>());
+        break;
+      default:
+        body(query, QueryCount<kGroupQueries>());
+        break;
+    }
+  }
+}
+
+// Pairs [first, first + count) of positions [t, t + 16) for R queries. Not inlined, nor is SumBlock: in their
+// callers GCC keeps pointers of the inner loop on the stack.
+template <int R>
+[[gnu::noinline]] void ScoreBlock(const TileScoresArgs& args, const WidePairs& x, int query, int32_t t,
+                                  int32_t first, int32_t count) {
+  float* const scores = args.scores + query * kTileLen + t;
+  __m256 sums[R][2];
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    for (int v = 0; v < 2; ++v) {
+      sums[i][v] = first == 0 ? _mm256_setzero_ps() : _mm256_loadu_ps(scores + i * kTileLen + v * kLanes);
+    }
+  }
+  AddPairs(x.x[0], args.keys + int64_t{first} * kTileLen + t, kTileLen, count, *args.prefetch, sums);
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < R; ++i) {
+    for (int v = 0; v < 2; ++v) _mm256_storeu_ps(scores + i * kTileLen + v * kLanes, sums[i][v]);
   }
 }
 
 // Columns [column, column + 16) for R queries: the pairs of positions that all of them attend.
 template <int R>
-void SumBlock(const TileSumArgs& args, int query, int32_t column) {
+[[gnu::noinline]] void SumBlock(const TileSumArgs& args, const WidePairs& weights, int query,
+                                int32_t column) {
   const int64_t width = args.width;
   float* const acc = args.acc + query * width + column;
   __m256 sums[R][2];
+  FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     const __m256 keep = _mm256_set1_ps(args.keep[query + i]);
     for (int v = 0; v < 2; ++v) {
       sums[i][v] = _mm256_mul_ps(_mm256_loadu_ps(acc + i * width + v * kLanes), keep);
     }
   }
-  AddPairs<R>(args.weights + query * kPairs, kPairs, args.values + column, width, 0, args.counts[query] / 2,
-              *args.prefetch, sums);
+  AddPairs(weights.x[0], args.values + column, width, args.counts[query] / 2, *args.prefetch, sums);
+  FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     for (int v = 0; v < 2; ++v) _mm256_storeu_ps(acc + i * width + v * kLanes, sums[i][v]);
   }
 }
 
 // Adds the positions from pair `first` on to 16 columns of one query.
-void SumRest(const TileSumArgs& args, int query, int32_t column, int32_t first) {
+void SumRest(const TileSumArgs& args, const float* weights, int query, int32_t column, int32_t first) {
   const int64_t width = args.width;
-  const Bf16Pair* const weights = args.weights + query * kPairs;
   const Bf16Pair* const values = args.values + column;
   float* const acc = args.acc + query * width + column;
   __m256 sums[1][2] = {{_mm256_loadu_ps(acc), _mm256_loadu_ps(acc + kLanes)}};
   const int32_t pairs = args.counts[query] / 2;
-  AddPairs<1>(weights, kPairs, values, width, first, pairs, *args.prefetch, sums);
+  AddPairs(weights + 2 * first, values + first * width, width, pairs - first, *args.prefetch, sums);
   if (args.counts[query] % 2 != 0) {  // the other position of the last pair is masked: 0 * NaN is NaN
-    const __m256 weight = Even(_mm256_set1_epi32(static_cast<int32_t>(weights[pairs])));
-    for (int v = 0; v < 2; ++v) {
-      const __m256 value = Even(LoadPairs(values + pairs * width + v * kLanes));
-      sums[0][v] = _mm256_fmadd_ps(weight, value, sums[0][v]);
-    }
+    const Bf16Pair* const last = values + pairs * width;
+    const __m256 even[2] = {Even(LoadPairs(last)), Even(LoadPairs(last + kLanes))};
+    AddElement(weights + 2 * pairs, even, sums);
   }
   for (int v = 0; v < 2; ++v) _mm256_storeu_ps(acc + v * kLanes, sums[0][v]);
 }
 
 // R queries, all their positions.
 template <int R>
-void SumQueries(const TileSumArgs& args, int query, int32_t column) {
-  SumBlock<R>(args, query, column);
+void SumQueries(const TileSumArgs& args, const WidePairs& weights, int query, int32_t column) {
+  SumBlock<R>(args, weights, query, column);
   const int32_t common = args.counts[query] / 2;
   for (int i = 0; i < R; ++i) {
-    if (args.counts[query + i] > 2 * common) SumRest(args, query + i, column, common);
+    if (args.counts[query + i] > 2 * common) SumRest(args, weights.x[i], query + i, column, common);
   }
 }
 
@@ -187,27 +243,30 @@ void PackValuesAvx2(const PackValuesArgs& args) {
   }
 }
 
-// 16 positions of the keys, or 16 columns of the values, stay in the cache for all queries.
 void TileScoresAvx2(const TileScoresArgs& args) {
-  for (int32_t t = 0; t < kTileLen; t += kBlockLanes) {
-    int query = 0;
-    for (; query + kBlockQueries <= args.query_count; query += kBlockQueries) {
-      if (t < args.counts[query + kBlockQueries - 1]) ScoreBlock<kBlockQueries>(args, query, t);
-    }
-    for (; query < args.query_count; ++query) {
-      if (t < args.counts[query]) ScoreBlock<1>(args, query, t);
-    }
+  WidePairs x;
+  for (int32_t first = 0; first < args.pairs; first += kPiecePairs) {
+    const int32_t count = args.pairs - first < kPiecePairs ? args.pairs - first : kPiecePairs;
+    ForQueryGroups(args.query_count, [&](int query, auto queries) {
+      x.Widen(args.queries + static_cast<int64_t>(query) * args.pairs + first, args.pairs, queries.value,
+              count);
+      const int32_t positions = args.counts[query + queries.value - 1];
+      for (int32_t t = 0; t < positions; t += kBlockLanes) {
+        ScoreBlock<queries.value>(args, x, query, t, first, count);
+      }
+    });
   }
 }
 
 void TileSumAvx2(const TileSumArgs& args) {
-  for (int32_t column = 0; column < args.width; column += kBlockLanes) {
-    int query = 0;
-    for (; query + kBlockQueries <= args.query_count; query += kBlockQueries) {
-      SumQueries<kBlockQueries>(args, query, column);
+  WidePairs weights;
+  ForQueryGroups(args.query_count, [&](int query, auto queries) {
+    const int32_t positions = args.counts[query + queries.value - 1];
+    weights.Widen(args.weights + query * kPairs, kPairs, queries.value, (positions + 1) / 2);
+    for (int32_t column = 0; column < args.width; column += kBlockLanes) {
+      SumQueries<queries.value>(args, weights, query, column);
     }
-    for (; query < args.query_count; ++query) SumQueries<1>(args, query, column);
-  }
+  });
 }
 
 }  // namespace foredraft
