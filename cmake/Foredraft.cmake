@@ -47,7 +47,7 @@ if(FOREDRAFT_SANITIZER)
 endif()
 
 # Headers that most units include take a quarter of the time in which a unit compiles, so they are compiled once. A unit still
-# includes what it uses: tests/tidy reads the sources without. With a launcher they are left out, because ccache keeps no
+# includes what it uses: a build without them shows it. With a launcher they are left out, because ccache keeps no
 # unit that reads one.
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   set(precompiled_headers OFF)
