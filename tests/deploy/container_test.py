@@ -91,8 +91,21 @@ def check_form(path: pathlib.Path, patterns: list[str]) -> None:
     check(parsed[0][0] in ("ARG", "FROM"), f"{path.name}: begins with {parsed[0][0]}")
     check(re.fullmatch(r"[1-9]\d*:[1-9]\d*", last.get("USER", "")) is not None, f"{path.name}: runs as root")
     check(last.get("EXPOSE") == "50051 8000 9464", f"{path.name}: EXPOSE {last.get('EXPOSE')}")
+    check_run_line(path, last.get("EXPOSE", ""))
     for instruction in ("ENTRYPOINT", "CMD"):
         check(isinstance(json.loads(last[instruction]), list), f"{path.name}: {instruction}: not a list")
+
+
+def check_run_line(path: pathlib.Path, exposed: str) -> None:
+    """`podman run` in the head of the file publishes every exposed port, on loopback; with GPUs it lifts the limit of locked memory."""
+    head = [line.lstrip("# ") for line in path.read_text().splitlines() if line.startswith("#")]
+    line = re.search(r"^podman run (.*?[^\\])$", "\n".join(head), re.MULTILINE | re.DOTALL)
+    words = shlex.split(line[1].replace("\\\n", " ")) if line else []
+    published = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "-p"]
+    expected = [f"127.0.0.1:{port}:{port}" for port in exposed.split()]
+    check(published == expected, f"{path.name}: podman run publishes {published}, exposed are {exposed}")
+    if path.suffix == ".cuda":
+        check("--ulimit memlock=-1" in " ".join(words), f"{path.name}: podman run: without --ulimit memlock=-1")
 
 
 def last_stage_packages(path: pathlib.Path) -> set[str]:

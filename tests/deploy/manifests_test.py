@@ -69,9 +69,7 @@ def check_manifest(binary: str, path: pathlib.Path, schema: dict) -> None:
     leader = template.get("leaderTemplate", template["workerTemplate"])
     labels = leader["metadata"]["labels"]
     selector = kinds["Service"]["spec"]["selector"]
-    ports = {port["name"] for container in leader["spec"]["containers"] for port in container["ports"]}
-    targets = {port["targetPort"] for port in kinds["Service"]["spec"]["ports"]}
-    check(targets <= ports, f"{path.name}: the service has the ports {sorted(targets)}, the leader {sorted(ports)}")
+    check_listeners(path.name, config, leader["spec"], kinds["Service"])
     check(all("lifecycle" in container for container in leader["spec"]["containers"]), f"{path.name}: the leader has no preStop")
     check(config["max_seq_len"] > DEFAULT_MAX_SEQ_LEN, f"{path.name}: max_seq_len {config['max_seq_len']}")
     check(selector.items() <= labels.items(), f"{path.name}: the service selects {selector}, the leader has {labels}")
@@ -81,6 +79,22 @@ def check_manifest(binary: str, path: pathlib.Path, schema: dict) -> None:
         check(template["workerTemplate"]["metadata"]["labels"] != labels, f"{path.name}: workers are selected too")
     ranks = config["parallel"]["attention_dp"]
     check(gpus == ranks, f"{path.name}: {gpus} GPUs in a group, {ranks} ranks")
+
+
+def check_listeners(name: str, config: dict, pod: dict, service: dict) -> None:
+    """What the daemon listens on for clients is reached: a port of the pod and of the service for each address. Callers are known."""
+    server = config["server"]
+    listeners = {"grpc": "grpc_address", "https": "http_address", "metrics": "metrics_address"}
+    ports = {port["name"]: port["containerPort"] for container in pod["containers"] for port in container["ports"]}
+    services = {port["name"]: (port["port"], port["targetPort"]) for port in service["spec"]["ports"]}
+    check(set(services) == set(listeners), f"{name}: the service has {sorted(services)}, expected {sorted(listeners)}")
+    for port, key in listeners.items():
+        host, _, number = server.get(key, "").rpartition(":")
+        check(host == "0.0.0.0", f"{name}: {key} {host}: the service does not reach it")
+        check(ports.get(port) == int(number or 0), f"{name}: {key} has port {number}, the pod's {port} is {ports.get(port)}")
+        check(services.get(port) == (int(number or 0), port), f"{name}: {key} has port {number}, the service's {port} is {services.get(port)}")
+    known = "tokens_file" in server.get("auth", {}) or "client_ca" in server["tls"]
+    check(known and "allow_insecure" not in server, f"{name}: whoever reaches the service may generate")
 
 
 def check_operations(schema: dict) -> None:
