@@ -238,7 +238,7 @@ const ConfigField kFields[] = {
      "`backend: cpu`: `max_batch_size` x `max_seq_len`, at most a quarter of RAM shared by the ranks of the "
      "host, less the windows of `max_batch_size` sequences of DeepSeek-V4; `cuda`: what "
      "`free_gpu_memory_fraction` allows",
-     "Tokens that the KV cache of a rank holds."},
+     "Tokens that the KV cache of a rank holds; what drafts need beyond a sequence comes on top."},
     {"kv_cache_config.host_cache_size", MEMBER(c.kv_cache_config.host_cache_size), Range(0, 1e15), kRestart,
      kSame, NoBits(), kSet,
      "Host memory for swapped-out sequences, in bytes per rank; allocated at the start, page-locked on a "

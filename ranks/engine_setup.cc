@@ -20,10 +20,28 @@ int BlockTokens(const Config& config, const ModelConfig& model) {
   return CacheGroupsOf(model, 0, config.kv_cache_config.tokens_per_block).front().tokens_per_block;
 }
 
+namespace {
+
+// Blocks of the rows that drafting writes past a sequence's last token (RequestSizeLimits): max_tokens does
+// not count them, so that a request may be as large with drafts as without.
+int64_t DraftBlocks(const Config& config, const ModelConfig& model) {
+  const int64_t rows = MaxDraftLen(config) + DrafterNumbersOf(config, model).rows_ahead;
+  const int64_t per_block = BlockTokens(config, model);
+  return (rows + per_block - 1) / per_block;
+}
+
+}  // namespace
+
 int BlockCount(const Config& config, const ModelConfig& model) {
   const int64_t per_block = BlockTokens(config, model);
-  return static_cast<int>((config.kv_cache_config.max_tokens + per_block - 1) / per_block) +
-         1;  // the scratch block
+  const int64_t blocks = (config.kv_cache_config.max_tokens + per_block - 1) / per_block;
+  return static_cast<int>(blocks + DraftBlocks(config, model)) + 1;  // the scratch block
+}
+
+int64_t TokensOfBlocks(const Config& config, const ModelConfig& model, int64_t block_count) {
+  const int64_t blocks = block_count - 1 - DraftBlocks(config, model);
+  CHECK_GT(blocks, 0) << block_count << " blocks";
+  return blocks * BlockTokens(config, model);
 }
 
 int MaxDraftLen(const Config& config) {
@@ -46,7 +64,7 @@ Speculation SpeculationOf(const Config& config) {
 
 Config WithBlockCount(const Config& config, const ModelConfig& model, int block_count) {
   Config sized = config;
-  sized.kv_cache_config.max_tokens = int64_t{block_count - 1} * BlockTokens(config, model);
+  sized.kv_cache_config.max_tokens = TokensOfBlocks(config, model, block_count);
   return sized;
 }
 

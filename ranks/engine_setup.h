@@ -2,6 +2,7 @@
 
 // Translates a configuration into the options of scheduler and engine. Pure.
 
+#include <cstdint>
 #include <string>
 
 #include "config/config.h"
@@ -15,8 +16,11 @@ int MaxDraftLen(const Config& config);  // Kmax; 0 = no speculation
 Speculation SpeculationOf(const Config& config);
 // Tokens of a block of the cache's history (engine/cache_groups.h): tokens_per_block, or a multiple of it.
 int BlockTokens(const Config& config, const ModelConfig& model);
-// Blocks of the history per rank, including the scratch block.
+// Blocks of the history per rank, including the scratch block and those that drafting needs beside
+// max_tokens.
 int BlockCount(const Config& config, const ModelConfig& model);
+// The largest max_tokens with that BlockCount.
+int64_t TokensOfBlocks(const Config& config, const ModelConfig& model, int64_t block_count);
 // With the cache's true size, which the ranks find where max_tokens is 0. block_count: BlockCount.
 Config WithBlockCount(const Config& config, const ModelConfig& model, int block_count);
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);

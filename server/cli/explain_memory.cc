@@ -120,8 +120,8 @@ absl::StatusOr<std::string> WhatFits(const Config& config, const ModelConfig& mo
   const int64_t fewer =
       (excess + ranks * memory.rank.block_bytes() - 1) / (ranks * memory.rank.block_bytes());
   if (memory.blocks - fewer > memory.rank.sequence_blocks) {
-    return absl::StrCat("kv_cache_config.max_tokens: ",
-                        (memory.blocks - fewer - 1) * memory.rank.cache.tokens_per_block(), " fits");
+    return absl::StrCat("kv_cache_config.max_tokens: ", TokensOfBlocks(config, model, memory.blocks - fewer),
+                        " fits");
   }
   ModelConfig smaller = model;
   smaller.projections = kInt4Format;

@@ -46,13 +46,13 @@ const Refusal kRefusals[] = {
     {"OverMaxSeqLen", 4000, 3900, 512,
      "max_tokens: prompt 3,900 + max_tokens 512 is 4,412, max_seq_len is 4,000"},
     {"OverThePool", 8192, 3900, 512,
-     "max_tokens: prompt 3,900 + max_tokens 512 is 4,412, the KV pool holds 4,090"},
+     "max_tokens: prompt 3,900 + max_tokens 512 is 4,412, the KV pool holds 4,064"},
     {"EmptyPrompt", 8192, 0, 5, "prompt: empty, allowed at least 1 token"},
     {"NoTokens", 8192, 5, 0, "max_tokens: 0, allowed at least 1"},
     {"PromptFillsTheContext", 128, 128, 1,
      "prompt: prompt of 128 tokens, max_seq_len is 128 with at least 1 to generate"},
-    {"PromptFillsThePool", 8192, 4090, 1,
-     "prompt: prompt of 4,090 tokens, the KV pool holds 4,090 with at least 1 to generate"},
+    {"PromptFillsThePool", 8192, 4064, 1,
+     "prompt: prompt of 4,064 tokens, the KV pool holds 4,064 with at least 1 to generate"},
 };
 INSTANTIATE_TEST_SUITE_P(All, SchedulerRefusal, testing::ValuesIn(kRefusals),
                          [](const auto& info) { return info.param.name; });
@@ -81,13 +81,13 @@ TEST(Scheduler, LoadIsToldByRank) {
 TEST(Scheduler, TheLargestRequestFillsThePool) {
   SchedulerOptions options = SmallOptions();
   options.groups[0].block_count = 1 + 8;  // 32 positions
-  options.max_draft_len = options.draft_len = 3;
-  options.drafter = {.module_count = 1, .rows_ahead = 3};
-  EXPECT_EQ(options.request_size().max_len(), 26);
+  options.max_draft_len = options.draft_len = 2;
+  options.drafter = {.module_count = 1, .rows_ahead = 2};  // 4 rows for drafts, a whole block
+  EXPECT_EQ(options.request_size().max_len(), 28);
   Stage stage(options);
-  stage.Submit(1, 6, 20);
+  stage.Submit(1, 6, 22);
   stage.Drain();
-  EXPECT_FALSE(stage.scheduler.Submit(stage.MakeRequest(2, 6, 21)).ok());
+  EXPECT_FALSE(stage.scheduler.Submit(stage.MakeRequest(2, 6, 23)).ok());
 }
 
 TEST(Scheduler, PrefillsAtOnceWhenNothingDecodes) {
