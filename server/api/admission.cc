@@ -160,7 +160,7 @@ absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context,
 
 void Admission::SubmitOrRefuse(Arrived arrived, const std::shared_ptr<GenerationCall>& call) {
   if (call->cancelled()) {  // while it waited to be tokenized
-    metrics_.RecordCancelled();
+    metrics_.RecordRefused(RequestOutcome::kCancelled);
     call->End(
         {}, {.finish = FinishReason::kCancelled, .status = absl::CancelledError("cancelled by the client")});
     return;
@@ -181,7 +181,7 @@ void Admission::Tokenize(const std::string& client, size_t input_bytes, const To
 
 void Admission::Refuse(const std::string& request_id, const absl::Status& status,
                        const std::shared_ptr<GenerationCall>& call) {
-  metrics_.RecordRejected();
+  CountRefusal(status);
   const std::string id = PrintableId(request_id.empty() ? MakeRequestId() : request_id);
   const std::optional<TraceContext> trace = ReadTraceParent(call->context().traceparent());
   LogRefusal(id, call->context().peer(), status, trace);

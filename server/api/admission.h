@@ -115,6 +115,9 @@ class Admission {
   void Refuse(const std::string& request_id, const absl::Status& status,
               const std::shared_ptr<GenerationCall>& call);
 
+  // Counts a request that its wire refuses without a call.
+  void CountRefusal(const absl::Status& status) { metrics_.RecordRefused(OutcomeOfRefusal(status)); }
+
   // Calls `tokenize` with OkStatus: here, or on a thread of the pool if the input has more than a few bytes.
   // With an error, here or later, if it may not: the queue is full, or the server stops. client: ClientName.
   void Tokenize(const std::string& client, size_t input_bytes, const TokenizerPool::Job& tokenize);

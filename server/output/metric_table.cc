@@ -40,8 +40,14 @@ constexpr MetricRow kMetrics[] = {
      "ones alone."},
     {"foredraft_spec_decode_forced", kGauge, "",
      "1 while forced acceptance is configured: tokens are not the model's."},
-    {"foredraft_requests_total", kCounter, "outcome (stop, length, cancelled, deadline, rejected, error)",
-     "Requests ended, by outcome."},
+    {"foredraft_requests_total", kCounter,
+     "outcome (stop, length, cancelled, deadline, error, rejected, invalid, unauthorized, unavailable, "
+     "drained)",
+     "Requests ended or refused, by outcome. The client's doing: cancelled; invalid, refused for what it "
+     "asked; "
+     "unauthorized, without a token that may. The daemon's: rejected, the queue was full; unavailable, "
+     "refused while it loads, drains or has lost a rank; drained, cut by a drain; error, a rank was lost "
+     "meanwhile, memory was short, or a bug. deadline: too slow for the client."},
     {"foredraft_tool_calls_total", kCounter, "result (complete, incomplete, text)",
      "Calls of tools in answers. Incomplete: the answer ended within the call, or went on otherwise than the "
      "model's format says. Text: what began like a call was none, or of an unknown tool."},

@@ -111,12 +111,9 @@ void Metrics::AddSpeculation(int max_draft_len) {
 }
 
 void Metrics::AddRequests() {
-  for (FinishReason finish : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
-                              FinishReason::kDeadline, FinishReason::kError}) {
-    requests_[static_cast<size_t>(finish)] =
-        AddCounter("foredraft_requests_total", {{"outcome", FinishReasonName(finish)}});
+  for (size_t i = 0; i < std::size(kRequestOutcomes); ++i) {
+    requests_[i] = AddCounter("foredraft_requests_total", {{"outcome", kRequestOutcomes[i]}});
   }
-  rejected_ = AddCounter("foredraft_requests_total", {{"outcome", "rejected"}});
   complete_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "complete"}});
   incomplete_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "incomplete"}});
   text_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "text"}});
@@ -284,8 +281,8 @@ void Metrics::PublishCounts() {
   window_.Add(verified, accepted, std::chrono::steady_clock::now());
 }
 
-void Metrics::RecordEnd(FinishReason finish, double request_seconds, int generated_tokens) {
-  requests_[static_cast<size_t>(finish)]->Increment();
+void Metrics::RecordEnd(RequestOutcome outcome, double request_seconds, int generated_tokens) {
+  requests_[static_cast<size_t>(outcome)]->Increment();
   generation_lengths_->Observe(generated_tokens);
   e2e_->Observe(request_seconds);
 }
@@ -296,9 +293,7 @@ void Metrics::CountToolCalls(int complete, int incomplete, bool has_text) {
   text_calls_->Increment(has_text ? 1 : 0);
 }
 
-void Metrics::RecordRejected() { rejected_->Increment(); }
-
-void Metrics::RecordCancelled() { requests_[static_cast<size_t>(FinishReason::kCancelled)]->Increment(); }
+void Metrics::RecordRefused(RequestOutcome outcome) { requests_[static_cast<size_t>(outcome)]->Increment(); }
 
 void Metrics::RecordIteration(const IterationStats& stats) {
   for (size_t rank = 0; rank < stats.ranks.size(); ++rank) {

@@ -26,6 +26,7 @@
 #include "scheduler/scheduler.h"
 #include "server/output/acceptance_window.h"
 #include "server/output/metric_table.h"
+#include "server/output/request_outcome.h"
 
 namespace foredraft {
 
@@ -70,14 +71,12 @@ class Metrics : public prometheus::Collectable {
   // With a stream's first token. Not counted by the scheduler: it may produce the first token of a stream
   // whose client has left, and that client is never told of its cached tokens.
   void RecordPrefix(int queried_tokens, int cached_tokens);
-  void RecordEnd(FinishReason finish, double request_seconds, int generated_tokens);
+  void RecordEnd(RequestOutcome outcome, double request_seconds, int generated_tokens);
   // The calls of tools in an answer that has ended; has_text: what began like a call was none.
   void CountToolCalls(int complete, int incomplete, bool has_text);
 
-  // gRPC and tokenizer threads: a request was refused before the serving loop saw it.
-  void RecordRejected();
-  // Its client left before that.
-  void RecordCancelled();
+  // Any thread: a request was refused before the serving loop saw it, or its client left before that.
+  void RecordRefused(RequestOutcome outcome);
   void CountConstrained(ConstrainedBy kind) { constrained_[static_cast<size_t>(kind)]->Increment(); }
   void RecordConstraintRefused(ConstraintRefusal reason) {
     constraints_refused_[static_cast<size_t>(reason)]->Increment();
@@ -170,9 +169,8 @@ class Metrics : public prometheus::Collectable {
   const bool vllm_names_;
   const prometheus::Labels constant_labels_;
   std::shared_ptr<prometheus::Registry> registry_;
-  std::array<PhaseCounters, 2> phases_;           // by Phase
-  std::array<prometheus::Counter*, 6> requests_;  // by FinishReason; kNone has none
-  prometheus::Counter* rejected_;
+  std::array<PhaseCounters, 2> phases_;  // by Phase
+  std::array<prometheus::Counter*, std::size(kRequestOutcomes)> requests_;
   prometheus::Counter *complete_calls_, *incomplete_calls_, *text_calls_;
   std::array<prometheus::Counter*, std::size(kConstrainedBy)> constrained_;
   std::array<prometheus::Counter*, std::size(kConstraintRefusals)> constraints_refused_;

@@ -30,7 +30,8 @@ void TraceRequest(const OutputStream& stream) {
 
 void LogEnd(const OutputStream& stream) {
   const RequestStats& stats = stream.stats();
-  const char* const outcome = FinishReasonName(*stream.end());
+  const OutputEnd& end = *stream.end();
+  const char* const outcome = end.called_tools ? FinishReasonName(end) : NameOf(OutcomeOf(end));
   LogRequest(LogLevel::kInfo, stream.spec().request_id,
              absl::StrFormat("%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, "
                              "queue %.1f ms, first token %.1f ms, total %.1f ms%s",
@@ -124,7 +125,7 @@ void OutputThread::On(RefusedId refused) {
   if (found == streams_.end()) return;  // its client cancelled first
   const Opened opened = std::move(found->second);
   streams_.erase(found);
-  metrics_.RecordRejected();
+  metrics_.RecordRefused(OutcomeOfRefusal(refused.status));
   opened.sink->End({}, {.finish = FinishReason::kError, .status = std::move(refused.status)});
   open_count_.fetch_sub(1);
 }

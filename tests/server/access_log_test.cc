@@ -170,6 +170,21 @@ TEST(AccessLog, AJsonLineHasTheRequestsAccounting) {
             absl::StrCat("00-4bf92f3577b34da6a3ce929d0e0e4736-", line["span_id"].get<std::string>(), "-01"));
 }
 
+TEST(AccessLog, AStreamThatADrainCutIsNotCancelled) {
+  const LogFile log(LogFormat::kJson);
+  TestServerOptions options;
+  options.rank.step_time = std::chrono::milliseconds(1);
+  TestServer server(options);
+  grpc::ClientContext context;
+  const auto reader = server.stub().GenerateStream(&context, SimpleRequest(1, 500));
+  v1::GenerateChunk chunk;
+  ASSERT_TRUE(reader->Read(&chunk));
+  server.frontend().Shutdown();
+  while (reader->Read(&chunk)) continue;
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(LineWith(log, "outcome")["outcome"], "drained");
+}
+
 TEST(AccessLog, ARefusalIsFoundByItsTrace) {
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     const LogFile log(format);

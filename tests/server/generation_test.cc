@@ -296,7 +296,8 @@ TEST(StatusTable, BadFieldIsInvalidArgumentForBothKindsOfCall) {
     EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
     EXPECT_EQ(status.error_message(), "sampling.top_p: 2, allowed above 0 to 1");
   }
-  EXPECT_EQ(server.Metric("requests_total", {{"outcome", "rejected"}}), 2);
+  EXPECT_EQ(server.Metric("requests_total", {{"outcome", "invalid"}}), 2);
+  EXPECT_EQ(server.Metric("requests_total", {{"outcome", "rejected"}}), 0);
 }
 
 TEST(StatusTable, FullQueueIsResourceExhaustedAtOnce) {

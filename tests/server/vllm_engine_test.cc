@@ -216,7 +216,7 @@ TEST(VllmEngine, RefusesByNameWhatItDoesNotHave) {
     EXPECT_THAT(answer.status.error_message(), HasSubstr(refusal.says));
     EXPECT_TRUE(answer.chunks.empty() && answer.completes.empty());
   }
-  EXPECT_EQ(server.Metric("requests_total", {{"outcome", "rejected"}}), std::size(kRefusals));
+  EXPECT_EQ(server.Metric("requests_total", {{"outcome", "invalid"}}), std::size(kRefusals));
   EXPECT_TRUE(server.Eventually([&] { return server.IsIdle(); }));
 }
 

@@ -68,6 +68,7 @@ std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) cons
   if (head.method != "POST") return OnlyMethods("POST");
   const absl::Status allowed = access_.Check(head.Header("authorization"), Role::kApi).status();
   if (!allowed.ok()) {
+    admission_.CountRefusal(allowed);
     const std::string id = MakeRequestId();
     LogRefusal(id, head.peer, allowed, ReadTraceParent(head.Header(kTraceParentHeader)));
     HttpAnswer answer = ErrorAnswer(KindOf(head.path), allowed);
@@ -76,8 +77,10 @@ std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) cons
   }
   // A browser sends JSON to another origin only after it has asked (cors.h).
   if (IsJsonType(head.Header("content-type"))) return std::nullopt;
-  return ErrorAnswer(415, absl::StrCat("Content-Type: ", ShowJson(std::string(head.Header("content-type"))),
-                                       ", allowed application/json"));
+  const absl::Status other_type = absl::InvalidArgumentError(absl::StrCat(
+      "Content-Type: ", ShowJson(std::string(head.Header("content-type"))), ", allowed application/json"));
+  admission_.CountRefusal(other_type);
+  return ErrorAnswer(415, std::string(other_type.message()));
 }
 
 HttpAnswer OpenAiService::HealthPage() const {

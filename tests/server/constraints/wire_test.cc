@@ -83,7 +83,7 @@ TEST(ConstraintWire, AConstraintThatSaysNothingIsRefused) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("constraint: empty, allowed one of json_schema"));
   EXPECT_EQ(server.Metric("constraint_refused_total", {{"reason", "source"}}), 1);
-  EXPECT_EQ(server.Metric("requests_total", {{"outcome", "rejected"}}), 1);
+  EXPECT_EQ(server.Metric("requests_total", {{"outcome", "invalid"}}), 1);
 }
 
 TEST(ConstraintWire, AReloadTurnsItOffAndOn) {

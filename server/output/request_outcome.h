@@ -1,0 +1,34 @@
+#pragma once
+
+// How a request ended, or why it was refused, so that who reads metrics and logs sees whose fault it was: the
+// label `outcome` of foredraft_requests_total and the log's field.
+
+#include "absl/status/status.h"
+#include "server/output/response_sink.h"
+
+namespace foredraft {
+
+enum class RequestOutcome {
+  kStop,
+  kLength,
+  kCancelled,  // by its client
+  kDeadline,
+  kError,         // a rank was lost while it ran, memory was short, or a bug
+  kRejected,      // the queue was full
+  kInvalid,       // refused: what the client asked cannot be
+  kUnauthorized,  // refused: no token, or one that may not
+  kUnavailable,   // refused: the daemon loads or drains, or a rank is lost
+  kDrained,       // it ran, and a drain or the daemon's end cut it
+};
+inline constexpr const char* kRequestOutcomes[] = {"stop",        "length",   "cancelled", "deadline",
+                                                   "error",       "rejected", "invalid",   "unauthorized",
+                                                   "unavailable", "drained"};
+
+constexpr const char* NameOf(RequestOutcome outcome) { return kRequestOutcomes[static_cast<int>(outcome)]; }
+
+// Of a request that the output thread has opened.
+RequestOutcome OutcomeOf(const OutputEnd& end);
+// Of a request that was not accepted. `status` is not ok.
+RequestOutcome OutcomeOfRefusal(const absl::Status& status);
+
+}  // namespace foredraft
