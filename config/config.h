@@ -115,6 +115,10 @@ struct AttentionDpConfig {
   int batching_wait_iters = 10;
 };
 
+struct SchedulerConfig {
+  std::string max_decode_pause_ms = "auto";  // auto: DefaultDecodePauseMs; else a number, 0 = no bound
+};
+
 struct KvCacheConfig {
   int tokens_per_block = 0;  // 0 = the backend's default: cpu 32, cuda 64
   bool enable_block_reuse = true;
@@ -197,6 +201,7 @@ struct Config {
   MetricsConfig metrics;
   ParallelConfig parallel;
   AttentionDpConfig attention_dp_config;
+  SchedulerConfig scheduler;
   KvCacheConfig kv_cache_config;
   std::optional<CudaGraphConfig> cuda_graph_config = CudaGraphConfig{};  // null = eager
   CublasLtConfig cublaslt;

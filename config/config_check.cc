@@ -15,6 +15,8 @@
 namespace foredraft {
 namespace {
 
+constexpr int kMostDecodePauseMs = 600'000;
+
 std::string Number(int64_t value) { return absl::StrFormat("%d", value); }
 
 // Adds faults to a list. A key that was refused already is not compared again.
@@ -98,6 +100,15 @@ void CheckParallel(const Config& config, Check& check) {
   }
   if (parallel.attention_dp > 1) CheckWorkers(config, check);
   CheckWorkerTls(config, check);
+}
+
+void CheckDecodePause(const Config& config, Check& check) {
+  const std::string& pause = config.scheduler.max_decode_pause_ms;
+  int milliseconds = 0;
+  if (pause == "auto") return;
+  if (!absl::SimpleAtoi(pause, &milliseconds) || milliseconds < 0 || milliseconds > kMostDecodePauseMs) {
+    check.Refuse("scheduler.max_decode_pause_ms", pause, absl::StrFormat("auto, 0..%d", kMostDecodePauseMs));
+  }
 }
 
 void CheckTls(const TlsConfig& tls, Check& check) {
@@ -212,6 +223,7 @@ void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors) {
                             "%s: model: missing, allowed a checkpoint directory", loaded.file)));
   }
   CheckParallel(config, check);
+  CheckDecodePause(config, check);
   CheckTls(config.server.tls, check);
   CheckListeners(config.server, check);
   CheckBatchSizes(config, check);

@@ -143,6 +143,8 @@ std::vector<int> StepSizes(const Config& config) {
 
 int DefaultTokensPerBlock(Backend backend) { return backend == Backend::kCuda ? 64 : 32; }
 
+int DefaultDecodePauseMs(Backend backend) { return backend == Backend::kCuda ? 200 : 500; }
+
 int64_t CacheTokensThatFit(const HostFacts& host, const ModelLimits& model, const Config& config) {
   const CacheBytes bytes = model.cache_bytes(config);
   const int64_t share = host.ram_bytes / 4 / LocalRankCount(config) - bytes.windows;
@@ -154,6 +156,9 @@ void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConf
   Config& config = loaded.config;
   if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
   if (config.server.admin_address.empty()) config.server.admin_address = host.admin_address;
+  if (config.scheduler.max_decode_pause_ms == "auto") {
+    config.scheduler.max_decode_pause_ms = absl::StrCat(DefaultDecodePauseMs(config.backend));
+  }
   if (config.kv_cache_config.tokens_per_block == 0) {
     config.kv_cache_config.tokens_per_block = DefaultTokensPerBlock(config.backend);
   }

@@ -41,11 +41,15 @@ std::vector<int> DefaultBuckets(int largest);
 // Positions per block where kv_cache_config.tokens_per_block is not given.
 int DefaultTokensPerBlock(Backend backend);
 
+// scheduler.max_decode_pause_ms where it is `auto`.
+int DefaultDecodePauseMs(Backend backend);
+
 // Positions that the KV cache holds by default on the CPU: what fits into the rank's share of a quarter of
 // the memory. At least 0. tokens_per_block must be set.
 int64_t CacheTokensThatFit(const HostFacts& host, const ModelLimits& model, const Config& config);
 
-// Fills what is still unset: served_model_name, server.admin_address, tokens_per_block, the KV cache's dtype,
+// Fills what is still unset: served_model_name, server.admin_address, max_decode_pause_ms, tokens_per_block,
+// the KV cache's dtype,
 // batch_sizes, cpu.threads and pin (ranks of one host share its cores, and are not pinned). With a model
 // (null: without) also max_seq_len and kv_cache_config.max_tokens, and checks the configuration against the
 // model.

@@ -220,6 +220,12 @@ const ConfigField kFields[] = {
      Range(0, 1 << 20), kRestart, kDaemon, NoBits(), kSet,
      "Iterations that an admitted prompt waits for others while decode steps run: one prefill for several "
      "prompts reads the weights once."},
+    {"scheduler.max_decode_pause_ms", MEMBER(c.scheduler.max_decode_pause_ms), Any(), kRestart, kDaemon,
+     NoBits(), kSet,
+     "How long the prompt tokens of an iteration may hold up streams that decode, in milliseconds, as far as "
+     "the iterations before tell: `auto` (500 with `backend: cpu`, 200 with `cuda`), a number, or 0 for no "
+     "bound. 64 tokens are always allowed: fewer take as long, since the weights are read for them, too. "
+     "Needs `enable_chunked_prefill`; no token depends on it."},
     {"kv_cache_config.tokens_per_block", MEMBER(c.kv_cache_config.tokens_per_block), Range(1, 1024), kRestart,
      kSame, NoBits(), "32 with `backend: cpu`, 64 with `cuda`", "Tokens in a block of the KV cache."},
     {"kv_cache_config.enable_block_reuse", MEMBER(c.kv_cache_config.enable_block_reuse), Any(), kRestart,
@@ -364,6 +370,7 @@ const ConfigBlock kBlocks[] = {
     {"parallel", "Ranks: processes with a device each, which share the experts."},
     {"parallel.tls", "TLS of the port that workers dial."},
     {"attention_dp_config", "How requests are spread over ranks."},
+    {"scheduler", "How prompts and streams share the time."},
     {"kv_cache_config", "The paged KV cache."},
     {"cuda_graph_config", "Graphs of decode steps, on either backend. `null` runs every step eagerly.", true},
     {"cublaslt", "GEMMs of backend cuda."},

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -46,6 +47,10 @@ absl::StatusOr<RankResult> LocalExecutor::Collect() {
   return result;
 }
 
+void LocalExecutor::AbandonPrefill(uint64_t plan_number) {
+  abandoned_[plan_number % abandoned_.size()].store(plan_number, std::memory_order_relaxed);
+}
+
 void LocalExecutor::Run() {
   engine_->PinSubmitter();
   while (true) {
@@ -54,7 +59,10 @@ void LocalExecutor::Run() {
       if (plans_.closed()) return;
       continue;
     }
-    engine_->Submit(*plan, rank_);
+    const std::function<bool()> abandoned = [this, number = plan->number] {
+      return abandoned_[number % abandoned_.size()].load(std::memory_order_relaxed) == number;
+    };
+    engine_->Submit(*plan, rank_, plan->ranks.size() == 1 ? &abandoned : nullptr);
     // The push fails only when the executor is being destroyed, and then the result is not collected.
     submitted_.TryPush(uint64_t{plan->number});
   }

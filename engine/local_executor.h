@@ -5,6 +5,7 @@
 // at once, so the device has the next plan before it ends this one. Launch and Collect may be called from two
 // threads.
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -24,6 +25,8 @@ class LocalExecutor : public Executor {
 
   absl::Status Launch(const IterationPlan& plan) override;
   absl::StatusOr<RankResult> Collect() override;
+  // On a CPU the prefill ends with the layer that it is in; a device has all of it by then.
+  void AbandonPrefill(uint64_t plan_number) override;
 
  private:
   void Run();  // the executor thread
@@ -32,6 +35,8 @@ class LocalExecutor : public Executor {
   const std::unique_ptr<RankEngine> engine_;
   const int rank_;
   std::atomic<int> in_flight_{0};  // launched and not collected
+  // Numbers of abandoned plans, each at its number modulo the size; another number there is out of date.
+  std::array<std::atomic<uint64_t>, kMaxPlansInFlight> abandoned_{};
   BoundedQueue<IterationPlan> plans_;
   BoundedQueue<uint64_t> submitted_;  // numbers of the plans that the device has
 

@@ -79,7 +79,7 @@ void FirstTokens(Rank& rank, const RankPlan& plan, const ChunkRows& target, cons
 
 }  // namespace
 
-void RunPrefill(Rank& rank, const IterationPlan& plan, int index) {
+void RunPrefill(Rank& rank, const IterationPlan& plan, int index, const std::function<bool()>* abandoned) {
   const StepBuffers& b = rank.buffers;
   const std::vector<PrefillChunk>& chunks = plan.ranks[index].prefill_chunks;
   const ChunkRows rows = RowsOf(chunks);
@@ -87,13 +87,13 @@ void RunPrefill(Rank& rank, const IterationPlan& plan, int index) {
   CHECK_EQ(rows.count(), rank_rows[index]) << "rank " << index << ", iteration " << plan.number;
   for (const PrefillChunk& chunk : chunks) rank.slots.CountPrompt(*rank.stream, chunk.slot, chunk.token_ids);
   Upload(*rank.device, *rank.stream, rows, b.target);
-  rank.model->RunTarget(*rank.stream,
-                        {.index = b.target.index(rows.count()),
-                         .ids = b.target.ids,
-                         .spans = rows.spans,
-                         .rank_rows = &rank_rows},
-                        rank.cache, b.target_output.first_rows(rows.count()));
-  if (rank.drafter != nullptr) rank.drafter->Prompt(rank, rows, rank_rows);
+  const Batch batch = {.index = b.target.index(rows.count()),
+                       .ids = b.target.ids,
+                       .spans = rows.spans,
+                       .rank_rows = &rank_rows,
+                       .abandoned = abandoned};
+  rank.model->RunTarget(*rank.stream, batch, rank.cache, b.target_output.first_rows(rows.count()));
+  if (rank.drafter != nullptr && !batch.is_abandoned()) rank.drafter->Prompt(rank, rows, rank_rows);
   FirstTokens(rank, plan.ranks[index], rows, OfRanks(plan.ended_prompts), plan.draft_len);
 }
 

@@ -4,13 +4,17 @@
 // the drafter's rows for the same positions, and for prompts that end the first token and its drafts. If
 // any rank has rows, all ranks run all of it with the rows they have (docs/architecture.md, lockstep).
 
+#include <functional>
+
 #include "engine/rank.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
 
 // Carries out the chunks of plan.ranks[index]. The first tokens of prompts that end here are then in
-// buffers.first_outputs and first_logprobs, in the order of their chunks.
-void RunPrefill(Rank& rank, const IterationPlan& plan, int index);
+// buffers.first_outputs and first_logprobs, in the order of their chunks. `abandoned` (Batch): tokens and
+// cache rows of an abandoned prefill mean nothing.
+void RunPrefill(Rank& rank, const IterationPlan& plan, int index,
+                const std::function<bool()>* abandoned = nullptr);
 
 }  // namespace foredraft

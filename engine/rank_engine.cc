@@ -28,7 +28,7 @@ RankEngine::~RankEngine() {
   rank_.comm.reset();
 }
 
-void RankEngine::Submit(const IterationPlan& plan, int index) {
+void RankEngine::Submit(const IterationPlan& plan, int index, const std::function<bool()>* abandoned) {
   const RankPlan& rank_plan = plan.ranks[index];
   PendingStep& pending = pending_[submitted_count_++ % pending_.size()];
   pending.Begin(rank_, plan, index);
@@ -36,7 +36,7 @@ void RankEngine::Submit(const IterationPlan& plan, int index) {
   ApplyCalibration(plan.calibration);
   ApplyStateChanges(rank_plan);
   rank_.masks.Set(*rank_.stream, rank_plan);
-  if (HasPrefill(plan)) RunPrefill(rank_, plan, index);
+  if (HasPrefill(plan)) RunPrefill(rank_, plan, index, abandoned);
   pending.EndPrefill(rank_);
   // After the prefill, whose first draft would overwrite them.
   for (const GivenTokens& given : rank_plan.given_tokens) rank_.slots.Give(*rank_.stream, given);

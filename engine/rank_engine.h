@@ -9,6 +9,7 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,8 +43,8 @@ class RankEngine {
 
   // Called once by the thread that will call Submit, before its first call.
   void PinSubmitter() { rank_.device->PinSubmitter(); }
-  // plan.ranks[index] is this rank's part.
-  void Submit(const IterationPlan& plan, int index);
+  // plan.ranks[index] is this rank's part. `abandoned`: RunPrefill.
+  void Submit(const IterationPlan& plan, int index, const std::function<bool()>* abandoned = nullptr);
   // The result of the oldest submitted plan. UNAVAILABLE when an exchange with the other ranks failed,
   // DEADLINE_EXCEEDED when the step does not end by `deadline`: either way the rank is lost.
   absl::StatusOr<RankResult> Finish(std::chrono::steady_clock::time_point deadline);

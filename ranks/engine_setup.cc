@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -78,6 +79,9 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.max_num_tokens = config.max_num_tokens;
   // Four times as much before a rank counts as lost: machines are slower at times.
   options.prefill_seconds = config.parallel.step_timeout_s / 4.0;
+  int decode_pause_ms = 0;
+  CHECK(absl::SimpleAtoi(config.scheduler.max_decode_pause_ms, &decode_pause_ms)) << "defaults are resolved";
+  options.decode_pause_seconds = decode_pause_ms / 1000.0;
   options.max_seq_len = config.max_seq_len;
   options.enable_chunked_prefill = config.enable_chunked_prefill;
   options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;

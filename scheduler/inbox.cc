@@ -32,13 +32,14 @@ void Inbox::SetMaxQueueSize(int max_queue_size) {
   max_queue_size_ = max_queue_size;
 }
 
-void Inbox::Order(InboxItem order) {
+bool Inbox::Order(InboxItem order) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!close_reason_.ok()) return;
+    if (!close_reason_.ok()) return false;
     items_.push_back(std::move(order));
   }
   changed_.notify_one();
+  return true;
 }
 
 std::vector<InboxItem> Inbox::TakeAll(std::chrono::steady_clock::duration timeout) {

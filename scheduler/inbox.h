@@ -44,8 +44,8 @@ class Inbox {
   // Changes the bound for later Submits. Requests that already wait are kept.
   void SetMaxQueueSize(int max_queue_size);
 
-  // Queues a message that is not a request. No effect once closed: all requests end anyway.
-  void Order(InboxItem order);
+  // Queues a message that is not a request. False, and no effect, once closed: all requests end anyway.
+  bool Order(InboxItem order);
 
   // All items in order of arrival. Waits up to `timeout` for the first; returns at once when closed.
   std::vector<InboxItem> TakeAll(std::chrono::steady_clock::duration timeout);

@@ -3,12 +3,13 @@
 // How many prompt tokens an iteration takes: at most max_num_tokens, and no more than are expected to be
 // computed in the time that an iteration may have. A rank whose iteration takes longer than
 // parallel.step_timeout_s is given up, and the streams that decode wait for the iteration to end. What a
-// token costs depends on the machine, the model and, through attention, on its position, so it is learned
-// from the iterations before. No clock, no randomness: the same results give the same chunks. Owner:
-// Scheduler. Thread: scheduler.
+// token costs depends on the machine, the model, through attention on its position, and on how many tokens
+// share the reading of the weights, so it is learned from the iterations before. No clock, no randomness: the
+// same results give the same chunks. Owner: Scheduler. Thread: scheduler.
 
 #include <array>
 #include <cstdint>
+#include <limits>
 
 namespace foredraft {
 
@@ -28,23 +29,30 @@ struct PrefillWork {
 class PrefillPace {
  public:
   // Always allowed. The time of fewer says nothing, as it is that of reading the weights.
-  static constexpr int32_t kLeastTokens = 256;
+  static constexpr int32_t kLeastTokens = 64;
 
-  // `seconds`: of an iteration's prompt tokens; 0: as long as max_num_tokens take.
-  PrefillPace(int32_t max_num_tokens, double seconds);
+  static constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-  // How many of `wanted` tokens from position `first` on there is room for beside `planned`.
-  int32_t Room(const PrefillWork& planned, int32_t first, int32_t wanted) const;
+  explicit PrefillPace(int32_t max_num_tokens);
+
+  // How many of `wanted` tokens from position `first` on there is room for beside `planned` in `seconds`.
+  int32_t Room(const PrefillWork& planned, int32_t first, int32_t wanted, double seconds) const;
 
   void Observe(const PrefillWork& work, double seconds);
 
  private:
-  // The latest iteration whose mean position is in [2^k, 2^(k + 1)); all below kNear are one.
-  struct Cell {
-    double position = 0;
-    double token_seconds = 0;  // of a token there
-    bool known = false;
+  // Size i is of iterations of [kLeastTokens 2^i, kLeastTokens 2^(i + 1)) tokens; the last one has no upper
+  // end: from there on reading the weights weighs little.
+  static constexpr int kSizes = 7;
+
+  // The latest iteration of a size.
+  struct Point {
+    double position = 0;  // mean
+    double tokens = 0;    // 0: there was none
+    double seconds = 0;
   };
+  // Of iterations whose mean position is in [2^k, 2^(k + 1)); all below kNear are in one cell.
+  using Cell = std::array<Point, kSizes>;
   static constexpr int kCells = 32;
 
   // Attention over so many positions takes no longer than all else that a token needs: it does over 1,500 in
@@ -52,12 +60,20 @@ class PrefillPace {
   static constexpr double kNear = 1024;
 
   static int CellOf(double position);
+  static int SizeOf(double tokens);
 
-  // A bound, from the nearest iteration at such a position or before it. Infinite while nothing is known.
-  double TokenSeconds(double position) const;
+  struct Estimate {
+    double seconds = 0;
+    bool known = false;
+    bool is_bound = false;  // not too low: the cell has an iteration of no more tokens
+  };
+  static Estimate InCell(const Cell& cell, double position, double tokens);
+
+  // What `work` takes, from the nearest cells at such a position or before it. Infinite while nothing is
+  // known.
+  double Seconds(const PrefillWork& work) const;
 
   const int32_t max_num_tokens_;
-  const double seconds_;
   std::array<Cell, kCells> cells_;
 };
 

@@ -9,7 +9,7 @@
 namespace foredraft {
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
-      prefill_pace_(options.max_num_tokens, options.enable_chunked_prefill ? options.prefill_seconds : 0),
+      prefill_pace_(options.max_num_tokens),
       draft_policy_(options.batch_sizes, options.max_draft_len, options.draft_len, options.draft_policy,
                     options.drafter.block_rows > 0),
       last_draft_len_(options.draft_len),

@@ -67,9 +67,12 @@ namespace foredraft {
 
 struct SchedulerOptions {
   int rank_count = 1;
-  int max_batch_size = 64;     // decode slots per rank
-  int max_num_tokens = 8192;   // prefill budget per rank and iteration
-  double prefill_seconds = 0;  // PrefillPace; needs chunked prefill
+  int max_batch_size = 64;    // decode slots per rank
+  int max_num_tokens = 8192;  // prefill budget per rank and iteration
+  // How long the prompt tokens of an iteration may take, in seconds; 0: as long as max_num_tokens take. The
+  // second one holds while streams decode (PrefillPace; both need chunked prefill).
+  double prefill_seconds = 0;
+  double decode_pause_seconds = 0;
   int max_seq_len = 4096;
   bool enable_chunked_prefill = true;  // false requires max_num_tokens >= max_seq_len
   int batching_wait_iters = 10;
@@ -173,6 +176,9 @@ class Scheduler {
   // requests whose deadline is at or before `now`. The caller launches the plan unless it IsEmpty; the number
   // of an empty plan is reused.
   IterationPlan Plan(SteadyTime now);
+
+  // The requests whose prompt chunks the last plan has.
+  std::vector<uint64_t> PromptsOfLastPlan() const;
 
   // Results of the oldest plan not yet committed, one per rank. step_seconds: duration of the decode step,
   // the host's part included, for the draft policy; 0 = not measured: the slowest rank's decode_seconds is
@@ -280,9 +286,11 @@ class Scheduler {
   int64_t HostExtent(const Sequence& sequence) const;
   Placement Place(const Sequence& sequence) const;
   void Admit(Sequence* sequence, const Placement& placement, SteadyTime now, IterationPlan* plan);
-  bool PrefillIsDue(const IterationPlan& plan) const;
+  bool Decodes(const IterationPlan& plan) const;
+  double PrefillSeconds(bool decodes) const;
+  bool PrefillIsDue(const IterationPlan& plan, double seconds) const;
   void PlanPrefill(IterationPlan* plan);
-  void PlanRankPrefill(int rank, IterationPlan* plan);
+  void PlanRankPrefill(int rank, double seconds, IterationPlan* plan);
   void PlanDecode(IterationPlan* plan);
   void PlanDrafts(const std::vector<int>& live_by_cap, IterationPlan* plan);
   void Name(Sequence* sequence, uint64_t plan_number);

@@ -66,9 +66,15 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
   draft_policy_.Observe(step);
 }
 
-// Ranks wait for each other, so the slowest one's time is that of the rank with the most tokens.
+// Ranks wait for each other, so the slowest one's time is that of the rank with the most tokens. A prefill
+// whose requests have all ended may have been abandoned on its way: its time says nothing.
 void Scheduler::ObservePrefill(const LaunchedPlan& launched, const std::vector<RankResult>& results) {
   if (launched.prefill.tokens == 0) return;
+  const bool wanted = std::any_of(launched.ranks.begin(), launched.ranks.end(), [](const LaunchedRank& rank) {
+    return std::any_of(rank.chunks.begin(), rank.chunks.end(),
+                       [](const auto& chunk) { return chunk.first->state != SequenceState::kEnded; });
+  });
+  if (!wanted) return;
   double seconds = 0;
   for (const RankResult& result : results) seconds = std::max(seconds, result.prefill_seconds);
   prefill_pace_.Observe(launched.prefill, seconds);

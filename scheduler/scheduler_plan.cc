@@ -42,6 +42,15 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
   return plan;
 }
 
+std::vector<uint64_t> Scheduler::PromptsOfLastPlan() const {
+  CHECK(!in_flight_.empty());
+  std::vector<uint64_t> ids;
+  for (const LaunchedRank& rank : in_flight_.back().ranks) {
+    for (const auto& [sequence, end] : rank.chunks) ids.push_back(sequence->request.id);
+  }
+  return ids;
+}
+
 void Scheduler::PlanReleases(IterationPlan* plan) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     plan->ranks[rank].releases = std::exchange(ranks_[rank].releases, {});
@@ -198,9 +207,27 @@ void Scheduler::PlanSwapsIn(int rank, IterationPlan* plan) {
   }
 }
 
+// Whether the plan has a step of sequences whose prompts ended in an earlier one.
+bool Scheduler::Decodes(const IterationPlan& plan) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&plan](const RankState& rank) {
+    return std::any_of(rank.slots().begin(), rank.slots().end(), [&plan](const Sequence* sequence) {
+      return sequence != nullptr && sequence->live_in == plan.number;
+    });
+  });
+}
+
+// How long the plan's prompt tokens may take.
+double Scheduler::PrefillSeconds(bool decodes) const {
+  if (!options_.enable_chunked_prefill) return PrefillPace::kNoLimit;
+  double seconds = PrefillPace::kNoLimit;
+  if (options_.prefill_seconds > 0) seconds = options_.prefill_seconds;
+  if (decodes && options_.decode_pause_seconds > 0)
+    seconds = std::min(seconds, options_.decode_pause_seconds);
+  return seconds;
+}
+
 // A prefill forward reads all weights, so while decodes run it waits for more prompts to share it.
-bool Scheduler::PrefillIsDue(const IterationPlan& plan) const {
-  bool decoding = false;
+bool Scheduler::PrefillIsDue(const IterationPlan& plan, double seconds) const {
   for (const RankState& rank : ranks_) {
     int64_t queued = 0;
     for (const Sequence* sequence : rank.prefilling) {
@@ -210,28 +237,27 @@ bool Scheduler::PrefillIsDue(const IterationPlan& plan) const {
     }
     if (!rank.prefilling.empty()) {
       const int32_t first = (*rank.prefilling.begin())->prompt_planned;
-      if (queued >= prefill_pace_.Room({}, first, options_.max_num_tokens)) return true;
-    }
-    for (const Sequence* sequence : rank.slots()) {
-      decoding |= sequence != nullptr && sequence->live_in == plan.number;
+      if (queued >= prefill_pace_.Room({}, first, options_.max_num_tokens, seconds)) return true;
     }
   }
-  return !decoding;
+  return false;
 }
 
 void Scheduler::PlanPrefill(IterationPlan* plan) {
-  if (!PrefillIsDue(*plan)) return;
-  for (int rank = 0; rank < options_.rank_count; ++rank) PlanRankPrefill(rank, plan);
+  const bool decodes = Decodes(*plan);
+  const double seconds = PrefillSeconds(decodes);
+  if (decodes && !PrefillIsDue(*plan, seconds)) return;
+  for (int rank = 0; rank < options_.rank_count; ++rank) PlanRankPrefill(rank, seconds, plan);
 }
 
-void Scheduler::PlanRankPrefill(int rank, IterationPlan* plan) {
+void Scheduler::PlanRankPrefill(int rank, double seconds, IterationPlan* plan) {
   RankState& state = ranks_[rank];
   PrefillWork work;
   while (!state.prefilling.empty()) {
     Sequence* sequence = *state.prefilling.begin();
     const int32_t first = sequence->prompt_planned;
     const int32_t remaining = sequence->prompt_len - first;
-    const int32_t room = prefill_pace_.Room(work, first, remaining);
+    const int32_t room = prefill_pace_.Room(work, first, remaining, seconds);
     if (room == 0 || (room < remaining && !options_.enable_chunked_prefill)) break;
     const int32_t end = first + room;
     const bool last = end == sequence->prompt_len;

@@ -97,12 +97,16 @@ ServingLoop::Clock::duration ServingLoop::InboxWait() const {
 void ServingLoop::TakeInbox() {
   const bool closed = inbox_.closed();  // read first: items that came before Close are then taken too
   const Clock::duration wait = InboxWait();
-  for (InboxItem& item : inbox_.TakeAll(wait)) Accept(std::move(item));
+  AcceptAll(inbox_.TakeAll(wait));
   if (wait.count() > 0 && in_flight_.empty()) results_time_ = Clock::now();  // the loop was idle
   if (closed && !ending_) {
     ending_ = true;
     scheduler_->EndAll(FinishReason::kCancelled, absl::OkStatus());
   }
+}
+
+void ServingLoop::AcceptAll(std::vector<InboxItem> items) {
+  for (InboxItem& item : items) Accept(std::move(item));
 }
 
 void ServingLoop::Accept(InboxItem item) {
@@ -137,6 +141,7 @@ absl::Status ServingLoop::Launch(IterationPlan plan) {
   TraceScope trace(TraceTrack::kScheduler, "launch");
   trace.Add("number", static_cast<int64_t>(plan.number));
   in_flight_.push_back(std::move(plan));
+  wanted_prefills_.Launched(in_flight_.back().number, scheduler_->PromptsOfLastPlan());
   for (Executor* executor : executors_) {
     if (absl::Status status = executor->Launch(in_flight_.back()); !status.ok()) return Lost(status);
   }
@@ -160,6 +165,8 @@ absl::Status ServingLoop::CollectAndCommit() {
       }
     }
   }
+  // Its requests must have ended before the commit, which would take their prompts for computed.
+  if (wanted_prefills_.Collected(in_flight_.front().number)) AcceptAll(inbox_.TakeAll({}));
   if (!lost.ok()) {
     scheduler_->CommitAnswered(std::move(answers));
     return lost;
@@ -228,10 +235,11 @@ void ServingLoop::LoseRanks(const absl::Status& error) {
     Log(LogLevel::kError, "in flight: %s", plan.DebugString());
   }
   in_flight_.clear();
+  wanted_prefills_.Clear();
   lost_ = true;
   // With resume, a request that was admitted before its caller could know of the loss waits like the others.
   if (!scheduler_->options().resume) inbox_.RefuseRequests(error);
-  for (InboxItem& item : inbox_.TakeAll(std::chrono::seconds(0))) Accept(std::move(item));
+  AcceptAll(inbox_.TakeAll({}));
   scheduler_->LoseRanks(error);
   inbox_.SetWaiting(scheduler_->waiting_count());
   if (const int waiting = scheduler_->waiting_count(); waiting > 0) {
@@ -267,7 +275,11 @@ absl::Status ServingLoop::Submit(Request request) {
 }
 
 void ServingLoop::Cancel(uint64_t request_id, FinishReason reason) {
-  inbox_.Order(CancelOrder{.request_id = request_id, .reason = reason});
+  // The order comes first: who collects an abandoned prefill must find it in the inbox.
+  if (!inbox_.Order(CancelOrder{.request_id = request_id, .reason = reason})) return;
+  for (const uint64_t number : wanted_prefills_.Cancelled(request_id)) {
+    for (Executor* executor : executors_) executor->AbandonPrefill(number);
+  }
 }
 
 void ServingLoop::ReportLoss(const absl::Status& error) { inbox_.Order(RankLoss{Lost(error)}); }

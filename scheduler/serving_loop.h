@@ -22,6 +22,7 @@
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/speculation.h"
+#include "scheduler/wanted_prefills.h"
 
 namespace foredraft {
 
@@ -82,7 +83,8 @@ class ServingLoop {
   // Instead of Restart: the requests that wait end with `error`.
   void GiveUp(const absl::Status& error);
 
-  // Ends a request with `reason` before the next Plan; unknown or ended ids are ignored.
+  // Ends a request with `reason` before the next Plan; unknown or ended ids are ignored. A prefill of such
+  // requests alone is abandoned where the executor can do so.
   void Cancel(uint64_t request_id, FinishReason reason);
 
   // Takes effect as a whole at the next iteration. K <= max_draft_len.
@@ -112,6 +114,7 @@ class ServingLoop {
   absl::Status Iterate();
   void TakeInbox();
   Clock::duration InboxWait() const;
+  void AcceptAll(std::vector<InboxItem> items);
   void Accept(InboxItem item);
   IterationPlan Plan();
   absl::Status Launch(IterationPlan plan);
@@ -128,8 +131,9 @@ class ServingLoop {
   const UpdateSink updates_;
   const StatsSink stats_;
 
-  // Own lock.
+  // Own locks.
   Inbox inbox_;
+  WantedPrefills wanted_prefills_;
 
   // Scheduler thread only.
   const std::unique_ptr<Scheduler> scheduler_;

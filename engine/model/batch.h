@@ -2,6 +2,7 @@
 
 // The rows of one forward, and the form in which attention takes them.
 
+#include <functional>
 #include <span>
 
 #include "engine/comm/rank_rows.h"
@@ -34,6 +35,11 @@ struct Batch {
   // How many rows every rank has in this forward. Null: as many as this one, as in a decode step.
   const RankRows* rank_rows = nullptr;
 
+  // True: nobody wants the outputs, and the forward may end between two layers. Null: they are wanted. Only
+  // of a rank that is alone: others would wait for its part.
+  const std::function<bool()>* abandoned = nullptr;
+
+  bool is_abandoned() const { return abandoned != nullptr && (*abandoned)(); }
   bool prefill_form() const { return !spans.empty(); }
   GemmForm gemm_form() const { return prefill_form() ? GemmForm::kPrefill : GemmForm::kDecode; }
 };

@@ -22,7 +22,7 @@ class Model {
   explicit Model(ModelConfig config) : config_(std::move(config)) {}
   virtual ~Model() = default;
 
-  // Level 0. output: [R, output_width], what Logits and level 1 take.
+  // Level 0. output: [R, output_width], what Logits and level 1 take; of an abandoned batch: nothing certain.
   virtual void RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
                          Matrix<float> output) const = 0;
 

@@ -62,6 +62,7 @@ constexpr const char* kFixedKeys[] = {
     "parallel.max_restarts",
     "parallel.resume",
     "attention_dp_config.batching_wait_iters",
+    "scheduler.max_decode_pause_ms",
     "kv_cache_config.tokens_per_block",
     "kv_cache_config.enable_block_reuse",
     "kv_cache_config.block_reuse_scope",

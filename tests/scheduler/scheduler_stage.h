@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
@@ -54,12 +55,17 @@ class Stage {
     IterationPlan plan = scheduler.Plan(now);
     if (!IsEmpty(plan)) {
       for (auto& rank : ranks_) EXPECT_TRUE(rank->Launch(plan).ok());
+      prefill_rows_.push_back(plan.prefill_rows);
     }
     return plan;
   }
   void Commit() {
     std::vector<RankResult> results;
-    for (auto& rank : ranks_) results.push_back(*rank->Collect());
+    for (auto& rank : ranks_) {
+      results.push_back(*rank->Collect());
+      results.back().prefill_seconds = token_seconds * prefill_rows_.front()[results.size() - 1];
+    }
+    prefill_rows_.pop_front();
     scheduler.Commit(results);
     scheduler.CheckInvariants();
   }
@@ -82,10 +88,12 @@ class Stage {
 
   Scheduler scheduler;
   SteadyTime now;
+  double token_seconds = 0;  // what a prompt token takes
 
  private:
   void MakeRanks() {
     ranks_.clear();
+    prefill_rows_.clear();
     for (int rank = 0; rank < scheduler.options().rank_count; ++rank) {
       ranks_.push_back(std::make_unique<FakeRank>(
           FakeRankOptions{.rank = rank, .scheduler = scheduler.options()},
@@ -95,6 +103,7 @@ class Stage {
 
   std::map<uint64_t, std::vector<int32_t>> prompts_;
   std::vector<std::unique_ptr<FakeRank>> ranks_;
+  std::deque<std::vector<int32_t>> prefill_rows_;  // of the plans in flight, by rank
 };
 
 inline std::vector<uint64_t> AdmittedSeeds(const IterationPlan& plan, int rank = 0) {

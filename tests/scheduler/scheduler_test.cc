@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -88,67 +86,6 @@ TEST(Scheduler, TheLargestRequestFillsThePool) {
   stage.Submit(1, 6, 22);
   stage.Drain();
   EXPECT_FALSE(stage.scheduler.Submit(stage.MakeRequest(2, 6, 23)).ok());
-}
-
-TEST(Scheduler, PrefillsAtOnceWhenNothingDecodes) {
-  Stage stage(SmallOptions());
-  stage.Submit(1, 5, 20);
-  EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(5));
-}
-
-TEST(Scheduler, DelaysAPromptWhileDecodesRun) {
-  Stage stage(SmallOptions());
-  stage.Submit(1, 5, 20);
-  stage.Turn();
-  stage.Submit(2, 7, 20);
-  for (int waited = 0; waited < 3; ++waited) EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(0)) << waited;
-  EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(7));
-}
-
-TEST(Scheduler, PrefillsAtOnceWhenPromptsFillTheBudget) {
-  Stage stage(SmallOptions());
-  stage.Submit(1, 5, 20);
-  stage.Turn();
-  stage.Submit(2, 20, 20);
-  stage.Submit(3, 20, 20);
-  const IterationPlan plan = stage.Turn();
-  EXPECT_THAT(plan.prefill_rows, ElementsAre(32));
-  ASSERT_EQ(plan.ranks[0].prefill_chunks.size(), 2u);
-  EXPECT_TRUE(plan.ranks[0].prefill_chunks[0].last);
-  EXPECT_FALSE(plan.ranks[0].prefill_chunks[1].last);
-}
-
-// A machine that computes 100 tokens a second, from the first iteration on, with a plan in flight.
-TEST(Scheduler, ChunksTakeNoLongerThanTheyMay) {
-  SchedulerOptions options;
-  options.max_seq_len = 8192;
-  options.groups[0].block_count = 1000;
-  options.prefill_seconds = 7.5;
-  Scheduler scheduler(options);
-  ASSERT_TRUE(scheduler.Submit({.id = 1, .prompt_ids = std::vector<int32_t>(6000), .max_tokens = 1}).ok());
-  std::deque<IterationPlan> in_flight;
-  std::vector<int> rows;
-  while (rows.empty() || std::accumulate(rows.begin(), rows.end(), 0) < 6000) {
-    in_flight.push_back(scheduler.Plan(SteadyTime()));
-    rows.push_back(in_flight.back().prefill_rows[0]);
-    ASSERT_GT(rows.back(), 0);
-    if (in_flight.size() == 1) continue;
-    RankResult result{.number = in_flight.front().number};
-    result.prefill_seconds = in_flight.front().prefill_rows[0] / 100.0;
-    scheduler.Commit({result});
-    in_flight.pop_front();
-  }
-  EXPECT_THAT(rows, ElementsAre(256, 256, 256, 512, 256, 512, 512, 512, 512, 512, 512, 512, 512, 368));
-}
-
-TEST(Scheduler, NeverCutsAPromptWithoutChunkedPrefill) {
-  SchedulerOptions options = SmallOptions();
-  options.enable_chunked_prefill = false;
-  options.max_num_tokens = options.max_seq_len;
-  Stage stage(options);
-  stage.Submit(1, 60, 20);
-  stage.Submit(2, 60, 20);
-  EXPECT_THAT(stage.Turn().prefill_rows, ElementsAre(60));
 }
 
 TEST(Scheduler, AdmitsHigherPrioritiesFirstThenEarlierArrivals) {

@@ -86,6 +86,7 @@ void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
       stream,
       {.out = hidden, .table = weights_.embed_tokens, .ids = batch.ids, .vocab_size = config_.vocab_size});
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    if (batch.is_abandoned()) return;
     V3Layer(f, weights_.layers[layer], Context(cache, layer, 0));
   }
   f.ops.rms_norm(stream, {.out = output, .x = hidden, .weight = weights_.norm, .eps = f.norm_eps()});

@@ -74,6 +74,7 @@ void DeepseekV4::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
               {.out = embedded, .table = weights_.embed, .ids = batch.ids, .vocab_size = config_.vocab_size});
   SeedStreams(f, embedded, output);
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    if (batch.is_abandoned()) return;
     V4Layer(f, weights_.layers[layer], Context(cache, layer), output);
     if (has_stages()) TapLayer(f, dspark_activations_, layer, output);
   }
