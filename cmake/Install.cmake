@@ -23,7 +23,7 @@ endforeach()
 install(FILES deploy/prometheus/prometheus.yml deploy/prometheus/rules.yml DESTINATION ${share}/prometheus)
 install(FILES deploy/grafana/foredraft.json DESTINATION ${share}/grafana)
 install(FILES deploy/k8s/endpoint-picker.yaml deploy/k8s/foredraft-1x8.yaml deploy/k8s/foredraft-2x8.yaml
-              deploy/k8s/operations-1x8.yaml
+              deploy/k8s/operations-1x8.yaml deploy/k8s/prometheus-rule.yaml
         DESTINATION ${share}/k8s)
 install(FILES deploy/bench/r1-1k-2k.jsonl DESTINATION ${share}/bench)
 install(PROGRAMS deploy/gateway/run DESTINATION ${share}/gateway)

@@ -20,7 +20,7 @@ FILES = {
     "share/foredraft/configs/r1-shape-61x256.json",
     "share/foredraft/gateway/requirements.txt",
     "share/foredraft/gateway/run",
-    *(f"share/foredraft/k8s/{name}.yaml" for name in ("endpoint-picker", "foredraft-1x8", "foredraft-2x8", "operations-1x8")),
+    *(f"share/foredraft/k8s/{name}.yaml" for name in ("endpoint-picker", "foredraft-1x8", "foredraft-2x8", "operations-1x8", "prometheus-rule")),
     "share/foredraft/grafana/foredraft.json",
     "share/foredraft/prometheus/prometheus.yml",
     "share/foredraft/prometheus/rules.yml",

@@ -121,6 +121,24 @@ def check_operations(schema: dict) -> None:
         check(f"| `{name}` |" in (ROOT / "docs/metrics.md").read_text(), f"{path.name}: {name} is no metric")
 
 
+def check_prometheus_rule(schema: dict) -> None:
+    """The operator's manifest has the rules of rules.yml; the job that DaemonDown asks for is what the PodMonitor gives its targets."""
+    path = ROOT / "deploy/k8s/prometheus-rule.yaml"
+    manifest, rules = yaml.safe_load(path.read_text()), yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text())
+    for error in jsonschema.Draft7Validator(schema).iter_errors(manifest):
+        faults.append(f"{path.name}: {error.message[:200]}")
+    check(manifest["spec"]["groups"] == rules["groups"], f"{path.name}: not of rules.yml: run deploy/prometheus/make_prometheus_rule.py")
+    down = next(rule for group in rules["groups"] for rule in group["rules"] if rule.get("alert") == "DaemonDown")
+    jobs = set(re.findall(r'job="([^"]*)"', down["expr"]))
+    monitor = next(document for document in yaml.safe_load_all((ROOT / "deploy/k8s/operations-1x8.yaml").read_text()) if document["kind"] == "PodMonitor")
+    for manifest in sorted((ROOT / "deploy/k8s").glob("foredraft-*.yaml")):
+        sets = [document for document in yaml.safe_load_all(manifest.read_text()) if document["kind"] == "LeaderWorkerSet"]
+        template = sets[0]["spec"]["leaderWorkerTemplate"]
+        labels = template.get("leaderTemplate", template["workerTemplate"])["metadata"]["labels"]
+        job = labels.get(monitor["spec"].get("jobLabel", ""))
+        check(job in jobs, f"{manifest.name}: Prometheus' job is {job}, DaemonDown asks for {sorted(jobs)}")
+
+
 def check_endpoint_picker(schema: dict) -> None:
     """The ConfigMap's form; plugins that are named exist; metrics are exported without a label rank."""
     path = ROOT / "deploy/k8s/endpoint-picker.yaml"
@@ -177,6 +195,7 @@ def main() -> int:
         check_manifest(binary, path, schema)
     check_config(binary, "container", (ROOT / "deploy/container/abacus.yaml").read_text())
     check_operations(schema)
+    check_prometheus_rule(schema)
     check_endpoint_picker(schema)
     check_units(binary)
     for fault in faults:
