@@ -73,9 +73,6 @@ absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constra
   } else {
     ASSIGN_OR_RETURN(body.node, AddConstraint(ir, constraint, *vocabulary));
   }
-  if (constraint.after_thinking && body.trigger_ids.empty()) {
-    body.node = ir.Sequence({ir.Repeat(ir.Bytes(ByteClass::Of('\n')), 0, 2), body.node});
-  }
   const RuleId root = ir.AddRule("the whole output");
   ir.SetRule(root, body.node);
   ir.set_root(root);

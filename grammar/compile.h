@@ -25,8 +25,6 @@ struct Constraint {
   std::string source;                // schema, expression, grammar, tag; empty for kJsonObject and kChoice
   std::vector<std::string> choices;  // of kChoice
   bool compact = false;              // JSON without white space between its tokens
-  // The output follows a thought, so that up to two line ends may come first.
-  bool after_thinking = false;
   // For kStructuralTag: the text before its first tag may be left to the model (Grammar::trigger_ids), which
   // costs no masks until then. Such text is not checked.
   bool free_until_trigger = false;
@@ -34,8 +32,7 @@ struct Constraint {
   friend bool operator==(const Constraint&, const Constraint&) = default;
   template <class H>
   friend H AbslHashValue(H h, const Constraint& c) {
-    return H::combine(std::move(h), c.kind, c.source, c.choices, c.compact, c.after_thinking,
-                      c.free_until_trigger);
+    return H::combine(std::move(h), c.kind, c.source, c.choices, c.compact, c.free_until_trigger);
   }
 };
 

@@ -43,6 +43,14 @@ std::shared_ptr<const TokenMask> With(const TokenMask& mask, int32_t token_id) {
 
 }  // namespace
 
+std::vector<std::pair<int32_t, int>> WithLengths(const RequestConstraint& constraint) {
+  std::vector<std::pair<int32_t, int>> line_ends;
+  for (const int32_t id : constraint.line_end_ids) {
+    line_ends.emplace_back(id, static_cast<int>(constraint.grammar->vocabulary().bytes(id).size()));
+  }
+  return line_ends;
+}
+
 std::unique_ptr<SequenceConstraint> SequenceConstraint::Of(const Request& request) {
   if (request.constraint.grammar == nullptr) return nullptr;
   return std::unique_ptr<SequenceConstraint>(new SequenceConstraint(request));
@@ -52,7 +60,8 @@ SequenceConstraint::SequenceConstraint(const Request& request)
     : thinking_(request.thinking),
       slot_gate_(SlotGateOf(request)),
       gate_(slot_gate_.first),
-      matcher_(std::make_unique<Matcher>(request.constraint.grammar, request.constraint.end_ids)) {}
+      matcher_(std::make_unique<Matcher>(request.constraint.grammar, request.constraint.end_ids)),
+      line_ends_(WithLengths(request.constraint)) {}
 
 SequenceConstraint::~SequenceConstraint() = default;
 
@@ -75,15 +84,54 @@ bool SequenceConstraint::PassesGate(std::span<const int32_t> token_ids) const {
 
 absl::StatusOr<GrammarRows> SequenceConstraint::RowsAlong(std::span<const int32_t> drafts,
                                                           const RowLimits& limits) const {
-  return matcher_->RowsAlong(drafts, limits);
+  // The drafts that are line ends come before the grammar, so the rows up to them, and the row after the last
+  // one, have the grammar's first mask and the line ends that may come yet.
+  std::vector<int> left = {line_ends_left_};
+  const auto fits = [&](int32_t draft) { return LineEndsOf(draft) > 0 && LineEndsOf(draft) <= left.back(); };
+  size_t skipped = 0;
+  for (; skipped < std::min(drafts.size(), limits.drafts) && fits(drafts[skipped]); ++skipped) {
+    left.push_back(left.back() - LineEndsOf(drafts[skipped]));
+  }
+  RowLimits rest = limits;
+  rest.drafts -= skipped;
+  ASSIGN_OR_RETURN(GrammarRows rows, matcher_->RowsAlong(drafts.subspan(skipped), rest));
+  if (line_ends_left_ == 0) return rows;
+  const MaskPtr first = rows.masks.front();
+  rows.masks.insert(rows.masks.begin(), skipped, first);
+  for (size_t row = 0; row <= skipped; ++row) rows.masks[row] = WithLineEnds(first, left[row]);
+  return rows;
+}
+
+int SequenceConstraint::LineEndsOf(int32_t token_id) const {
+  for (const auto& [id, length] : line_ends_) {
+    if (id == token_id) return length;
+  }
+  return 0;
+}
+
+SequenceConstraint::MaskPtr SequenceConstraint::WithLineEnds(MaskPtr mask, int left) const {
+  for (const auto& [id, length] : line_ends_) {
+    if (length <= left) mask = With(*mask, id);
+  }
+  return mask;
 }
 
 absl::Status SequenceConstraint::Take(std::span<const int32_t> token_ids) {
   for (const int32_t token_id : token_ids) {
     const Gate before = gate_;
     gate_ = slot_gate_.After(gate_, token_id, /*is_first=*/taken_count_++ == 0, thinking_);
-    // The end of thinking is no part of the output's grammar; a trigger is its first token.
-    if (gate_ != Gate::kBehind || before == Gate::kThinking) continue;
+    // The end of thinking and line ends behind it are no part of the output's grammar; a trigger is its first
+    // token.
+    if (gate_ != Gate::kBehind) continue;
+    if (before == Gate::kThinking) {
+      line_ends_left_ = line_ends_.empty() ? 0 : kMostLineEnds;
+      continue;
+    }
+    if (const int line_ends = LineEndsOf(token_id); line_ends > 0 && line_ends <= line_ends_left_) {
+      line_ends_left_ -= line_ends;
+      continue;
+    }
+    line_ends_left_ = 0;
     ASSIGN_OR_RETURN(const bool allowed, matcher_->Advance(token_id));
     if (allowed) continue;
     return absl::InternalError(

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,16 +46,23 @@ class SequenceConstraint {
   // Whether these next tokens, with the first one of all tokens not among them, take it behind its gate.
   bool PassesGate(std::span<const int32_t> token_ids) const;
 
-  // The rows of a step behind the gate: Matcher::RowsAlong.
+  // The rows of a step behind the gate: Matcher::RowsAlong, and before it the line ends behind a thought.
   absl::StatusOr<GrammarRows> RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits) const;
 
  private:
   explicit SequenceConstraint(const Request& request);
+  // How many line ends the token is, if it is one of the request's line_end_ids; otherwise 0.
+  int LineEndsOf(int32_t token_id) const;
+  // The mask with the line ends that may come yet, `left` of them.
+  MaskPtr WithLineEnds(MaskPtr mask, int left) const;
 
   const ThinkingIds thinking_;
   SlotGate slot_gate_;
   Gate gate_;
   const std::unique_ptr<Matcher> matcher_;
+  const std::vector<std::pair<int32_t, int>>
+      line_ends_;           // RequestConstraint::line_end_ids, with their lengths
+  int line_ends_left_ = 0;  // that may come yet; above 0 only between a thought and the grammar's first token
   MaskPtr first_mask_;
   int64_t taken_count_ = 0;
 };

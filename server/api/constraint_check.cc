@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -78,10 +80,28 @@ ConstrainedBy KindOf(Constraint::Kind kind) {
   return ConstrainedBy::kStructuralTag;
 }
 
-// Whether a thought, or the end of one, comes before the answer in the output itself. Some templates leave
-// the beginning of the thought to the model, so the phase of the prompt alone does not say it.
-bool FollowsThought(const Request& request) {
-  return request.thinking.end >= 0 && request.prompt_ids.back() != request.thinking.end;
+// Ids whose bytes are `text`.
+void AddIdsOf(std::string_view text, const Vocabulary& vocabulary, std::vector<int32_t>& ids) {
+  const std::optional<int32_t> found = vocabulary.Find(text);
+  if (!found || !vocabulary.IsOrdinary(*found)) return;
+  ids.push_back(*found);
+  for (const auto& [id, twin] : vocabulary.twins()) {
+    if (id == *found) ids.push_back(twin);
+  }
+}
+
+// Sets line_end_ids for a grammar that a thought may come before. Where the output may begin with a line end
+// by itself, nobody could tell which line ends are its own, so no others come before it.
+absl::Status AllowLineEnds(const Request& request, RequestConstraint& constraint) {
+  const bool follows_thought = request.thinking.end >= 0 && !constraint.from_first_token;
+  if (!follows_thought || !constraint.trigger_ids.empty()) return absl::OkStatus();
+  std::vector<int32_t> ids;
+  for (const std::string_view text : {"\n", "\n\n"}) AddIdsOf(text, constraint.grammar->vocabulary(), ids);
+  ASSIGN_OR_RETURN(const auto mask, Matcher(constraint.grammar).Mask());
+  const bool may_begin_so =
+      std::any_of(ids.begin(), ids.end(), [&mask](int32_t id) { return mask->Allows(id); });
+  if (!may_begin_so) constraint.line_end_ids = std::move(ids);
+  return absl::OkStatus();
 }
 
 // Stop ids that can only come as the end of an output, ascending.
@@ -102,18 +122,15 @@ void LeaveOutCommonEnds(RequestConstraint& constraint) {
   });
 }
 
-Constraint ConstraintOf(const ToolTag& tag, bool after_thinking) {
-  return {.kind = Constraint::kStructuralTag,
-          .source = tag.source,
-          .after_thinking = after_thinking && tag.trigger_ids.empty()};
+Constraint ConstraintOf(const ToolTag& tag) {
+  return {.kind = Constraint::kStructuralTag, .source = tag.source};
 }
 
 absl::StatusOr<std::shared_ptr<const Grammar>> CompileTools(const ClientRequest& client,
                                                             const CallSyntax& calls, const ToolTag& tag,
-                                                            bool after_thinking,
                                                             ConstraintCompiler& compiler) {
   const std::string field = client.tools.is_forced() ? "chat.tool_choice" : "chat.tools";
-  auto grammar = compiler.Compile(ConstraintOf(tag, after_thinking), field);
+  auto grammar = compiler.Compile(ConstraintOf(tag), field);
   if (grammar.ok()) return grammar;
   return NameFaultyTool(calls, client.tools, grammar.status(), compiler);
 }
@@ -152,15 +169,15 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
   }
   if (!client.constraint) {
     const CallSyntax calls = chat_format->calls();
-    const bool after_thinking = FollowsThought(request);
     ASSIGN_OR_RETURN(ToolTag tag,
                      MakeToolTag(calls, WithKeptSchemas(calls, client.tools, *compiler), tokenizer));
-    if (!compiler->CanCompile(ConstraintOf(tag, after_thinking))) {  // too much together, or a strict tool
+    if (!compiler->CanCompile(ConstraintOf(tag))) {  // too much together, or a strict tool
       ASSIGN_OR_RETURN(tag, MakeToolTag(calls, client.tools, tokenizer));
     }
-    ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, after_thinking, *compiler));
+    ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, *compiler));
     made.trigger_ids = std::move(tag.trigger_ids);
     LeaveOutCommonEnds(made);
+    RETURN_IF_ERROR(AllowLineEnds(request, made));
     compiler->CountAccepted(ConstrainedBy::kTools);
     return made;
   }
@@ -170,7 +187,6 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
                            .source = asked.source,
                            .choices = asked.choices,
                            .compact = asked.compact,
-                           .after_thinking = !asked.from_first_token && FollowsThought(request),
                            .free_until_trigger = *asked.kind == Constraint::kStructuralTag};
   ASSIGN_OR_RETURN(made.grammar, compiler->Compile(constraint, asked.field));
   if (made.grammar->trigger_ids().size() > kMaxTriggerIds) {
@@ -179,6 +195,7 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
   }
   made.trigger_ids = made.grammar->trigger_ids();
   LeaveOutCommonEnds(made);
+  RETURN_IF_ERROR(AllowLineEnds(request, made));
   compiler->CountAccepted(KindOf(*asked.kind));
   return made;
 }

@@ -146,6 +146,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
     answer.begins_in_thinking = request.prompt_phase == Phase::kThinking;
     answer.parallel_calls = client.tools.parallel;
     if (client.tools.has_effect()) answer.tools = std::move(client.tools.tools);
+    answer.line_ends_behind_thought = request.constraint.line_end_ids.empty() ? 0 : kMostLineEnds;
     answer.id_prefix = CallIdPrefix();
   }
   return checked;

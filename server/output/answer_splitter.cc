@@ -13,7 +13,7 @@ int AnswerSplitter::MarkOf(int32_t id) const {
 int32_t AnswerSplitter::AddToken(int32_t id, int32_t text_bytes) {
   token_bytes_ += text_bytes;
   const int mark = MarkOf(id);
-  if (mark < 0) return 0;
+  if (!TakeLineEnd(id) && mark == kNoMark) return 0;
   // What was held back of an incomplete character comes before the marker. A special token has no text.
   const auto length = static_cast<int64_t>(tokenizer_.TokenBytes(id).size());
   const int64_t shown = std::min<int64_t>(length, text_bytes);
@@ -21,9 +21,21 @@ int32_t AnswerSplitter::AddToken(int32_t id, int32_t text_bytes) {
   return mark < kFirstCallMark ? static_cast<int32_t>(shown) : 0;
 }
 
+bool AnswerSplitter::TakeLineEnd(int32_t id) {
+  if (id == thinking_.end) {
+    line_ends_left_ = most_line_ends_;
+    return false;
+  }
+  const std::string_view bytes = tokenizer_.TokenBytes(id);
+  const bool is_line_end =
+      !bytes.empty() && bytes.size() <= line_ends_left_ && bytes.find_first_not_of('\n') == bytes.npos;
+  line_ends_left_ = is_line_end ? line_ends_left_ - bytes.size() : 0;
+  return is_line_end;
+}
+
 void AnswerSplitter::PassMarkers(AnswerDelta& delta) {
   while (!markers_.empty() && markers_.front().end <= text_bytes_) {
-    parser_.Feed(MarkText(markers_.front().mark), delta);
+    if (markers_.front().mark != kNoMark) parser_.Feed(MarkText(markers_.front().mark), delta);
     markers_.pop_front();
   }
 }

@@ -20,10 +20,15 @@ class AnswerSplitter {
  public:
   // The tokenizer outlives this.
   AnswerSplitter(AnswerOptions options, const ThinkingIds& thinking, const Tokenizer& tokenizer)
-      : syntax_(*options.syntax), thinking_(thinking), tokenizer_(tokenizer), parser_(std::move(options)) {}
+      : syntax_(*options.syntax),
+        thinking_(thinking),
+        most_line_ends_(options.line_ends_behind_thought),
+        tokenizer_(tokenizer),
+        parser_(std::move(options)) {}
 
-  // The next token, which adds `text_bytes` to the text of the output. Returns how many of them spell out a
-  // tag of thinking, and so are in no part of the answer.
+  // The next token, which adds `text_bytes` to the text of the output. Returns how many of them are in no
+  // part of the answer: they spell out a tag of thinking, or line ends that only end a thought
+  // (AnswerOptions::line_ends_behind_thought).
   int32_t AddToken(int32_t id, int32_t text_bytes);
   // Text of the tokens so far, or of an incomplete character at the end.
   void AddText(std::string_view text, AnswerDelta& delta);
@@ -33,23 +38,29 @@ class AnswerSplitter {
   const AnswerParser& parser() const { return parser_; }
 
  private:
-  // A token of markup in the text of all tokens.
+  static constexpr int kNoMark = -1;
+  // A token in the text of all tokens whose bytes are not the answer's: of markup, or with kNoMark a line
+  // end.
   struct Marker {
     int64_t begin;
     int64_t end;
     int mark;
   };
   int MarkOf(int32_t id) const;
+  // Whether the token is a line end behind a thought. Called for every token once, in their order.
+  bool TakeLineEnd(int32_t id);
   // Feeds the markers that the text has reached.
   void PassMarkers(AnswerDelta& delta);
 
   const AnswerSyntax& syntax_;
   const ThinkingIds thinking_;
+  const int most_line_ends_;
   const Tokenizer& tokenizer_;
   AnswerParser parser_;
   int64_t token_bytes_ = 0;  // of all tokens so far
   int64_t text_bytes_ = 0;   // of all text so far
   std::deque<Marker> markers_;
+  size_t line_ends_left_ = 0;  // that may follow the thought that has just ended
 };
 
 }  // namespace foredraft

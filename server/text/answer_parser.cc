@@ -208,6 +208,8 @@ bool AnswerParser::ReadText() {
                 : calls                   ? BeginningAtEnd(pending_, trigger_)
                                           : pending_.size();
   for (int i = 0; calls && calls_.own_lines && i < 2 && safe > 0 && pending_[safe - 1] == '\n'; ++i) --safe;
+  // White space is no answer beside calls: at the beginning it waits for what follows.
+  if (calls && !has_text_ && call_count_ == 0 && pending_.find_first_not_of(kWhiteSpace) >= safe) safe = 0;
   EmitText(pending_.substr(0, safe));
   Drop(safe);
   if (call == std::string::npos) return false;
@@ -439,6 +441,7 @@ void AnswerParser::EmitText(std::string_view marked) {
     text.insert(0, std::exchange(blanks_, ""));
     behind_calls_ = false;
   }
+  has_text_ |= !text.empty();
   delta_->text += text;
 }
 

@@ -5,7 +5,8 @@
 //
 // A call is announced once its header is complete and names a tool of the request; its arguments follow as
 // they come. What begins like a call and is none is text, and so is everything behind it: no output is an
-// error. A call that has been announced stays one: if the answer ends within it, or goes on otherwise than
+// error. White space in front of the first call is no text. A call that has been announced stays one: if the
+// answer ends within it, or goes on otherwise than
 // the format says, its arguments are as far as they came (`complete` stays false).
 
 #include <string>
@@ -43,6 +44,8 @@ struct AnswerOptions {
   bool begins_in_thinking = false;
   std::vector<ChatTool> tools;  // empty: nothing is a call
   bool parallel_calls = true;
+  // Up to so many line ends directly behind a thought are in no part of the answer (AnswerSplitter).
+  int line_ends_behind_thought = 0;
   std::string id_prefix;  // call i has the id "<id_prefix>_<i>" where the format has no ids
 };
 
@@ -121,6 +124,7 @@ class AnswerParser {
   std::string held_;     // what was read since the section began, while nothing is announced
   std::string blanks_;   // white space behind calls: text if text follows
   bool behind_calls_ = false;
+  bool has_text_ = false;
   int call_count_ = 0;
   int complete_calls_ = 0;
   bool has_broken_call_ = false;

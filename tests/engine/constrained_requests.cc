@@ -86,6 +86,10 @@ void Constrain(const GateShape& shape, const std::vector<int32_t>& free_tokens,
   if (shape.thought_end >= 0) {
     request.thinking = {.begin = shape.opens ? free_tokens[0] : -1, .end = free_tokens[shape.thought_end]};
     request.prompt_phase = shape.opens ? Phase::kAnswer : Phase::kThinking;
+    for (const char* text : {"\n", "\n\n"}) {
+      const auto id = vocabulary->Find(text);
+      if (shape.trigger < 0 && id) request.constraint.line_end_ids.push_back(*id);
+    }
   }
   request.constraint.grammar = CompileOrDie(constraint, vocabulary);
 }
@@ -128,14 +132,21 @@ std::string FaultOf(const Request& request, const std::vector<int32_t>& tokens) 
   bool thinks = request.prompt_phase == Phase::kThinking;
   bool waits = !constraint.trigger_ids.empty();
   for (size_t i = 0; i < tokens.size(); ++i) {
+  size_t line_ends_left = 0;
     const int32_t token = tokens[i];
     if (thinks) {
       thinks = token != request.thinking.end;
     } else if (i == 0 && token == request.thinking.begin) {
+      if (!thinks) line_ends_left = constraint.line_end_ids.empty() ? 0 : kMostLineEnds;
+    } else if (const size_t length = constraint.grammar->vocabulary().bytes(token).size();
+               std::count(constraint.line_end_ids.begin(), constraint.line_end_ids.end(), token) > 0 &&
+               length <= line_ends_left) {
+      line_ends_left -= length;
       thinks = true;
     } else if (!waits || token == constraint.trigger_ids[0]) {
       waits = false;
       const auto taken = matcher.Advance(token);
+      line_ends_left = 0;
       if (!taken.ok() || !*taken) return absl::StrCat("token ", i, ", ", token, ", is not allowed");
     }
   }

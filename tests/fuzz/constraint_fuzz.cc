@@ -39,7 +39,6 @@ void TryConstraint(std::string_view input) {
   Constraint constraint;
   constraint.kind = static_cast<Constraint::Kind>(head % 6);
   constraint.compact = (head & 64) != 0;
-  constraint.after_thinking = (head & 128) != 0;
   constraint.source = std::string(input.substr(2 + path.size()));
   if (constraint.kind == Constraint::kChoice) {
     constraint.choices = absl::StrSplit(constraint.source, '\n');

@@ -83,10 +83,6 @@ const Case kCases[] = {
      {.kind = Constraint::kChoice, .choices = {"yes", "yesterday", "no", "\xC3\xA9"}},
      {"yes", "yesterday", "no", "\xC3\xA9"},
      {"ye", "", "yester", "yesno"}},
-    {"after a thought",
-     {.kind = Constraint::kChoice, .choices = {"a"}, .after_thinking = true},
-     {"a", "\na", "\n\na"},
-     {"\n\n\na", " a"}},
     {"object", {.kind = Constraint::kJsonObject}, {"{}", "{\"a\": [1]}"}, {"[]", "1"}},
     {"gbnf: rules",
      Gbnf("# a sum\nroot ::= term (op term)*\nterm ::= [0-9]+ |\n  \"(\" root \")\"\nop ::= \"+\" | "
@@ -276,7 +272,6 @@ TEST(Constraints, TextBeforeATriggerIsFreeWhereATokenBeginsIt) {
   for (const auto& [source, is_free] : cases) {
     SCOPED_TRACE(source);
     Constraint constraint = Tag(source);
-    constraint.after_thinking = true;
     EXPECT_TRUE((*CompileConstraint(constraint, Bytes(), {}))->trigger_ids().empty());
     constraint.free_until_trigger = true;
     const auto grammar = CompileConstraint(constraint, Bytes(), {});

@@ -11,17 +11,19 @@
 namespace foredraft {
 namespace {
 
-// Tokens 0..25 are letters, 26..35 two of them; 36 and 37 are added tokens, 38 is none.
+// Tokens 0..25 are letters, 26..35 two of them but for 32, which is two line ends; 36 and 37 are added
+// tokens, 38 is a line end.
 std::shared_ptr<const Vocabulary> ScriptVocabulary() {
   VocabularySource source;
   for (char c = 'a'; c <= 'z'; ++c) source.ordinary.emplace_back(1, c);
-  for (const char* pair : {"ab", "bc", "cd", "ef", "gh", "ij", "kl", "zz", "ba", "qu"}) {
+  for (const char* pair : {"ab", "bc", "cd", "ef", "gh", "ij", "\n\n", "zz", "ba", "qu"}) {
     source.ordinary.emplace_back(pair);
   }
   for (const char* added : {"<call>", "<also>"}) {
     source.added.emplace_back(added, static_cast<int32_t>(source.ordinary.size()));
     source.ordinary.emplace_back();
   }
+  source.ordinary.emplace_back("\n");
   source.ordinary.resize(kScriptEnd + 1);
   source.end_ids = {kScriptEnd};
   auto vocabulary = Vocabulary::Create(std::move(source));
@@ -82,6 +84,11 @@ std::vector<int32_t> ConstrainedTokens(const Request& request) {
   bool thinks = !constraint.from_first_token && request.prompt_phase == Phase::kThinking;
   bool waits = !constraint.trigger_ids.empty();  // for a trigger
   Matcher matcher(constraint.grammar, constraint.end_ids);
+  size_t line_ends_left = 0;
+  const auto may_end_line = [&](int32_t id) {
+    return Contains(constraint.line_end_ids, id) &&
+           constraint.grammar->vocabulary().bytes(id).size() <= line_ends_left;
+  };
   std::vector<int32_t> tokens;
   while (static_cast<int>(tokens.size()) < request.max_tokens) {
     const int position = prompt_len + static_cast<int>(tokens.size());
@@ -91,15 +98,22 @@ std::vector<int32_t> ConstrainedTokens(const Request& request) {
       std::vector<int32_t> allowed = Allowed(**matcher.Mask());
       if (tokens.empty() && may_think && !Contains(allowed, thinking.begin))
         allowed.push_back(thinking.begin);
+      for (const int32_t id : constraint.line_end_ids) {
+        if (may_end_line(id)) allowed.push_back(id);
+      }
       token = allowed[Mix(request.id, position) % allowed.size()];
     }
     tokens.push_back(token);
     if (thinks) {
       thinks = token != thinking.end;
+      if (!thinks && !waits) line_ends_left = kMostLineEnds;
+    } else if (may_end_line(token)) {
+      line_ends_left -= constraint.grammar->vocabulary().bytes(token).size();
     } else if (may_think && token == thinking.begin && (waits || tokens.size() == 1)) {
       thinks = true;
     } else if (!waits || Contains(constraint.trigger_ids, token)) {
       waits = false;
+      line_ends_left = 0;
       const auto taken = matcher.Advance(token);
       CHECK(taken.ok() && *taken) << "token " << token << " at " << position;
     }

@@ -13,8 +13,10 @@
 namespace foredraft {
 
 inline constexpr int kScriptGrammarCount = 4;
-inline constexpr int32_t kScriptTrigger = 36;  // an added token, as is the next one
-inline constexpr int32_t kScriptEnd = 39;      // of the vocabulary; every grammar ends with it
+inline constexpr int32_t kScriptTrigger = 36;   // an added token, as is the next one
+inline constexpr int32_t kScriptLineEnds = 32;  // "\n\n"
+inline constexpr int32_t kScriptLineEnd = 38;   // "\n"; no grammar has it
+inline constexpr int32_t kScriptEnd = 39;       // of the vocabulary; every grammar ends with it
 
 // 0 <= index < kScriptGrammarCount. Compiled once.
 std::shared_ptr<const Grammar> ScriptGrammar(int index);

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "grammar/compile.h"
+#include "grammar/grammar.h"
 #include "scheduler/mask_workers.h"
+#include "scheduler/sequence_constraint.h"
 #include "tests/scheduler/constrained_script.h"
 #include "tests/scheduler/scheduler_stage.h"
 
@@ -245,6 +247,51 @@ TEST(SchedulerMasks, TheFirstMaskAllowsAThoughtUnlessThePromptEndsOne) {
       ASSERT_THAT(plan.ranks[0].first_masks, SizeIs(1));
       EXPECT_EQ(plan.ranks[0].masks[0]->Allows(38), !closed && !from_first_token);
       EXPECT_EQ(plan.ranks[0].admissions[0].gate.opens_thought, !closed && !from_first_token);
+    }
+  }
+}
+
+// Behind a thought row j has the line ends that the drafts before it leave, up to the first of other text.
+TEST(SchedulerMasks, LineEndsMayComeBetweenAThoughtAndTheGrammar) {
+  struct Case {
+    const char* name;
+    std::vector<int32_t> drafts;
+    std::vector<int> line_ends;  // that each row may choose, as text: 0, 1, or 2 of them
+  };
+  constexpr int32_t kOne = kScriptLineEnd, kTwo = kScriptLineEnds;
+  const Case cases[] = {{"none", {27, 3, 3}, {2}},
+                        {"text", {0, 27, 3}, {2, 0, 0, 0}},
+                        {"one", {kOne, 0, 27}, {2, 1, 0, 0}},
+                        {"one and one", {kOne, kOne, 0}, {2, 1, 0, 0}},
+                        {"two at once", {kTwo, 0, 27}, {2, 0, 0, 0}},
+                        {"one too many", {kTwo, kOne, 0}, {2, 0}},
+                        {"two behind one", {kOne, kTwo, 0}, {2, 1}}};
+  for (const bool thinks : {true, false}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.name);
+      Request request = Turns::MakeRequest(1, /*grammar=*/1);
+      request.thinking = {.begin = -1, .end = 4};
+      request.prompt_phase = Phase::kThinking;
+      if (!thinks) request.prompt_phase = Phase::kAnswer;
+      request.constraint.line_end_ids = {kTwo, kOne};
+      const auto constraint = SequenceConstraint::Of(request);
+      if (thinks) {
+        ASSERT_TRUE(constraint->Take(std::vector<int32_t>{7, 4}).ok());
+      } else {
+        const auto first = constraint->FirstMask();
+        ASSERT_TRUE(first.ok());
+        EXPECT_FALSE((*first)->Allows(kOne)) << "no thought came";
+      }
+      const auto rows = constraint->RowsAlong(c.drafts, {.drafts = 3, .forced_drafts = 0});
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      for (size_t row = 0; row < rows->masks.size(); ++row) {
+        const int allowed = thinks && row < c.line_ends.size() ? c.line_ends[row] : 0;
+        EXPECT_EQ(rows->masks[row]->Allows(kOne), allowed >= 1) << row;
+        EXPECT_EQ(rows->masks[row]->Allows(kTwo), allowed >= 2) << row;
+      }
+      if (thinks) {
+        EXPECT_EQ(rows->masks.size(), c.line_ends.size());
+      }
     }
   }
 }

@@ -109,6 +109,8 @@ void SchedulerRun::Constrain(Request& request) {
   constraint.grammar = ScriptGrammar(Random(0, kScriptGrammarCount - 1));
   if (Chance(40)) constraint.trigger_ids = {kScriptTrigger, kScriptTrigger + 1};
   constraint.from_first_token = Chance(20);
+  if (constraint.trigger_ids.empty() && Chance(70))
+    constraint.line_end_ids = {kScriptLineEnd, kScriptLineEnds};
   if (Chance(80)) request.thinking = {.begin = 3, .end = 4};
   if (Chance(30)) request.prompt_ids.back() = request.thinking.end >= 0 ? request.thinking.end : 1;
   if (Chance(70)) request.stop_ids.clear();

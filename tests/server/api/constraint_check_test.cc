@@ -15,6 +15,7 @@
 namespace foredraft {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -117,14 +118,32 @@ TEST_F(ConstraintCheckTest, EqualConstraintsShareAGrammar) {
 TEST_F(ConstraintCheckTest, LineEndsMayFollowAThought) {
   ClientRequest client = Good();
   const int32_t line_end = Id("\n");
-  EXPECT_TRUE(MayBegin(Check(client)->request.constraint, line_end));
+  EXPECT_THAT(Check(client)->request.constraint.line_end_ids, Contains(line_end));
+  for (const int32_t id : Check(client)->request.constraint.line_end_ids) {
+    EXPECT_EQ(tokenizer_->TokenBytes(id).find_first_not_of('\n'), std::string_view::npos) << id;
+    EXPECT_LE(tokenizer_->TokenBytes(id).size(), size_t{kMostLineEnds}) << id;
+  }
+  // They are not the grammar's: a thought must have come.
+  EXPECT_FALSE(MayBegin(Check(client)->request.constraint, line_end));
   client.constraint->from_first_token = true;
   EXPECT_TRUE(Check(client)->request.constraint.from_first_token);
-  EXPECT_FALSE(MayBegin(Check(client)->request.constraint, line_end));
-  // The prompt has ended the thought already.
+  EXPECT_THAT(Check(client)->request.constraint.line_end_ids, IsEmpty());
+  // A line end that the output may begin with is the output's.
   client = Good();
-  client.input = Ids{5, end_think_};
-  EXPECT_FALSE(MayBegin(Check(client)->request.constraint, line_end));
+  client.constraint->source = "\n*[0-9]+";
+  EXPECT_THAT(Check(client)->request.constraint.line_end_ids, IsEmpty());
+  EXPECT_TRUE(MayBegin(Check(client)->request.constraint, line_end));
+}
+
+TEST_F(ConstraintCheckTest, LineEndsBehindTheThoughtOfAConstrainedChatAreNoText) {
+  ClientRequest client = Chat({});
+  EXPECT_EQ(Check(client)->spec.answer->line_ends_behind_thought, 0);
+  client.constraint = Asks(Constraint::kRegex, "[0-9]+");
+  EXPECT_EQ(Check(client)->spec.answer->line_ends_behind_thought, 2);
+  client.constraint = Asks(Constraint::kRegex, "\\s*[0-9]+");
+  EXPECT_EQ(Check(client)->spec.answer->line_ends_behind_thought, 0);
+  client = Chat({.tools = {{.name = "f"}}, .choice = "required"});
+  EXPECT_EQ(Check(client)->spec.answer->line_ends_behind_thought, 2);
 }
 
 TEST_F(ConstraintCheckTest, StopTokensThatAreAddedEndTheOutput) {
@@ -266,7 +285,7 @@ TEST_F(ConstraintCheckTest, ToolsGiveAConstraintWhereTheyMust) {
       nullptr);
   const auto forced = Check(Chat({.tools = plain, .choice = "required"}));
   ASSERT_TRUE(forced.ok()) << forced.status();
-  EXPECT_TRUE(MayBegin(forced->request.constraint, Id("\n"))) << "behind the thought";
+  EXPECT_THAT(forced->request.constraint.line_end_ids, Contains(Id("\n"))) << "behind the thought";
   EXPECT_TRUE(MayBegin(forced->request.constraint, Id("<")));
   EXPECT_FALSE(MayBegin(forced->request.constraint, Id("a")));
   // abacus has no tokens for calls: the whole answer is masked, and free text is allowed in it.

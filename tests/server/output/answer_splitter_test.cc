@@ -112,6 +112,47 @@ TEST_F(AnswerSplitterTest, TagsThatAreTextAreInNoPart) {
   EXPECT_EQ(delta.text, "b");
 }
 
+// What answers with a constraint have behind their thought, and who counts its bytes.
+TEST_F(AnswerSplitterTest, LineEndsBehindAThoughtAreInNoPart) {
+  const auto tokenizer = Tokenizer::Load("deploy/models/abacus/tokenizer.json");
+  ASSERT_TRUE(tokenizer.ok());
+  const ChatFormat format = *ChatFormat::Create(**tokenizer);
+  const ThinkingIds thinking = {.begin = *(*tokenizer)->AddedTokenId("<think>"),
+                                .end = *(*tokenizer)->AddedTokenId("</think>")};
+  struct Case {
+    const char* written;
+    int allowed;
+    const char* text;
+  };
+  const Case cases[] = {
+      {"a\n</think>\n\nyes\n", 2, "yes\n"}, {"a</think>\nyes", 2, "yes"}, {"a</think>\n\n\nyes", 2, "\nyes"},
+      {"a</think>yes\n\n", 2, "yes\n\n"},   {"a</think>\n\n", 2, ""},     {"a</think>\n\nyes", 0, "\n\nyes"}};
+  for (const Case& one : cases) {
+    for (const size_t held : {0, 1, 3}) {  // bytes that come later than their tokens
+      SCOPED_TRACE(testing::Message() << one.written << ", held " << held);
+      AnswerSplitter splitter(
+          {.syntax = &format.answers(), .begins_in_thinking = true, .line_ends_behind_thought = one.allowed},
+          thinking, **tokenizer);
+      AnswerDelta delta;
+      std::string text;
+      size_t sent = 0, counted = 0;
+      const auto ids = (*tokenizer)->Encode(one.written, {.parse_special = true, .add_bos = false});
+      for (const int32_t id : *ids) {
+        const auto bytes = static_cast<int32_t>((*tokenizer)->TokenBytes(id).size());
+        counted += bytes - splitter.AddToken(id, bytes);
+        text += (*tokenizer)->TokenBytes(id);
+        if (text.size() <= sent + held) continue;
+        splitter.AddText(std::string_view(text).substr(sent, text.size() - held - sent), delta);
+        sent = text.size() - held;
+      }
+      splitter.AddText(std::string_view(text).substr(sent), delta);
+      splitter.End(delta);
+      EXPECT_EQ(delta.text, one.text);
+      EXPECT_EQ(counted, delta.thinking.size() + delta.text.size());
+    }
+  }
+}
+
 TEST_F(AnswerSplitterTest, AStreamWithACall) {
   OutputStream stream = Open();
   const OutputDelta whole = Play(stream, Ids(std::string("Hm.") + kCall + kCallsEnd), FinishReason::kStop);

@@ -223,6 +223,26 @@ TEST(AnswerParser, TheResultDoesNotDependOnThePieces) {
   }
 }
 
+TEST(AnswerParser, WhiteSpaceBeforeTheFirstCallIsNoText) {
+  for (const Family& family : Families()) {
+    SCOPED_TRACE(family.name);
+    Reader reader(family);
+    const std::string calls = TwoCalls(family.name, "b");
+    for (const unsigned most : {0, 1}) {
+      EXPECT_EQ(reader.Read("\n\n \t" + calls, most).text, "");
+      Parsed thought = reader.Read("a</think>\n\n" + calls, most, 0, true, /*thinks=*/true);
+      EXPECT_EQ(thought.text, "");
+      EXPECT_EQ(thought.complete, 2);
+      // Before text, or with nothing behind it, it is the answer's.
+      EXPECT_EQ(reader.Read("\n\nHm." + calls, most).text, "\n\nHm.");
+      EXPECT_EQ(reader.Read("\n\n", most).text, "\n\n");
+      std::string unknown = calls;
+      unknown.replace(unknown.find("get_weather"), 11, "x");
+      EXPECT_EQ(reader.Read("\n\n" + unknown, most).text.substr(0, 2), "\n\n") << "no call follows";
+    }
+  }
+}
+
 TEST(AnswerParser, BrokenCallsAreText) {
   for (const Family& family : Families()) {
     SCOPED_TRACE(family.name);
@@ -334,7 +354,7 @@ const Case kAskew[] = {
      "glm",
      "\n<tool_call>now\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n<tool_call>now\n</"
      "tool_call>",
-     {.text = "\n", .calls = {"call_0 now {\"a\": 1}", "call_1 now {}"}, .complete = 2}},
+     {.calls = {"call_0 now {\"a\": 1}", "call_1 now {}"}, .complete = 2}},
     {"an id without a name",
      "kimi",
      "<|tool_calls_section_begin|><|tool_call_begin|>now<|tool_call_argument_begin|>{}<|tool_call_end|>",
