@@ -35,6 +35,7 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
                           .first_stop_position = admission.prompt_len + sampling.min_tokens,
                           .stop_id_count = static_cast<int32_t>(admission.stop_ids.size()),
                           .stop_ids = {},
+                          .barred_stop_count = admission.gate.barred_stop_count,
                           .bias_count = static_cast<int32_t>(sampling.logit_bias.size()),
                           .biases = {},
                           .constrained = admission.gate.constrained ? 1 : 0,
@@ -106,7 +107,8 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
   facts.constrained = admission.gate.constrained;
   facts.needs_first_mask = facts.constrained && admission.gate.first == Gate::kBehind;
   facts.counts_tokens = admission.sampling.counts_tokens();
-  facts.greedy = admission.sampling.is_plain_argmax() && !facts.wants_logprobs;
+  facts.greedy =
+      admission.sampling.is_plain_argmax() && !facts.wants_logprobs && admission.gate.barred_stop_count == 0;
   facts.rows.clear();
   for (size_t i = 0; i < shape_.rows.size(); ++i) {
     const SlotRow& row = shape_.rows[i];

@@ -2,7 +2,9 @@
 
 // What a request changes in the logits before a token is chosen, in this order: tokens that would end the
 // output too early are excluded; biases are added; penalties are applied. Repetition counts prompt and
-// output, presence and frequency the output alone.
+// output, presence and frequency the output alone. Too early is before min_tokens, and in a thought that a
+// grammar follows. Only the slot's state before the step decides the latter: its rows behind the end of the
+// thought are dropped (docs/structured-output.md section 5).
 
 #include <limits>
 
@@ -14,18 +16,20 @@ constexpr bool HasPenalties(const SlotConstants& c) {
   return c.repetition_penalty != 1.0f || c.presence_penalty != 0.0f || c.frequency_penalty != 0.0f;
 }
 
-// Whether the token for `position` may not be a stop id (min_tokens).
-constexpr bool ExcludesStopIds(const SlotConstants& c, int32_t position) {
-  return position < c.first_stop_position && c.stop_id_count > 0;
+// How many of the stop ids, from the first, the token for `position` may not be.
+constexpr int32_t ExcludedStops(const SlotConstants& c, const SlotProgress& progress, int32_t position) {
+  if (position < c.first_stop_position) return c.stop_id_count;
+  return progress.gate == kThinkingGate ? c.barred_stop_count : 0;
 }
 
 // Whether the logits for `position` are changed at all.
-constexpr bool AdjustsLogits(const SlotConstants& c, int32_t position) {
-  return HasPenalties(c) || c.bias_count > 0 || ExcludesStopIds(c, position);
+constexpr bool AdjustsLogits(const SlotConstants& c, const SlotProgress& progress, int32_t position) {
+  return HasPenalties(c) || c.bias_count > 0 || ExcludedStops(c, progress, position) > 0;
 }
 
-constexpr bool IsStopId(const SlotConstants& c, int32_t id) {
-  for (int32_t i = 0; i < c.stop_id_count; ++i) {
+// Whether `id` is one of the first `count` stop ids.
+constexpr bool IsStopId(const SlotConstants& c, int32_t count, int32_t id) {
+  for (int32_t i = 0; i < count; ++i) {
     if (c.stop_ids[i] == id) return true;
   }
   return false;
@@ -81,7 +85,7 @@ struct AdjustedLogits {
   const uint8_t* in_prompt;  // [vocab], read where there are penalties
   DraftHistory history;
   bool penalises;
-  bool excludes_stop_ids;
+  int32_t excluded_stops;
   bool applies;  // false: the logits stay as they are
 
   constexpr AdjustedLogits(const SlotArrays& slots, int32_t slot, int32_t position,
@@ -91,12 +95,12 @@ struct AdjustedLogits {
         in_prompt(slots.prompt_seen + static_cast<int64_t>(slot) * slots.vocab_size),
         history(drafts),
         penalises(HasPenalties(*constants)),
-        excludes_stop_ids(ExcludesStopIds(*constants, position)),
-        applies(AdjustsLogits(*constants, position)) {}
+        excluded_stops(ExcludedStops(*constants, slots.progress[slot], position)),
+        applies(AdjustsLogits(*constants, slots.progress[slot], position)) {}
 
   constexpr float operator()(int32_t v, float logit) const {
     if (!applies) return logit;
-    if (excludes_stop_ids && IsStopId(*constants, v)) return -std::numeric_limits<float>::infinity();
+    if (IsStopId(*constants, excluded_stops, v)) return -std::numeric_limits<float>::infinity();
     if (constants->bias_count > 0) logit = Biased(*constants, logit, v);
     if (!penalises) return logit;
     return Penalised(*constants, logit, in_prompt[v] != 0, counts[v] + history.Count(v));

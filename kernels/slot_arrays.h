@@ -41,6 +41,8 @@ struct SlotConstants {
   int32_t first_stop_position;  // tokens for positions before it are none of stop_ids; 0 = off
   int32_t stop_id_count;
   int32_t stop_ids[kMaxStopIds];
+  int32_t
+      barred_stop_count;  // of stop_ids, from the first: none of them comes in a thought before the grammar
   int32_t bias_count;
   TokenBias biases[kMaxLogitBiases];  // ascending by token id
   int32_t constrained;                // 1: the output has a grammar, which holds behind the gate

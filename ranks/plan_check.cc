@@ -217,6 +217,7 @@ absl::Status PlanCheck::CheckAdmission(const SlotAdmission& a) {
   RETURN_IF_ERROR(CheckRange("gate.first", static_cast<int>(a.gate.first), 0, 2));
   RETURN_IF_ERROR(CheckRange("gate.trigger_ids size", a.gate.trigger_ids.size(), 0, kMaxGateTriggers));
   RETURN_IF_ERROR(CheckIds("gate.trigger_ids", a.gate.trigger_ids));
+  RETURN_IF_ERROR(CheckRange("gate.barred_stop_count", a.gate.barred_stop_count, 0, a.stop_ids.size()));
   slots_[a.slot] = next_sequence_++;
   sequences_[slots_[a.slot]] = {.prompt_len = a.prompt_len,
                                 .prefilled = a.reused_len,

@@ -100,6 +100,7 @@ struct Codec {
     FIELD(first);
     FIELD(opens_thought);
     FIELD(trigger_ids);
+    FIELD(barred_stop_count);
   }
 
   template <class Value, Is<worker::v1::PlanSlotMasks> Message>

@@ -61,6 +61,8 @@ struct SlotGate {
   // ThinkingIds::begin raises the gate, where it is the first token or comes before a trigger.
   bool opens_thought = false;
   std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds (scheduler/request_constraint.h)
+  // Of SlotAdmission::stop_ids, from the first: none of them is chosen while the gate is kThinking.
+  int32_t barred_stop_count = 0;
 
   // The gate after `token_id`; `is_first`: the first token after the prompt.
   Gate After(Gate gate, int32_t token_id, bool is_first, const ThinkingIds& thinking) const {

@@ -162,6 +162,7 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
   if (!IsConstrained(client)) return made;
   CHECK(compiler != nullptr) << "CheckConstraint refuses";
   made.end_ids = AddedStopIds(request, *compiler);
+  made.turn_end_count = static_cast<int32_t>(request.stop_ids.size() - client.stop_token_ids.size());
   if (made.end_ids.empty() && !compiler->has_end_ids()) {
     return compiler->Refuse(
         ConstraintRefusal::kCombination,

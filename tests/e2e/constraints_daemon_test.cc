@@ -168,5 +168,62 @@ TEST_F(ConstraintsDaemon, ManyAtOnceBesideFreeOnes) {
   EXPECT_EQ(ids(true), constrained);
 }
 
+// A model that would end in its thought goes on to the answer, and the answer is the constraint's alone,
+// whole and streamed.
+TEST_F(ConstraintsDaemon, AThoughtThatWouldEndTheTurnLeadsToTheAnswer) {
+  const int port = PortOf(daemon_->http_address());
+  for (const int drafts : {0, 3}) {
+    json body = {{"messages", {{{"role", "user"}, {"content", kQuestion}}}},
+                 {"temperature", 0},
+                 {"max_tokens", 400},
+                 {"max_draft_tokens", drafts},
+                 {"logit_bias", {{"1", 100}}},  // EOS
+                 {"return_token_ids", true},
+                 {"structured_outputs", {{"choice", {"yes", "no"}}}}};
+    const json choice = json::parse(Ask(port, "POST", kChat, body.dump()).body)["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop") << choice;
+    EXPECT_NE(choice["message"]["reasoning_content"], "") << choice;
+    EXPECT_THAT(choice["message"]["content"].get<std::string>(), testing::AnyOf("yes", "no"));
+    body["stream"] = true;
+    std::string streamed;
+    int64_t bytes = 0;
+    for (const std::string& event : EventsOf(Ask(port, "POST", kChat, body.dump()).body)) {
+      const json chunk = json::parse(event, nullptr, false);
+      if (!chunk.is_object() || chunk["choices"].empty()) continue;
+      const json& delta = chunk["choices"][0]["delta"];
+      if (delta.contains("content") && delta["content"].is_string()) streamed += delta["content"];
+      for (const json& count : chunk["choices"][0].value("token_text_bytes", json::array()))
+        bytes += count.get<int64_t>();
+    }
+    EXPECT_EQ(streamed, choice["message"]["content"]);
+    EXPECT_EQ(bytes, static_cast<int64_t>(choice["message"]["reasoning_content"].get<std::string>().size() +
+                                          streamed.size()));
+    body.erase("stream");
+    body.erase("structured_outputs");
+    body["tools"] = {{{"type", "function"}, {"function", {{"name", "now"}}}}};
+    body["tool_choice"] = "required";
+    const json called = json::parse(Ask(port, "POST", kChat, body.dump()).body)["choices"][0];
+    EXPECT_EQ(called["finish_reason"], "tool_calls") << called;
+    EXPECT_GE(called["message"]["tool_calls"].size(), 1u);
+    EXPECT_TRUE(called["message"]["content"].is_null()) << called;
+  }
+}
+
+// A stop id of the client's own ends a thought as it ends anything.
+TEST_F(ConstraintsDaemon, TheClientsStopTokensActInAThought) {
+  const int port = PortOf(daemon_->http_address());
+  json body = {{"messages", {{{"role", "user"}, {"content", kQuestion}}}},
+               {"temperature", 0},
+               {"max_tokens", 400},
+               {"return_token_ids", true},
+               {"structured_outputs", {{"choice", {"yes", "no"}}}}};
+  const json whole = json::parse(Ask(port, "POST", kChat, body.dump()).body)["choices"][0];
+  const json third = whole["token_ids"][3];
+  body["stop_token_ids"] = {third};
+  const json cut = json::parse(Ask(port, "POST", kChat, body.dump()).body)["choices"][0];
+  EXPECT_EQ(cut["stop_reason"], third) << cut;
+  EXPECT_LE(cut["token_ids"].size(), 4u);
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -92,6 +92,7 @@ void Constrain(const GateShape& shape, const std::vector<int32_t>& free_tokens,
     }
   }
   request.constraint.grammar = CompileOrDie(constraint, vocabulary);
+  request.constraint.turn_end_count = static_cast<int32_t>(request.stop_ids.size());
 }
 
 void ConstrainAll(const std::vector<std::vector<int32_t>>& free_tokens,
@@ -151,6 +152,7 @@ std::string FaultOf(const Request& request, const std::vector<int32_t>& tokens) 
     }
   }
   const bool stopped = !tokens.empty() && tokens.back() == request.stop_ids[0];
+  if (stopped && thinks && constraint.trigger_ids.empty()) return "it stopped in its thought";
   return stopped && !thinks && !waits && !matcher.has_ended() ? "it stopped before the end" : "";
 }
 

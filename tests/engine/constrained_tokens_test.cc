@@ -198,6 +198,48 @@ TEST_F(ConstrainedTokens, WhereverInAStepThinkingEnds) {
   EXPECT_GT(places.later_in_step, 3);
 }
 
+// EOS is the most probable token by far, and comes only where the grammar has let it: neither the thought nor
+// a draft in it has one.
+TEST_F(ConstrainedTokens, AThoughtDoesNotEndTheTurn) {
+  for (const bool sampled : {false, true}) {
+    std::vector<Request> requests = TestRequests({.count = 10, .sampled = sampled});
+    for (Request& request : requests) request.max_tokens = 40;
+    const std::vector<std::vector<int32_t>> own = TokensOf(RunRequests(model_, {.draft_len = 3}, requests));
+    std::vector<int> ends;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const int last = static_cast<int>(own[i].size()) - 2;
+      int end = std::min(last, 5 + static_cast<int>(i));
+      while (end > 0 && std::find(own[i].begin(), own[i].end(), own[i][end]) - own[i].begin() != end) --end;
+      ends.push_back(end);
+      Constrain({.constraint = AbacusConstraints()[i % 3], .thought_end = end}, own[i], AbacusVocabulary(),
+                requests[i]);
+      requests[i].sampling.logit_bias = {{.token_id = requests[i].stop_ids[0], .bias = 100}};
+    }
+    const RunRecord alone = RunRequests(model_, kAlone, requests);
+    const Setting settings[] = {{.draft_len = 3},
+                                {.draft_len = 2, .vanilla = true, .graphs = false},
+                                {.ranks = 2, .draft_len = 7, .max_batch_size = 4, .losses = {5}}};
+    for (const Setting& setting : settings) {
+      const RunRecord run = RunRequests(model_, setting, requests);
+      int drafts = 0;
+      for (size_t i = 0; i < requests.size(); ++i) {
+        SCOPED_TRACE(absl::StrCat("request ", i, ", ", setting.DebugString()));
+        const RequestRecord& request = run.requests[i];
+        ASSERT_EQ(request.token_ids, alone.requests[i].token_ids);
+        ASSERT_GT(static_cast<int>(request.token_ids.size()), ends[i] + 1);
+        EXPECT_TRUE(std::equal(own[i].begin(), own[i].begin() + ends[i] + 1, request.token_ids.begin()));
+        EXPECT_EQ(FaultOf(requests[i], request.token_ids), "");
+        for (const StepRecord& step : request.records) {
+          if (step.token_count > ends[i]) continue;  // behind the thought
+          drafts += static_cast<int>(step.drafts.size());
+          EXPECT_EQ(std::count(step.drafts.begin(), step.drafts.end(), requests[i].stop_ids[0]), 0);
+        }
+      }
+      EXPECT_GT(drafts, 20);
+    }
+  }
+}
+
 // Long thoughts keep the overlap: only the step that crosses the gate is held.
 TEST_F(ConstrainedTokens, ACrossingCostsOneHeldStep) {
   std::vector<Request> requests = {TestRequests({.count = 4})[2]};

@@ -366,6 +366,38 @@ TEST(Sample, EachRowHasItsOwnPositionForMinTokens) {
   }
 }
 
+// In a thought that a grammar follows no turn ends; the client's own stop ids, behind the barred ones, may
+// come.
+TEST(Sample, AThoughtBeforeAGrammarDoesNotEndTheTurn) {
+  struct Case {
+    const char* name;
+    int32_t gate;
+    int barred, expected;
+  };
+  const Case cases[] = {{"in the thought", kThinkingGate, 1, 2},
+                        {"two of them", kThinkingGate, 2, 3},
+                        {"nothing is barred", kThinkingGate, 0, 1},
+                        {"before a trigger", kTriggerGate, 1, 1},
+                        {"in the grammar", kBehindGate, 1, 1}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    SlotFixture slots(3, 4);
+    for (int slot = 0; slot < 3; ++slot) {
+      SlotConstants& c = slots.constants[slot];
+      SetMinimum(c, /*first=*/0, {1, 2});
+      c.constrained = 1;
+      c.barred_stop_count = one.barred;
+      c.temperature = slot == 0 ? 0.0f : 0.01f;  // sampled, but of one token alone
+      if (slot == 2) c.top_p = 0.5f;
+      slots.progress[slot].gate = one.gate;
+    }
+    std::vector<Row> rows;
+    for (int row = 0; row < 6; ++row) rows.push_back({row / 2, 9 + row % 2, {0, 9, 7, 5}, 3, row % 2});
+    OpRig rig({}, RunMode::kReplayed);
+    EXPECT_EQ(RunSample(rig, slots, rows).tokens, std::vector<int32_t>(6, one.expected));
+  }
+}
+
 // All adjustments at once, against their definition, over a vocabulary of several blocks of a GPU.
 TEST(Sample, AdjustmentsEqualTheirDefinition) {
   constexpr int kVocab = 9001;

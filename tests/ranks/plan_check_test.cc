@@ -185,7 +185,8 @@ class RandomPlans {
       a.gate = {.constrained = true,
                 .first = static_cast<Gate>(Pick(0, 2)),
                 .opens_thought = Pick(0, 1) == 0,
-                .trigger_ids = Ids(Pick(0, 3))};
+                .trigger_ids = Ids(Pick(0, 3)),
+                .barred_stop_count = Pick(0, static_cast<int>(a.stop_ids.size()))};
       a.thinking = {.begin = Pick(0, vocab_ - 1), .end = Pick(0, vocab_ - 1)};
     }
     rank.admissions.push_back(a);

@@ -22,7 +22,7 @@ inline void WriteAdjusted(const AdjustedLogits& adjusted, int32_t vocab, const f
   };
   for (int32_t i = 0; i < adjusted.history.count; ++i) adjust(adjusted.history.ids[i]);
   for (int32_t i = 0; i < c.bias_count; ++i) adjust(c.biases[i].token_id);
-  for (int32_t i = 0; adjusted.excludes_stop_ids && i < c.stop_id_count; ++i) adjust(c.stop_ids[i]);
+  for (int32_t i = 0; i < adjusted.excluded_stops; ++i) adjust(c.stop_ids[i]);
 }
 
 }  // namespace foredraft::cpu

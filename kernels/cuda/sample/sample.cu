@@ -47,7 +47,8 @@ struct SamplePlan {
   __device__ const uint32_t* mask(int32_t r) const { return p.masks.Of(r, split.columns); }
   // Whether the row's mask or the request's adjustments change the logits of row r.
   __device__ bool changes(int32_t r, const SlotConstants& c) const {
-    return mask(r) != nullptr || AdjustsLogits(c, p.index.positions[r] + 1);
+    const SlotProgress& progress = p.slots.progress[p.index.slots[r]];
+    return mask(r) != nullptr || AdjustsLogits(c, progress, p.index.positions[r] + 1);
   }
   // Row r after these changes, before the division by the temperature; not NaN if the row is usable.
   __device__ const float* adjusted(int32_t r, const SlotConstants& c) const {
