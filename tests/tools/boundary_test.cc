@@ -29,5 +29,28 @@ TEST(RealBoundary, NaNAnywhereFails) {
   }
 }
 
+// Scores of about 1, of which rounding changes one by 0.01.
+Boundary Selected(double gap) {
+  SelectionBoundary boundary("name", "[2, 1]");
+  boundary.Add(0, {1, 1}, {1, 1});
+  boundary.Add(gap, {1, 1}, {1.01, 1});
+  return boundary.result();
+}
+
+TEST(SelectionBoundary, IsOkWhereRoundingMayChooseOtherwise) {
+  EXPECT_TRUE(Selected(0).ok());
+  EXPECT_TRUE(Selected(0.039).ok());
+  EXPECT_FALSE(Selected(0.041).ok());
+}
+
+TEST(SelectionBoundary, FailsWhereASharedListIsAnother) {
+  for (const bool equal : {true, false}) {
+    SelectionBoundary boundary("name", "[2, 1]");
+    boundary.AddShared(true);
+    boundary.AddShared(equal);
+    EXPECT_EQ(boundary.result().ok(), equal);
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -63,13 +63,14 @@ TEST(MtpChainOfV4, RefusesAModelWithShortSequences) {
   const absl::Status status =
       CheckMtpChain(dir, config, *device, LoadedWeights(), {.draft_len = 3, .steps = 4}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("max_position_embeddings: 20, allowed at least 30"), std::string::npos)
+  EXPECT_NE(status.message().find("max_position_embeddings: 20, allowed at least 42"), std::string::npos)
       << status;
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, MtpChain,
                          ::testing::Values("deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32", "grouped",
-                                           "fp8", "int4", "joyai_llm_flash", "glm4_moe_lite"),
+                                           "fp8", "int4", "joyai_llm_flash", "glm4_moe_lite", "deepseek_v32",
+                                           "deepseek_v32_long", "glm_moe_dsa", "glm_moe_dsa_long"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -5,9 +5,11 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "gtest/gtest.h"
+#include "tools/validate_mtp/indexer_reference.h"
 
 namespace foredraft::reference {
 namespace {
@@ -64,6 +66,23 @@ void Compare(const Json& golden) {
                 "logits of row " + row["row"].dump());
   }
   EXPECT_TRUE(weights->status().ok()) << weights->status();
+}
+
+TEST(SelectionGap, IsZeroForTheHighestScoresAlone) {
+  const Vector scores = {3, 1, 2, 2};  // of positions 1 to 4
+  EXPECT_EQ(SelectionGap(scores, {1, 3}, 2), 0);
+  EXPECT_EQ(SelectionGap(scores, {1, 4}, 2), 0);  // a tie
+  EXPECT_EQ(SelectionGap(scores, {1, 2}, 2), 1);
+  EXPECT_EQ(SelectionGap(scores, {2, 3}, 2), 2);
+  EXPECT_EQ(SelectionGap(scores, {1, 2, 3, 4}, 4), 0);
+}
+
+TEST(SelectionGap, IsInfiniteForWhatIsNoList) {
+  const Vector scores = {3, 1, 2, 2};
+  for (const std::vector<int>& chosen :
+       {std::vector<int>{1}, {1, 2, 3}, {0, 1}, {3, 1}, {1, 1}, {1, 5}, {}}) {
+    EXPECT_EQ(SelectionGap(scores, chosen, 2), std::numeric_limits<double>::infinity());
+  }
 }
 
 TEST(MtpReference, EqualsTheReferencesInPython) {

@@ -91,4 +91,46 @@ class RealBoundary {
   size_t width_ = 0;
 };
 
+// A boundary of positions that rows select by their scores, while it is compared. Of two positions with
+// nearly equal scores either is right.
+class SelectionBoundary {
+ public:
+  SelectionBoundary(std::string name, std::string shape) : boundary_{std::move(name), std::move(shape)} {}
+
+  // One row. gap: how much the best position left out is ahead of the worst one selected, by the exact
+  // scores. rounded: of the reference that rounds where the recipes do.
+  void Add(double gap, const reference::Vector& exact, const reference::Vector& rounded) {
+    ++boundary_.rows;
+    gap_ = std::max(gap_, gap);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      square_ += exact[i] * exact[i];
+      ++count_;
+      rounding_ = std::max(rounding_, std::abs(rounded[i] - exact[i]));
+    }
+  }
+  // A row that attends what another one selected.
+  void AddShared(bool equal) {
+    ++boundary_.rows;
+    if (!equal) gap_ = std::numeric_limits<double>::infinity();
+  }
+
+  // A score of the device is off by at most twice the rounding, as a real value is (RealBoundary), and a gap
+  // is the difference of two.
+  Boundary result() const {
+    Boundary result = boundary_;
+    const double rms = std::sqrt(square_ / static_cast<double>(std::max<int64_t>(count_, 1)));
+    const double unit = rms > 0 ? rms : 1;
+    result.difference = gap_ / unit;
+    result.allowed = 4 * rounding_ / unit;
+    return result;
+  }
+
+ private:
+  Boundary boundary_;
+  double square_ = 0;
+  double gap_ = 0;
+  double rounding_ = 0;
+  int64_t count_ = 0;
+};
+
 }  // namespace foredraft

@@ -72,6 +72,7 @@ std::vector<int32_t> CommittedDrafts::Drafts(const std::vector<int32_t>& tokens,
 
 // One block from t_P; what it reads of the tokens before is in the cache.
 std::vector<int32_t> CommittedDrafts::OfBlock(const std::vector<int32_t>& tokens, int count) {
+  if (count == 0) return {};
   const int vocab_size = device_.config().vocab_size;
   DeviceRows rows = BlockRowsOf(*device_.config().v4->dspark, /*slot=*/0, tokens.back(),
                                 static_cast<int>(tokens.size()) - 1);
@@ -92,15 +93,19 @@ std::vector<int32_t> CommittedDrafts::OfModule(const std::vector<int32_t>& token
   const int last = static_cast<int>(tokens.size()) - 1;  // P
   std::vector<float> output =
       device_.LastRow(Forward(MtpDevice::Part::kForward, tokens, /*first=*/1, prompt_len, target));
+  const int32_t last_row = last - std::max(1, prompt_len);  // of the forward's rows in the decode form
   std::vector<int32_t> drafts;
-  while (true) {
+  while (static_cast<int>(drafts.size()) < count) {
+    if (!drafts.empty()) {
+      output = device_.Run(MtpDevice::Part::kForward, {.ids = {drafts.back()},
+                                                       .slots = {0},
+                                                       .positions = {last + static_cast<int>(drafts.size())},
+                                                       .previous = std::move(output),
+                                                       .list_rows = {last_row}});
+    }
     drafts.push_back(Best(1, output));
-    const int made = static_cast<int>(drafts.size());
-    if (made == count) return drafts;
-    output = device_.Run(
-        MtpDevice::Part::kForward,
-        {.ids = {drafts.back()}, .slots = {0}, .positions = {last + made}, .previous = std::move(output)});
   }
+  return drafts;
 }
 
 }  // namespace foredraft

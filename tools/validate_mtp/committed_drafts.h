@@ -21,7 +21,7 @@ class CommittedDrafts {
   std::vector<int32_t> Tokens(const std::vector<int32_t>& prompt, int count);
 
   // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. The drafts for positions P +
-  // 1..P + count, count >= 1.
+  // 1..P + count, count >= 0; what the drafter keeps of committed tokens is then in the device's cache.
   std::vector<int32_t> Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count);
 
  private:

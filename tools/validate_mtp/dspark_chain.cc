@@ -204,7 +204,7 @@ absl::StatusOr<MtpCheckResult> CheckDSparkChain(const std::string& dir, const Mo
   DSparkChain chain(*mtp, check, ops, options, prompts);
   RETURN_IF_ERROR(chain.Run());
   ASSIGN_OR_RETURN(const std::vector<Boundary> served,
-                   CheckServingDrafter(device, config, weights, DrafterOf(config), prompts, serving));
+                   CheckServingDrafter(device, config, weights, prompts, serving));
   RETURN_IF_ERROR(exact.status());
   RETURN_IF_ERROR(rounded.status());
   RETURN_IF_ERROR(device.status());

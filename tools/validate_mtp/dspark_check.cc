@@ -26,6 +26,9 @@ DSparkCheck::DSparkCheck(MtpDevice& device, const reference::Weights& exact,
       block_size_(config_.v4->dspark->block_size),
       exact_(exact, config_),
       rounded_(rounded, config_),
+      taps_("dspark_taps", absl::StrFormat("[%d, %d]", requests * (draft_len + 1),
+                                           static_cast<int>(config_.v4->dspark->target_layer_ids.size()) *
+                                               config_.hidden_size)),
       main_x_("dspark_main_x", absl::StrFormat("[%d, %d]", requests * (draft_len + 1), config_.hidden_size)),
       context_keys_("dspark_context_keys",
                     absl::StrFormat("[%d, %d]", requests * (draft_len + 1), config_.v4->head_dim)),
@@ -38,24 +41,46 @@ DSparkCheck::DSparkCheck(MtpDevice& device, const reference::Weights& exact,
 
 void DSparkCheck::AddContext(const DeviceRows& rows) {
   const int tap_width = static_cast<int>(config_.v4->dspark->target_layer_ids.size()) * config_.hidden_size;
-  const std::vector<float> taps = device_.Taps(rows.count());
-  for (int stage = 0; stage < exact_.stage_count(); ++stage) {
-    const MtpDevice::StageContext context = device_.ContextOf(stage, rows);
-    for (int r = 0; r < rows.count(); ++r) {
-      if (rows.slots[r] < 0) continue;
-      const int slot = rows.slots[r], position = rows.positions[r];
-      const Vector tapped = RowOf(taps, r, tap_width);
-      const Vector main_x = RowOf(context.main_x, r, config_.hidden_size);
-      const Vector key = RowOf(context.keys, r, config_.v4->head_dim);
-      const Vector exact = exact_.MainX(tapped), rounded = rounded_.MainX(tapped);
-      if (stage == 0) main_x_.Add(main_x, exact, rounded);
-      context_keys_.Add(key, exact_.ContextKey(stage, main_x, position),
-                        rounded_.ContextKey(stage, main_x, position));
-      device_keys_[{slot, stage}][position] = key;
-      exact_keys_[{slot, stage}][position] = exact_.ContextKey(stage, exact, position);
-      rounded_keys_[{slot, stage}][position] = rounded_.ContextKey(stage, rounded, position);
+  const std::vector<float> taps = device_.Taps(rows.count()), main_x = device_.MainX(rows.count());
+  std::vector<std::vector<float>> keys;
+  for (int stage = 0; stage < exact_.stage_count(); ++stage) keys.push_back(device_.StageKeys(stage, rows));
+  const std::vector<std::vector<float>> tapped = device_.TappedStreams(rows);  // overwrites taps and main_x
+  for (int r = 0; r < rows.count(); ++r) {
+    if (rows.slots[r] < 0) continue;
+    const Vector row_taps = RowOf(taps, r, tap_width);
+    ContextRow row = {.slot = rows.slots[r],
+                      .position = rows.positions[r],
+                      .main_x = RowOf(main_x, r, config_.hidden_size)};
+    CompareTaps(r, row_taps, tapped, row);
+    main_x_.Add(row.main_x, exact_.MainX(row_taps), rounded_.MainX(row_taps));
+    for (int stage = 0; stage < exact_.stage_count(); ++stage) {
+      CompareKey(row, stage, RowOf(keys[stage], r, config_.v4->head_dim));
     }
   }
+}
+
+// The references take the outputs of the tapped layers, each rounded one its own taps.
+void DSparkCheck::CompareTaps(int r, const Vector& taps, const std::vector<std::vector<float>>& tapped,
+                              ContextRow& row) {
+  Vector exact, rounded;
+  for (const std::vector<float>& streams : tapped) {
+    const Vector of_row = RowOf(streams, r, device_.width());
+    const Vector exact_tap = exact_.Tap(of_row), rounded_tap = rounded_.Tap(of_row);
+    exact.insert(exact.end(), exact_tap.begin(), exact_tap.end());
+    rounded.insert(rounded.end(), rounded_tap.begin(), rounded_tap.end());
+  }
+  taps_.Add(taps, exact, rounded);
+  row.exact_main_x = exact_.MainX(exact);
+  row.rounded_main_x = rounded_.MainX(rounded);
+}
+
+void DSparkCheck::CompareKey(const ContextRow& row, int stage, const Vector& key) {
+  context_keys_.Add(key, exact_.ContextKey(stage, row.main_x, row.position),
+                    rounded_.ContextKey(stage, row.main_x, row.position));
+  const std::pair<int, int> at = {row.slot, stage};
+  device_keys_[at][row.position] = key;
+  exact_keys_[at][row.position] = exact_.ContextKey(stage, row.exact_main_x, row.position);
+  rounded_keys_[at][row.position] = rounded_.ContextKey(stage, row.rounded_main_x, row.position);
 }
 
 // The keys of a stage that the block at `position` attends.
@@ -168,8 +193,8 @@ std::vector<Boundary> DSparkCheck::Results() const {
   drafts.difference = draft_gap_ / unit;
   drafts.allowed =
       2 * (full_block_.result().allowed + bias_.result().allowed * bias_.root_mean_square() / unit);
-  return {main_x_.result(), context_keys_.result(), stage_.result(), base_logits_.result(), bias_.result(),
-          drafts,           full_block_.result()};
+  return {taps_.result(), main_x_.result(), context_keys_.result(), stage_.result(), base_logits_.result(),
+          bias_.result(), drafts,           full_block_.result()};
 }
 
 }  // namespace foredraft

@@ -20,8 +20,8 @@ class DSparkCheck {
   DSparkCheck(MtpDevice& device, const reference::Weights& exact, const reference::Weights& rounded,
               int requests, int draft_len);
 
-  // Compares what the target's forward of these rows, which the device has just run, leaves for the stages.
-  // Idle rows are skipped. Sequences are slots.
+  // Compares what the target's forward of these rows, which the device has just run, wrote for the stages:
+  // taps, main_x, and the keys in the cache. Idle rows are skipped. Sequences are slots.
   void AddContext(const DeviceRows& rows);
 
   // Runs the stages over blocks, G adjacent rows each, and gives the logits of all rows, [R, V].
@@ -39,12 +39,21 @@ class DSparkCheck {
   // By slot and stage.
   using Keys = std::map<std::pair<int, int>, Rows>;
 
-  // A block that has gone through some stages in a reference, from the taps alone.
+  // A block that has gone through some stages in a reference, from the target's layers alone.
   struct Chain {
     reference::BlockStreams exact, rounded;
     std::set<int> uncertain;  // rows for which a near tie of experts may have changed the input or the output
   };
 
+  // A row of the target's forward: main_x of the device, and of the references from the tapped layers on.
+  struct ContextRow {
+    int slot = 0, position = 0;
+    reference::Vector main_x, exact_main_x, rounded_main_x;
+  };
+  // Row r of the forward. taps: the device's. tapped: the layers' outputs. Sets the references' main_x.
+  void CompareTaps(int r, const reference::Vector& taps, const std::vector<std::vector<float>>& tapped,
+                   ContextRow& row);
+  void CompareKey(const ContextRow& row, int stage, const reference::Vector& key);
   std::vector<reference::Vector> ContextOf(const Keys& keys, int slot, int stage, int position) const;
   reference::BlockStreams StreamsOf(const DeviceRows& blocks, int first) const;
   void CompareStage(int stage, const DeviceRows& blocks, const std::vector<float>& outputs);
@@ -58,7 +67,7 @@ class DSparkCheck {
   Keys device_keys_, exact_keys_, rounded_keys_;
   std::map<int, Chain> chains_;                    // by slot
   std::map<int, reference::BlockStreams> logits_;  // by slot: [G][V], of the chain
-  RealBoundary main_x_, context_keys_, stage_, base_logits_, bias_, full_block_;
+  RealBoundary taps_, main_x_, context_keys_, stage_, base_logits_, bias_, full_block_;
   double draft_gap_ = 0;
   int64_t drafts_ = 0, drafts_left_out_ = 0;
 };

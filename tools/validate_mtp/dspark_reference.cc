@@ -11,6 +11,15 @@ DSparkReference::DSparkReference(const Weights& weights, const ModelConfig& conf
   }
 }
 
+Vector DSparkReference::Tap(const Vector& streams) const {
+  Vector mean(config_.hidden_size);
+  for (int i = 0; i < config_.hc_mult; ++i) {
+    const std::span<const double> stream = StreamOf(streams, i, config_.hidden_size);
+    for (size_t c = 0; c < mean.size(); ++c) mean[c] += stream[c] / config_.hc_mult;
+  }
+  return Stored(mean);
+}
+
 Vector DSparkReference::MainX(const Vector& taps) const {
   return Stored(Norm(Linear("mtp.0.main_proj", taps), "mtp.0.main_norm"));
 }

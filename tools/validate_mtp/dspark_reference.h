@@ -1,8 +1,8 @@
 #pragma once
 
-// DSpark in double (docs/dspark.md sections 2 and 3), from the taps of the target's layers on: the reference
-// that `foredraft validate-mtp` compares a device with. As MtpReference, it rounds its activations over
-// rounding weights. One thread.
+// DSpark in double (docs/dspark.md sections 2 and 3), from the outputs of the target's layers on: the
+// reference that `foredraft validate-mtp` compares a device with. As MtpReference, it rounds its activations
+// over rounding weights. One thread.
 
 #include <vector>
 
@@ -20,7 +20,9 @@ class DSparkReference : private ReferenceParts {
 
   int stage_count() const { return static_cast<int>(stages_.size()); }
 
-  // Section 2. main_x [D] of a row's taps [T D], and what a stage keeps of it at the row's position.
+  // Section 2. The tap [D] of a layer's output [N D]; main_x [D] of a row's taps [T D]; and what a stage
+  // keeps of that at the row's position.
+  Vector Tap(const Vector& streams) const;
   Vector MainX(const Vector& taps) const;
   Vector ContextKey(int stage, const Vector& main_x, int position) const;
 

@@ -1,6 +1,12 @@
 #include "tools/validate_mtp/module_check.h"
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
 #include "absl/strings/str_format.h"
+#include "tools/validate_mtp/indexer_reference.h"
 
 namespace foredraft {
 namespace {
@@ -24,7 +30,34 @@ ModuleCheck::ModuleCheck(MtpDevice& device, const reference::Weights& exact,
       layered_("mtp_decoder_layer_tail", absl::StrFormat("[%d, %d]", rows, device.width())),
       forwarded_("mtp_forward_tail", absl::StrFormat("[%d, %d]", rows, device.width())),
       logits_("mtp_compute_logits_tail", absl::StrFormat("[%d, %d]", rows, config_.vocab_size)),
-      full_chain_("mtp_full_chain", absl::StrFormat("[%d, %d]", rows, config_.vocab_size)) {}
+      full_chain_("mtp_full_chain", absl::StrFormat("[%d, %d]", rows, config_.vocab_size)),
+      selected_("mtp_selected_positions", absl::StrFormat("[%d, %d]", rows, config_.index_topk)) {}
+
+ModuleCheck::Lists ModuleCheck::ListsOf(const DeviceRows& rows) const {
+  Lists lists(rows.count());
+  if (!device_.selects()) return lists;
+  const std::vector<std::vector<int32_t>> selected = device_.SelectedPositions(rows);
+  for (int r = 0; r < rows.count(); ++r) {
+    if (rows.slots[r] < 0 || rows.positions[r] <= config_.index_topk) continue;
+    const auto end = std::find(selected[r].begin(), selected[r].end(), -1);
+    lists[r].assign(selected[r].begin(), end);
+  }
+  return lists;
+}
+
+// A list that is none is left to CompareSelection: the reference then selects.
+MtpRow ModuleCheck::RowOf(const DeviceRows& rows, int r, const Lists& lists) const {
+  const size_t at = static_cast<size_t>(r) * device_.width();
+  const std::vector<int>& list = lists[r];
+  const bool ascends = std::adjacent_find(list.begin(), list.end(), std::greater_equal<>()) == list.end();
+  const bool seen = list.empty() || (list.front() >= 1 && list.back() <= rows.positions[r]);
+  return {.sequence = rows.slots[r],
+          .position = rows.positions[r],
+          .token = rows.ids[r],
+          .previous = Doubles(rows.previous.data() + at, device_.width()),
+          .attended = ascends && seen ? list : std::vector<int>(),
+          .decode_form = !rows.prefill || !list.empty()};
+}
 
 void ModuleCheck::CompareParts(const DeviceRows& rows) {
   const int width = device_.width(), hidden = config_.hidden_size;
@@ -34,8 +67,7 @@ void ModuleCheck::CompareParts(const DeviceRows& rows) {
   for (int r = 0; r < rows.count(); ++r) {
     if (rows.slots[r] < 0) continue;
     const size_t at = static_cast<size_t>(r) * width;
-    const MtpRow row = {rows.slots[r], rows.positions[r], rows.ids[r],
-                        Doubles(rows.previous.data() + at, width)};
+    const MtpRow row = RowOf(rows, r, Lists(rows.count()));
     Vector copies;
     for (int i = 0; i < width; ++i) copies.push_back(row.previous[i % hidden]);
     seeded_.Add(seeded.data() + at, copies, copies);
@@ -51,6 +83,28 @@ void ModuleCheck::CompareForward(const MtpRow& row, const float* output, const f
   forward_.NearTie() ? forwarded_.LeaveOut() : forwarded_.Add(output, exact, rounded);
   const Vector given = Doubles(output, device_.width());
   logits_.Add(logits, forward_.exact->Logits(given), forward_.rounded->Logits(given));
+}
+
+// The scores are those of the last CompareForward. Rows of a recycled module that shares lists attend what
+// the row selected that its first draft came from.
+void ModuleCheck::CompareSelection(const DeviceRows& rows, int r, const Lists& lists) {
+  const Vector& scores = forward_.exact->position_scores();
+  if (scores.empty()) return;
+  if (!config_.index_share_for_mtp_iteration || rows.list_rows.empty()) {
+    return selected_.Add(reference::SelectionGap(scores, lists[r], config_.index_topk), scores,
+                         forward_.rounded->position_scores());
+  }
+  selected_.AddShared(lists[r] == first_lists_[rows.list_rows[r]]);
+}
+
+// What rows of a recycled module may share. A row that attends all it sees has a list of that.
+void ModuleCheck::KeepLists(const DeviceRows& rows, Lists lists) {
+  first_lists_ = std::move(lists);
+  for (int r = 0; r < rows.count(); ++r) {
+    if (!first_lists_[r].empty()) continue;
+    first_lists_[r].resize(rows.positions[r]);
+    std::iota(first_lists_[r].begin(), first_lists_[r].end(), 1);
+  }
 }
 
 void ModuleCheck::CompareChain(MtpRow row, bool recycled, const float* logits) {
@@ -69,17 +123,18 @@ void ModuleCheck::CompareChain(MtpRow row, bool recycled, const float* logits) {
 MtpChainResult ModuleCheck::Run(const DeviceRows& rows, bool recycled) {
   const int width = device_.width(), vocab = config_.vocab_size;
   MtpChainResult result = MtpFullChain(device_, rows);
+  Lists lists = ListsOf(rows);
   if (device_.has_parts()) CompareParts(rows);
   for (int r = 0; r < rows.count(); ++r) {
     if (rows.slots[r] < 0) continue;
     if (!recycled) uncertain_.erase(rows.slots[r]);  // every row takes a true output
-    const size_t at = static_cast<size_t>(r) * width;
-    const MtpRow row = {rows.slots[r], rows.positions[r], rows.ids[r],
-                        Doubles(rows.previous.data() + at, width)};
+    const MtpRow row = RowOf(rows, r, lists);
     const float* const logits = result.logits.data() + static_cast<size_t>(r) * vocab;
-    CompareForward(row, result.outputs.data() + at, logits);
+    CompareForward(row, result.outputs.data() + static_cast<size_t>(r) * width, logits);
+    CompareSelection(rows, r, lists);
     CompareChain(row, recycled, logits);
   }
+  if (!recycled) KeepLists(rows, std::move(lists));
   return result;
 }
 
@@ -96,6 +151,7 @@ void ModuleCheck::AddDraft(int slot, int draft) {
 std::vector<Boundary> ModuleCheck::Results() const {
   std::vector<Boundary> results;
   if (device_.has_parts()) results = {seeded_.result(), projected_.result(), layered_.result()};
+  if (selected_.result().rows > 0) results.push_back(selected_.result());
   results.insert(results.end(), {forwarded_.result(), logits_.result()});
   // A draft is the device's best token. By the reference it may be second to one that is nearly as good: both
   // logits may be off.

@@ -21,7 +21,8 @@ class ModuleCheck {
               int rows);
 
   // Runs the module on the device and in the references; idle rows are skipped. Sequences are slots.
-  // `recycled`: rows.previous is what the module gave for the row before, so the full chain takes its own.
+  // `recycled`: rows.previous is what the module gave for the row before, so the full chain takes its own;
+  // rows.list_rows are rows of the last run that was not recycled.
   MtpChainResult Run(const DeviceRows& rows, bool recycled);
 
   // The draft of a slot, chosen from the last row that Run computed for it.
@@ -44,14 +45,23 @@ class ModuleCheck {
     reference::Vector exact, rounded;
   };
 
+  // The device's lists of the positions that its rows attend, [R]; empty of rows that attend all they see.
+  using Lists = std::vector<std::vector<int>>;
+
+  Lists ListsOf(const DeviceRows& rows) const;
+  reference::MtpRow RowOf(const DeviceRows& rows, int r, const Lists& lists) const;
   void CompareParts(const DeviceRows& rows);
   void CompareForward(const reference::MtpRow& row, const float* output, const float* logits);
+  void CompareSelection(const DeviceRows& rows, int r, const Lists& lists);
+  void KeepLists(const DeviceRows& rows, Lists lists);
   void CompareChain(reference::MtpRow row, bool recycled, const float* logits);
 
   MtpDevice& device_;
   const ModelConfig& config_;
   Pair layer_, forward_, chain_;
   RealBoundary seeded_, projected_, layered_, forwarded_, logits_, full_chain_;
+  SelectionBoundary selected_;
+  Lists first_lists_;     // of the last run that was not recycled
   double draft_gap_ = 0;  // the largest, in units of the logits' root mean square
   int64_t drafts_ = 0, drafts_left_out_ = 0;
   std::map<int, Outputs> own_;  // of the full chain, by slot: the last row's

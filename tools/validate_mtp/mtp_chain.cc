@@ -93,27 +93,38 @@ class MtpChain {
     return tokens;
   }
 
+  // As in a server, the row of the sampled token runs in the decode form, behind those of the prompt.
   absl::Status Prefill() {
     const std::vector<int32_t> next = TargetPrefill(0);
-    DeviceRows rows = {.prefill = true};
-    std::vector<int32_t> last_rows;
+    DeviceRows rows = {.prefill = true}, first;
+    std::vector<int64_t> ids;
+    auto output = target_outputs_.begin();
+    const auto take = [&](DeviceRows& to) {
+      to.previous.insert(to.previous.end(), output, output + device_.width());
+      output += device_.width();
+    };
     for (int i = 0; i < kRequests; ++i) {
-      std::vector<int32_t> shifted(prompts_[i].begin() + 1, prompts_[i].end());
-      shifted.push_back(next[i]);
-      Append(rows, i, 1, shifted);
-      last_rows.push_back(rows.count() - 1);
-      lengths_.push_back(static_cast<int>(prompts_[i].size()));
+      const std::vector<int32_t>& prompt = prompts_[i];
+      Append(rows, i, 1, {prompt.begin() + 1, prompt.end()});
+      for (size_t row = 1; row < prompt.size(); ++row) take(rows);
+      Append(first, i, static_cast<int>(prompt.size()), {next[i]});
+      take(first);
+      ids.insert(ids.end(), prompt.begin() + 1, prompt.end());
+      ids.push_back(next[i]);
+      lengths_.push_back(static_cast<int>(prompt.size()));
       emitted_.push_back({next[i]});
     }
-    rows.previous = target_outputs_;
-    RETURN_IF_ERROR(ComparePrefillIds(next, Wide(rows.ids)));
+    RETURN_IF_ERROR(ComparePrefillIds(next, ids));
     last_tokens_.assign(next.begin(), next.end());
     ops_.Begin(lengths_, last_tokens_);
     state_ = {.spec_tokens = {{kRequests, options_.draft_len}, {}},
               .accepted_num = {},
               .kv_len = {lengths_.begin(), lengths_.end()},
               .is_prefill = true};
-    return MakeDrafts(rows, last_rows);
+    module_.Run(rows, /*recycled=*/false);
+    std::vector<int32_t> last_rows(kRequests);
+    std::iota(last_rows.begin(), last_rows.end(), 0);
+    return MakeDrafts(first, last_rows, /*prefill=*/true);
   }
 
   // Compares the ids of one rank, and of two context-parallel partitions whose tokens alternate in a padded
@@ -185,7 +196,7 @@ class MtpChain {
                        .slots = emitted.slots,
                        .positions = emitted.positions,
                        .previous = target_outputs_},
-                      emitted.last_row);
+                      emitted.last_row, /*prefill=*/false);
   }
 
   void Advance(const std::vector<StepOutput>& outputs, const std::vector<int32_t>& expected) {
@@ -216,15 +227,14 @@ class MtpChain {
   }
 
   // K drafts per sequence: from the rows with true outputs, then recycled. `last_rows` has each sequence's
-  // last row.
-  absl::Status MakeDrafts(const DeviceRows& rows, const std::vector<int32_t>& last_rows) {
-    const bool prefill = rows.prefill;
+  // last row. prefill: these are the first drafts, which no slot has.
+  absl::Status MakeDrafts(const DeviceRows& rows, const std::vector<int32_t>& last_rows, bool prefill) {
     MtpChainResult result = module_.Run(rows, /*recycled=*/false);
     std::vector<int32_t> from = last_rows;
     drafts_.assign(static_cast<size_t>(kRequests) * options_.draft_len, 0);
     for (int draft = 1; draft <= options_.draft_len; ++draft) {
       const std::vector<int32_t> all = BestTokens(result.logits, vocab_size());
-      DeviceRows next;
+      DeviceRows next = {.list_rows = last_rows};
       std::vector<int32_t> ids;
       for (int i = 0; i < kRequests; ++i) {
         ids.push_back(all[from[i]]);
@@ -303,10 +313,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig
   for (const CacheGroup& group : CacheGroupsOf(config, 1, /*tokens_per_block=*/32)) {
     longest = std::max(longest, group.reach + 9);
   }
-  // The reference of DeepSeek-V3's families attends all positions.
-  const bool selects = config.index_topk > 0 && !config.v4;
-  const int longest_sequence =
-      selects ? std::min(config.index_topk, config.longest_sequence()) : config.longest_sequence();
+  // Behind index_topk positions a module selects.
+  if (config.runs_indexer && !config.v4) longest = std::max(longest, config.index_topk + 9);
+  const int longest_sequence = config.longest_sequence();
   const int room = longest_sequence - generated;
   if (room < 6) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -343,7 +352,7 @@ absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const Model
   MtpChain chain(*mtp, module, ops, options, prompts);
   RETURN_IF_ERROR(chain.Run());
   ASSIGN_OR_RETURN(const std::vector<Boundary> served,
-                   CheckServingDrafter(device, config, weights, DrafterOf(config), prompts, serving));
+                   CheckServingDrafter(device, config, weights, prompts, serving));
   RETURN_IF_ERROR(exact.status());
   RETURN_IF_ERROR(rounded.status());
   RETURN_IF_ERROR(device.status());

@@ -43,8 +43,8 @@ struct MtpCheckResult {
 
 inline constexpr int kChainRequests = 3;
 
-// The prompts of a chain: a few tokens, one, and more than a window of attention where the model's sequences
-// are long enough. INVALID_ARGUMENT where they are too short for the chain.
+// The prompts of a chain: a few tokens, one, and more than a window of attention, or than an indexer keeps,
+// where the model's sequences are long enough. INVALID_ARGUMENT where they are too short for the chain.
 absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig& config,
                                                                const MtpCheckOptions& options);
 

@@ -1,6 +1,8 @@
 #include "tools/validate_mtp/mtp_device.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -8,6 +10,7 @@
 #include "base/status_macros.h"
 #include "engine/cache_groups.h"
 #include "engine/model/model_kinds.h"
+#include "tools/validate_mtp/drafter_cache.h"
 
 namespace foredraft {
 namespace {
@@ -55,16 +58,18 @@ absl::StatusOr<std::unique_ptr<MtpDevice>> MtpDevice::Create(Device& device, con
 absl::Status MtpDevice::Allocate(LoadedWeights weights) {
   if (const V4Weights* const v4 = weights.Find<V4Weights>()) {
     if (!v4->modules.empty()) module_ = v4->modules.front();
-    dspark_ = v4->dspark;
+    if (!v4->dspark.stages.empty()) layers_ = v4->layers;
     embed_ = v4->embed;
   }
   ASSIGN_OR_RETURN(
       model_, CreateModel(device_, comm_, config_, std::move(weights),
                           {.rows = size_.rows, .decode_rows = size_.rows, .positions = size_.positions}));
+  v3_ = dynamic_cast<DeepseekV3*>(model_.get());
   v4_ = dynamic_cast<DeepseekV4*>(model_.get());
   ASSIGN_OR_RETURN(ids_, device_.AllocateArray<int32_t>(size_.rows));
   ASSIGN_OR_RETURN(slots_, device_.AllocateArray<int32_t>(size_.rows));
   ASSIGN_OR_RETURN(positions_, device_.AllocateArray<int32_t>(size_.rows));
+  ASSIGN_OR_RETURN(list_rows_, device_.AllocateArray<int32_t>(size_.rows));
   const auto matrix = [&](int columns, Matrix<float>& out) -> absl::Status {
     ASSIGN_OR_RETURN(float* const data,
                      device_.AllocateArray<float>(static_cast<size_t>(size_.rows) * columns));
@@ -116,6 +121,15 @@ void MtpDevice::PutRows(const DeviceRows& rows) {
   Put(ids_, rows.ids);
   Put(slots_, rows.slots);
   Put(positions_, rows.positions);
+  Put(list_rows_, rows.list_rows);
+}
+
+Batch MtpDevice::BatchOf(const DeviceRows& rows, const std::vector<PrefillSpan>& spans) const {
+  return {.index = {slots_, positions_, rows.count()},
+          .ids = ids_,
+          .previous = {},
+          .list_rows = rows.list_rows.empty() ? nullptr : list_rows_,
+          .spans = spans};
 }
 
 std::vector<float> MtpDevice::Run(Part part, const DeviceRows& rows, const std::vector<float>& streams) {
@@ -132,15 +146,15 @@ std::vector<float> MtpDevice::RunModule(Part part, int module, const DeviceRows&
   Put(previous_.data, rows.previous);
   Put(output_.data, streams);
   const std::vector<PrefillSpan> spans = SpansOf(rows);
-  const Matrix<float> output = output_.first_rows(rows.count());
-  Submit(part, module,
-         {.index = {slots_, positions_, rows.count()},
-          .ids = ids_,
-          .previous = part == Part::kTarget ? Matrix<const float>{} : previous_.first_rows(rows.count()),
-          .spans = spans},
-         output);
-  std::vector<float> values(static_cast<size_t>(rows.count()) * width());
-  device_.CopyToHost(*stream_, values.data(), output.data, values.size() * sizeof(float));
+  Batch batch = BatchOf(rows, spans);
+  if (part != Part::kTarget) batch.previous = previous_.first_rows(rows.count());
+  Submit(part, module, batch, output_.first_rows(rows.count()));
+  return GetOutput(rows.count());
+}
+
+std::vector<float> MtpDevice::GetOutput(int rows) {
+  std::vector<float> values(static_cast<size_t>(rows) * width());
+  device_.CopyToHost(*stream_, values.data(), output_.data, values.size() * sizeof(float));
   stream_->Synchronize();
   return values;
 }
@@ -158,21 +172,60 @@ std::vector<float> MtpDevice::Get(Matrix<const bf16> rows) {
 
 std::vector<float> MtpDevice::Taps(int rows) { return Get(v4_->dspark_activations().taps.first_rows(rows)); }
 
-// Makes the keys again, of this stage alone, so that they are the last ones that the activations hold.
-MtpDevice::StageContext MtpDevice::ContextOf(int stage, const DeviceRows& rows) {
+// The keys are made of these rows, and nothing in the forward writes them behind that.
+std::vector<float> MtpDevice::MainX(int rows) {
+  return Get(v4_->ForwardOf(*stream_, Batch{}).activations.normed.as_bf16.first_rows(rows));
+}
+
+std::vector<float> MtpDevice::StageKeys(int stage, const DeviceRows& rows) {
+  const CachedRows cached = cache_.rows(RowsOfDrafter(config_, model_->module_count())[stage].keys);
+  const int width = config_.v4->head_dim;
+  std::vector<float> keys;
+  std::vector<bf16> key(width);
+  for (int r = 0; r < rows.count(); ++r) {
+    std::vector<uint8_t> bytes;
+    if (rows.slots[r] >= 0) bytes = ReadCacheRow(device_, *stream_, cached, rows.slots[r], rows.positions[r]);
+    if (bytes.empty()) {
+      keys.insert(keys.end(), width, std::numeric_limits<float>::quiet_NaN());
+      continue;
+    }
+    CHECK_EQ(bytes.size(), width * sizeof(bf16));
+    std::memcpy(key.data(), bytes.data(), bytes.size());
+    for (const bf16 value : key) keys.push_back(ToFloat(value));
+  }
+  return keys;
+}
+
+std::vector<std::vector<float>> MtpDevice::TappedStreams(const DeviceRows& rows) {
   PutRows(rows);
   const std::vector<PrefillSpan> spans = SpansOf(rows);
-  const Batch batch = {
-      .index = {slots_, positions_, rows.count()}, .ids = ids_, .previous = {}, .spans = spans};
+  const Batch batch = BatchOf(rows, spans);
   const Forward f = v4_->ForwardOf(*stream_, batch);
-  DSparkWeights weights = dspark_;
-  weights.stages = {dspark_.stages[stage]};
-  const std::vector<V4LayerContext> context = {v4_->Context(cache_, config_.num_hidden_layers + stage)};
-  WriteStageKeys(f, weights, v4_->dspark_activations(), context);
-  // The cache is BF16, and so are rows of keys.
-  const auto* const keys = reinterpret_cast<const bf16*>(context[0].activations.keys);
-  return {.main_x = Get(f.activations.normed.as_bf16.first_rows(rows.count())),
-          .keys = Get(Dense(keys, rows.count(), config_.v4->head_dim))};
+  const Matrix<float> output = output_.first_rows(rows.count());
+  const Matrix<float> embedded = f.activations.hidden.first_rows(rows.count());
+  f.ops.embed(f.stream, {.out = embedded, .table = embed_, .ids = ids_, .vocab_size = config_.vocab_size});
+  SeedStreams(f, embedded, output);
+  std::vector<std::vector<float>> of_layer;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    V4Layer(f, layers_[layer], v4_->Context(cache_, static_cast<int>(layer)), output);
+    of_layer.push_back(GetOutput(rows.count()));
+  }
+  std::vector<std::vector<float>> tapped;
+  for (const int layer : config_.v4->dspark->target_layer_ids) tapped.push_back(of_layer[layer]);
+  return tapped;
+}
+
+std::vector<std::vector<int32_t>> MtpDevice::SelectedPositions(const DeviceRows& rows) {
+  const IndexerActivations& a = v3_->indexer_activations();
+  const bool shared = config_.index_share_for_mtp_iteration && !rows.list_rows.empty();
+  const int32_t* const lists = shared ? a.recycled : a.selected;
+  std::vector<std::vector<int32_t>> selected(rows.count(), std::vector<int32_t>(config_.index_topk));
+  for (int r = 0; r < rows.count(); ++r) {
+    device_.CopyToHost(*stream_, selected[r].data(), lists + int64_t{r} * config_.index_topk,
+                       selected[r].size() * sizeof(int32_t));
+  }
+  stream_->Synchronize();
+  return selected;
 }
 
 std::vector<float> MtpDevice::TokenBias(const std::vector<int32_t>& ids) {

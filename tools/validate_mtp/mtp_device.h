@@ -2,7 +2,7 @@
 
 // A model on a device, run forward by forward from the host, with a cache of its own for a few sequences:
 // what `foredraft validate-mtp` compares with mtp_reference.h. It calls the recipes that serve
-// (engine/model), eagerly. Cache rows that no forward has written are NaN.
+// (engine/model), eagerly, and reads what they wrote. Cache rows that no forward has written are NaN.
 //
 // W is the width of what a level gives to the next: D, for DeepSeek-V4 the streams, N D. One thread.
 
@@ -14,6 +14,7 @@
 #include "engine/comm/solo_communicator.h"
 #include "engine/kv_cache.h"
 #include "engine/model/batch.h"
+#include "engine/model/deepseek_v3/deepseek_v3.h"
 #include "engine/model/deepseek_v4/deepseek_v4.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
@@ -28,6 +29,7 @@ struct DeviceRows {
   std::vector<float>
       previous;          // [R, W]: of the level below, at each row's position - 1; empty for the target
   bool prefill = false;  // in the prefill form: the rows of a slot are adjacent, in ascending order
+  std::vector<int32_t> list_rows;  // of a recycled module's rows, as Batch::list_rows; empty: none
 
   int count() const { return static_cast<int>(ids.size()); }
 };
@@ -62,16 +64,21 @@ class MtpDevice {
   // DSpark (docs/dspark.md). A stage's output [R, W] of blocks; rows.previous: the streams that it takes,
   // none for the first stage.
   std::vector<float> Stage(int stage, const DeviceRows& blocks);
-  // Of the last target forward: the taps of its rows, [R, T D]; and what a stage reads of them. `rows` are
-  // those of that forward.
-  struct StageContext {
-    std::vector<float> main_x;  // [R, D], the same for every stage
-    std::vector<float> keys;    // [R, d], as they are in the cache
-  };
+  // What the last target forward left for the stages, of R rows: the taps [R, T D]; main_x [R, D]; and of the
+  // rows that were in that forward a stage's keys [R, d], as they are in the cache (NaN where a row has
+  // none).
   std::vector<float> Taps(int rows);
-  StageContext ContextOf(int stage, const DeviceRows& rows);
+  std::vector<float> MainX(int rows);
+  std::vector<float> StageKeys(int stage, const DeviceRows& rows);
+  // [T][R, W]: the output of each tapped layer, from the target's layers run once more one by one over the
+  // rows of its last forward, of which they write what is there. Overwrites taps and main_x.
+  std::vector<std::vector<float>> TappedStreams(const DeviceRows& rows);
   // [R, V]: what the drafter's head adds to the logits of the token behind each id.
   std::vector<float> TokenBias(const std::vector<int32_t>& ids);
+
+  // Sparse attention (docs/deepseek-v3.md section 9): [R][index_topk], the positions that the rows of the
+  // module's last forward attend, -1 behind the last one. Only rows that see more than index_topk have any.
+  std::vector<std::vector<int32_t>> SelectedPositions(const DeviceRows& rows);
 
   // The last row of outputs [R, W].
   std::vector<float> LastRow(const std::vector<float>& outputs) const {
@@ -82,7 +89,10 @@ class MtpDevice {
 
   // kSeed, kProjection and kLayer exist: of DeepSeek-V4.
   bool has_parts() const { return v4_ != nullptr; }
+  // Rows may see more positions than the model's indexer keeps.
+  bool selects() const { return v3_ != nullptr && v3_->indexer_activations().selected != nullptr; }
   int width() const { return OutputWidth(config_); }
+  const KvCache& cache() const { return cache_; }
   const ModelConfig& config() const { return config_; }
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
@@ -93,10 +103,12 @@ class MtpDevice {
 
   absl::Status Allocate(LoadedWeights weights);
   absl::Status AllocateCache();
+  Batch BatchOf(const DeviceRows& rows, const std::vector<PrefillSpan>& spans) const;
   void Submit(Part part, int module, const Batch& batch, Matrix<float> output);
   std::vector<float> RunModule(Part part, int module, const DeviceRows& rows,
                                const std::vector<float>& streams);
   std::vector<float> Get(Matrix<const bf16> rows);
+  std::vector<float> GetOutput(int rows);
   void PutRows(const DeviceRows& rows);
   template <class T>
   void Put(T* to, const std::vector<T>& from);
@@ -106,15 +118,17 @@ class MtpDevice {
   const Size size_;
   SoloCommunicator comm_;
   const std::unique_ptr<Stream> stream_;
-  V4ModuleWeights module_;       // of V4 with MTP modules
-  DSparkWeights dspark_;         // of V4 with stages
-  const bf16* embed_ = nullptr;  // of V4: [V, D]
+  V4ModuleWeights module_;              // of V4 with MTP modules
+  std::vector<V4LayerWeights> layers_;  // of V4 with stages: the target's
+  const bf16* embed_ = nullptr;         // of V4: [V, D]
   std::unique_ptr<Model> model_;
-  DeepseekV4* v4_ = nullptr;  // model_, if that is what it is
+  DeepseekV3* v3_ = nullptr;  // model_, if that is what it is
+  DeepseekV4* v4_ = nullptr;  // likewise
   KvCache cache_;
-  int32_t* ids_ = nullptr;  // [rows], likewise the next two
+  int32_t* ids_ = nullptr;  // [rows], likewise the next three
   int32_t* slots_ = nullptr;
   int32_t* positions_ = nullptr;
+  int32_t* list_rows_ = nullptr;
   Matrix<float> previous_;  // [rows, W]
   Matrix<float> output_;    // [rows, W]
   Matrix<float> logits_;    // [rows, V]

@@ -1,8 +1,8 @@
 #pragma once
 
 // The first MTP module of a checkpoint in double, one row at a time: the reference that `foredraft
-// validate-mtp` compares a device with. Written from docs/deepseek-v3.md section 5 and docs/deepseek-v4.md
-// section 6 alone. tests/tools/mtp_reference_test.cc compares it with the goldens.
+// validate-mtp` compares a device with. Written from docs/deepseek-v3.md sections 5 and 9 and
+// docs/deepseek-v4.md section 6 alone. tests/tools/mtp_reference_test.cc compares it with the goldens.
 //
 // Over rounding weights (Weights::Precision::kBf16) it also rounds its activations wherever the recipes do:
 // its distance from the exact one is what BF16 costs.
@@ -10,7 +10,6 @@
 // W is the width of what the module takes and gives: D, for DeepSeek-V4 the streams, N D. Positions are those
 // of a row's token. One thread.
 
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -23,6 +22,11 @@ struct MtpRow {
   int position = 0;  // at least 1
   int token = 0;
   Vector previous;  // [W]: of the target or the module, at position - 1
+  // The positions that it attends, ascending, where it sees more than index_topk. Empty: those that the
+  // reference selects.
+  std::vector<int> attended;
+  // In the decode form (docs/deepseek-v3.md section 3): what rounds is another value, the exact one is equal.
+  bool decode_form = false;
 };
 
 class MtpReference : protected ReferenceParts {
@@ -45,17 +49,19 @@ class MtpReference : protected ReferenceParts {
 
   // Of the last Layer.
   const ExpertChoice& choice() const { return choice_; }
+  // By which the row of the last Layer selects positions: of 1 .. its own. Empty where it attends all of
+  // them.
+  const Vector& position_scores() const { return position_scores_; }
 
  protected:
   MtpReference(const Weights& weights, const ModelConfig& config) : ReferenceParts(weights, config) {}
 
   void NoteChoice(ExpertChoice choice) { choice_ = std::move(choice); }
-
-  // What rows leave for later ones, by sequence and position.
-  std::map<int, std::map<int, Vector>> keys_;
+  void NoteScores(Vector scores) { position_scores_ = std::move(scores); }
 
  private:
   ExpertChoice choice_;
+  Vector position_scores_;
 };
 
 std::unique_ptr<MtpReference> CreateV3Reference(const Weights& weights, const ModelConfig& config);

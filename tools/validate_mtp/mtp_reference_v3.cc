@@ -1,10 +1,14 @@
-// The MTP module of DeepSeek-V3 and the families that share its forward (docs/deepseek-v3.md sections 3 and
-// 5).
+// The MTP module of DeepSeek-V3 and the families that share its forward (docs/deepseek-v3.md sections 3, 5
+// and 9).
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "tools/validate_mtp/indexer_reference.h"
 #include "tools/validate_mtp/mtp_reference.h"
 
 namespace foredraft::reference {
@@ -19,10 +23,14 @@ class V3Reference : public MtpReference {
         prefix_(absl::StrCat("model.layers.", config.num_hidden_layers, ".")),
         frequencies_(Frequencies(config.qk_rope_head_dim, config.rope_theta, config.rope_scaling)),
         scale_(1 / std::sqrt(config.qk_head_dim())) {
-    if (!config.rope_scaling) return;
-    const RopeScaling& rope = *config.rope_scaling;
-    rope_factor_ = Mscale(rope.factor, rope.mscale) / Mscale(rope.factor, rope.mscale_all_dim);
-    scale_ *= std::pow(Mscale(rope.factor, rope.mscale_all_dim), 2);
+    if (config.rope_scaling) {
+      const RopeScaling& rope = *config.rope_scaling;
+      rope_factor_ = Mscale(rope.factor, rope.mscale) / Mscale(rope.factor, rope.mscale_all_dim);
+      scale_ *= std::pow(Mscale(rope.factor, rope.mscale_all_dim), 2);
+    }
+    if (config.HasIndexer(config.num_hidden_layers)) {
+      indexer_.emplace(weights, config, Name("self_attn.indexer"), frequencies_, rope_factor_);
+    }
   }
 
   Vector Project(const MtpRow& row) const override {
@@ -66,58 +74,112 @@ class V3Reference : public MtpReference {
     return RmsNorm(x, weights_.Norm(module), ModelConfig::kLatentNormEps);
   }
 
-  Vector Queries(const Vector& x) const {
-    if (config_.q_lora_rank == 0) return Linear(Name("self_attn.q_proj"), x);
-    const Vector latent = Biased(Name("self_attn.q_a_proj"), x);
-    return Linear(Name("self_attn.q_b_proj"), LatentNorm(latent, Name("self_attn.q_a_layernorm")));
+  // The normed latent of the queries; without one, their input.
+  Vector QueryLatent(const Vector& x) const {
+    if (config_.q_lora_rank == 0) return x;
+    return LatentNorm(Biased(Name("self_attn.q_a_proj"), x), Name("self_attn.q_a_layernorm"));
+  }
+  Vector Queries(const Vector& latent) const {
+    return Linear(Name(config_.q_lora_rank == 0 ? "self_attn.q_proj" : "self_attn.q_b_proj"), latent);
   }
 
-  // Keys and values of all heads of a cached row: its latent c, then k_pe.
-  Vector Expanded(const Vector& row) const {
-    const Vector latent(row.begin(), row.begin() + config_.kv_lora_rank);
-    return Stored(Linear(Name("self_attn.kv_b_proj"), latent));
+  // What a row leaves for later ones.
+  struct CachedRow {
+    Vector latent;    // c, then k_pe
+    Vector expanded;  // keys and values of all heads
+    Vector index_key;
+  };
+
+  CachedRow Cached(const Vector& x, int position) const {
+    const int rope = config_.qk_rope_head_dim, rank = config_.kv_lora_rank;
+    const Vector ckv = Biased(Name("self_attn.kv_a_proj_with_mqa"), x);
+    Vector latent = LatentNorm(std::span(ckv).first(rank), Name("self_attn.kv_a_layernorm"));
+    latent.insert(latent.end(), ckv.begin() + rank, ckv.end());
+    Rotate(std::span(latent).last(rope), position, frequencies_, 1, rope_factor_);
+    latent = Stored(latent);
+    const Vector c(latent.begin(), latent.begin() + rank);
+    return {.latent = std::move(latent),
+            .expanded = Stored(Linear(Name("self_attn.kv_b_proj"), c)),
+            .index_key = indexer_ ? indexer_->Key(x, position) : Vector()};
+  }
+
+  // The positions that the row attends: all that it sees, or where these are too many row.attended, else
+  // those with the highest scores.
+  std::vector<int> Attended(const MtpRow& row, const Vector& x, const Vector& latent,
+                            const std::map<int, CachedRow>& cached) {
+    std::vector<int> all(row.position);
+    std::iota(all.begin(), all.end(), 1);
+    NoteScores({});
+    if (!indexer_ || row.position <= config_.index_topk) return all;
+    std::vector<std::span<const double>> keys;
+    for (const int at : all) keys.push_back(cached.at(at).index_key);
+    const Vector scores = indexer_->Scores(x, latent, row.position, keys);
+    NoteScores(scores);
+    if (!row.attended.empty()) return row.attended;
+    std::vector<int> selected = Largest(scores, config_.index_topk);
+    std::sort(selected.begin(), selected.end());
+    for (int& place : selected) ++place;  // positions begin at 1
+    return selected;
   }
 
   Vector Attention(const MtpRow& row, const Vector& x) {
-    const int rope = config_.qk_rope_head_dim, rank = config_.kv_lora_rank;
-    const Vector q = Queries(x);
-    const Vector ckv = Biased(Name("self_attn.kv_a_proj_with_mqa"), x);
-    Vector cached = LatentNorm(std::span(ckv).first(rank), Name("self_attn.kv_a_layernorm"));
-    cached.insert(cached.end(), ckv.begin() + rank, ckv.end());
-    Rotate(std::span(cached).last(rope), row.position, frequencies_, 1, rope_factor_);
-    std::map<int, Vector>& keys = keys_[row.sequence];
-    keys[row.position] = Stored(cached);
-    std::vector<Vector> expanded;
-    std::vector<std::span<const double>> rotated;
-    for (int at = 1; at <= row.position; ++at) {
-      expanded.push_back(Expanded(keys.at(at)));
-      rotated.push_back(std::span<const double>(keys.at(at)).last(rope));
-    }
+    const Vector latent = QueryLatent(x), q = Queries(latent);
+    std::map<int, CachedRow>& cached = cached_[row.sequence];
+    cached[row.position] = Cached(x, row.position);
+    std::vector<const CachedRow*> attended;
+    for (const int at : Attended(row, x, latent, cached)) attended.push_back(&cached.at(at));
     Vector heads;
     for (int head = 0; head < config_.num_attention_heads; ++head) {
-      const Vector out = AttendHead(row.position, head, q, expanded, rotated);
+      const Vector query = RotatedQuery(row.position, head, q);
+      const Vector out = row.decode_form && weights_.rounds() ? AttendLatents(head, query, attended)
+                                                              : AttendHead(head, query, attended);
       heads.insert(heads.end(), out.begin(), out.end());
     }
     return Biased(Name("self_attn.o_proj"), heads);
   }
 
-  Vector AttendHead(int position, int head, const Vector& q, const std::vector<Vector>& expanded,
-                    const std::vector<std::span<const double>>& rotated) const {
+  Vector RotatedQuery(int position, int head, const Vector& q) const {
+    const int width = config_.qk_head_dim();
+    Vector query(q.begin() + head * width, q.begin() + (head + 1) * width);
+    Rotate(std::span(query).last(config_.qk_rope_head_dim), position, frequencies_, 1, rope_factor_);
+    return Stored(query);
+  }
+
+  Vector AttendHead(int head, const Vector& query, const std::vector<const CachedRow*>& attended) const {
     const int nope = config_.qk_nope_head_dim, rope = config_.qk_rope_head_dim;
-    Vector query(q.begin() + head * (nope + rope), q.begin() + (head + 1) * (nope + rope));
-    Rotate(std::span(query).last(rope), position, frequencies_, 1, rope_factor_);
-    query = Stored(query);
+    const int width = nope + config_.v_head_dim;
     Vector scores;
     std::vector<std::span<const double>> values;
-    for (size_t j = 0; j < expanded.size(); ++j) {
+    for (const CachedRow* const row : attended) {
       const std::span<const double> kv =
-          std::span(expanded[j])
-              .subspan(static_cast<size_t>(head) * (nope + config_.v_head_dim), nope + config_.v_head_dim);
+          std::span(row->expanded).subspan(static_cast<size_t>(head) * width, width);
       scores.push_back(scale_ * (Dot(std::span(query).first(nope), kv.first(nope)) +
-                                 Dot(std::span(query).last(rope), rotated[j])));
+                                 Dot(std::span(query).last(rope), std::span(row->latent).last(rope))));
       values.push_back(kv.subspan(nope));
     }
     return Attend(scores, values);
+  }
+
+  // The same with the key and value projections moved to the query and to the result, which rounds these.
+  Vector AttendLatents(int head, const Vector& query, const std::vector<const CachedRow*>& attended) const {
+    const int nope = config_.qk_nope_head_dim, rank = config_.kv_lora_rank;
+    const Table& weight = weights_.Matrix(Name("self_attn.kv_b_proj"));
+    const int64_t first = int64_t{head} * (nope + config_.v_head_dim);
+    Vector absorbed(rank);
+    for (int i = 0; i < nope; ++i) {
+      for (int c = 0; c < rank; ++c) absorbed[c] += query[i] * weight.row(first + i)[c];
+    }
+    absorbed = Stored(absorbed);
+    absorbed.insert(absorbed.end(), query.begin() + nope, query.end());
+    Vector scores, out;
+    std::vector<std::span<const double>> values;
+    for (const CachedRow* const row : attended) {
+      scores.push_back(scale_ * Dot(absorbed, row->latent));
+      values.push_back(std::span(row->latent).first(rank));
+    }
+    const Vector latent = Stored(Attend(scores, values));
+    for (int i = 0; i < config_.v_head_dim; ++i) out.push_back(Dot(weight.row(first + nope + i), latent));
+    return out;
   }
 
   // The choice scores of all experts; experts outside the best groups cannot be chosen.
@@ -175,6 +237,8 @@ class V3Reference : public MtpReference {
   const Vector frequencies_;
   double scale_;
   double rope_factor_ = 1;
+  std::optional<IndexerReference> indexer_;
+  std::map<int, std::map<int, CachedRow>> cached_;  // by sequence and position
 };
 
 }  // namespace

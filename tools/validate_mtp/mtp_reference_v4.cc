@@ -1,6 +1,7 @@
 // The MTP module of DeepSeek-V4 (docs/deepseek-v4.md sections 2.1, 3, 5 and 6).
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "tools/validate_mtp/mtp_reference.h"
@@ -52,6 +53,7 @@ class V4Reference : public MtpReference {
   static std::string Name(const std::string& name) { return absl::StrCat(kModule, ".", name); }
 
   V4LayerReference layer_;
+  std::map<int, std::map<int, Vector>> keys_;  // by sequence and position
 };
 
 }  // namespace

@@ -17,26 +17,52 @@
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "scheduler/scheduler.h"
 #include "tools/validate_mtp/committed_drafts.h"
+#include "tools/validate_mtp/drafter_cache.h"
 
 namespace foredraft {
 namespace {
 
 using Prompts = std::vector<std::vector<int32_t>>;
 
-// The last prompt is cut, so that it needs two chunks. One seat of the batch is padding.
-EngineOptions EngineOptionsOf(const ModelConfig& config, const DrafterKind& drafter, const Prompts& prompts,
+// What an iteration takes of the prompts, one behind another, and when their last token is in.
+struct PromptChunks {
+  int rows = 0;
+  int iterations = 0;
+};
+
+// The last prompt has three chunks, the last of them a few tokens: a module with a window still reads what
+// lies before it.
+PromptChunks ChunksOf(const ModelConfig& config, const Prompts& prompts) {
+  const int tail = config.v4 ? std::clamp(config.v4->sliding_window / 2, 1, 4) : 4;
+  size_t total = 0;
+  for (const std::vector<int32_t>& prompt : prompts) total += prompt.size();
+  const int count = static_cast<int>(total);
+  const int rows = std::max((count - tail) / 2, 1);
+  return {.rows = rows, .iterations = (count + rows - 1) / rows};
+}
+
+// K of an iteration. In some of them there are no drafts, as where a policy chooses none.
+int DraftLenOf(int iteration, const ServingCheckOptions& check) {
+  return iteration % kServedPeriod == kServedPeriod - 1 ? 0 : check.draft_len;
+}
+
+// Iterations until each prompt has had its decode steps: one without drafts at least, and one behind that.
+int IterationsOf(const PromptChunks& chunks, const ServingCheckOptions& check) {
+  const int needed = std::max(chunks.iterations - 1 + check.steps, kServedPeriod + 1);
+  return DraftLenOf(needed - 1, check) == 0 ? needed + 1 : needed;
+}
+
+// One seat of the batch is padding.
+EngineOptions EngineOptionsOf(const ModelConfig& config, const Prompts& prompts,
                               const ServingCheckOptions& check) {
-  size_t rows = 0, longest = 0;
-  for (const std::vector<int32_t>& prompt : prompts) {
-    rows += prompt.size();
-    longest = std::max(longest, prompt.size());
-  }
+  size_t longest = 0;
+  for (const std::vector<int32_t>& prompt : prompts) longest = std::max(longest, prompt.size());
   EngineOptions options;
   options.max_batch_size = static_cast<int>(prompts.size());
   options.batch_sizes = {options.max_batch_size + 1};
-  options.max_num_tokens = static_cast<int>(rows - prompts.back().size() / 2);
+  options.max_num_tokens = ChunksOf(config, prompts).rows;
   options.max_seq_len = static_cast<int>(longest) + ServedTokens(check);
-  UseDrafter(&drafter, check.draft_len, config, options);
+  UseDrafter(config.drafts_in_blocks() ? &kDSpark : &kEagle, check.draft_len, config, options);
   const int block_tokens = KvCacheShape::Of(options, config, 1).tokens_per_block();
   const int sequence_blocks = (options.position_count() + check.draft_len) / block_tokens + 2;
   options.block_count = 1 + options.max_batch_size * sequence_blocks;
@@ -50,7 +76,7 @@ SchedulerOptions SchedulerOptionsOf(const ModelConfig& config, const EngineOptio
   options.max_batch_size = engine.max_batch_size;
   options.max_num_tokens = engine.max_num_tokens;
   options.max_seq_len = engine.max_seq_len;
-  options.batching_wait_iters = 0;  // a prompt's second chunk does not wait
+  options.batching_wait_iters = 0;  // a prompt's next chunk does not wait
   options.groups = CacheGroupShapesOf(engine, config);
   options.enable_block_reuse = false;
   options.batch_sizes = engine.batch_sizes;
@@ -62,25 +88,28 @@ SchedulerOptions SchedulerOptionsOf(const ModelConfig& config, const EngineOptio
 
 class ServingDrafter {
  public:
-  ServingDrafter(RankEngine& engine, const SchedulerOptions& options, CommittedDrafts& expected,
+  ServingDrafter(RankEngine& engine, const SchedulerOptions& options, MtpDevice& device,
                  const Prompts& prompts, const ServingCheckOptions& check)
       : engine_(engine),
         stream_(engine.rank().device->CreateStream()),
         scheduler_(options),
-        expected_(expected),
-        check_(check) {
+        device_(device),
+        expected_(device),
+        check_(check),
+        iterations_(IterationsOf(ChunksOf(device.config(), prompts), check)) {
     for (const std::vector<int32_t>& prompt : prompts) {
       requests_.push_back({.prompt_len = static_cast<int>(prompt.size()),
                            .tokens = prompt,
-                           .plain = expected.Tokens(prompt, ServedTokens(check))});
+                           .plain = expected_.Tokens(prompt, ServedTokens(check))});
     }
   }
 
   absl::Status Run() {
     RETURN_IF_ERROR(Submit());
-    // One iteration more: the last prompt ends in the second one.
-    for (int step = 0; step <= check_.steps; ++step) {
-      if (step > 0) MakeDraftsRight(step);
+    for (int iteration = 0; iteration < iterations_; ++iteration) {
+      draft_len_ = DraftLenOf(iteration, check_);
+      scheduler_.SetSpeculation({.draft_len = draft_len_});
+      if (iteration > 0) MakeDraftsRight(iteration);
       const IterationPlan plan = scheduler_.Plan(std::chrono::steady_clock::now());
       for (const SlotAdmission& admission : plan.ranks[0].admissions) {
         request_of_slot_[admission.slot] = static_cast<int>(admission.sampling.seed);
@@ -92,14 +121,16 @@ class ServingDrafter {
     return absl::OkStatus();
   }
 
-  std::vector<Boundary> Results() const { return {drafts_.result(), accepted_.result(), tokens_.result()}; }
+  std::vector<Boundary> Results() const {
+    return {drafts_.result(), cache_.result(), accepted_.result(), tokens_.result()};
+  }
 
  private:
   struct Served {
     int prompt_len = 0;
     std::vector<int32_t> tokens;  // committed: the prompt, then what was emitted
     std::vector<int32_t> plain;   // what the target generates without drafts
-    int right = 0;                // drafts of the next step that were made right
+    int right = 0;                // drafts of the next step that were made right and have rows in it
 
     int emitted() const { return static_cast<int>(tokens.size()) - prompt_len; }
   };
@@ -125,12 +156,13 @@ class ServingDrafter {
     return drafts;
   }
 
-  void MakeDraftsRight(int step) {
+  void MakeDraftsRight(int iteration) {
     for (const auto& [slot, index] : request_of_slot_) {
       Served& request = requests_[index];
       if (request.emitted() == 0) continue;  // its prompt has not ended
       SlotDrafts drafts = ReadDrafts(slot);
-      request.right = std::min((step + index) % (check_.draft_len + 1), drafts.draft_count);
+      request.right =
+          std::min({(iteration + index) % (check_.draft_len + 1), drafts.draft_count, draft_len_});
       std::copy_n(request.plain.begin() + request.emitted(), request.right, drafts.tokens);
       engine_.rank().device->CopyToDevice(*stream_, DraftsAt(slot), &drafts, sizeof(drafts));
       stream_->Synchronize();
@@ -148,43 +180,47 @@ class ServingDrafter {
     request.tokens.insert(request.tokens.end(), ids.begin(), ids.end());
     const SlotDrafts drafts = ReadDrafts(result.slot);
     drafts_.Add(std::vector<int32_t>(drafts.tokens, drafts.tokens + drafts.draft_count),
-                expected_.Drafts(request.tokens, request.prompt_len, check_.draft_len));
+                expected_.Drafts(request.tokens, request.prompt_len, draft_len_));
+    const int last = static_cast<int>(request.tokens.size()) - 1;
+    const Rank& rank = engine_.rank();
+    cache_.Add(ReadDrafterCache(*rank.device, *stream_, device_.config(), rank.cache, result.slot, last),
+               ReadDrafterCache(device_.device(), device_.stream(), device_.config(), device_.cache(),
+                                /*slot=*/0, last));
   }
 
   RankEngine& engine_;
   const std::unique_ptr<Stream> stream_;
   Scheduler scheduler_;
-  CommittedDrafts& expected_;
+  MtpDevice& device_;  // which makes the drafts from scratch
+  CommittedDrafts expected_;
   const ServingCheckOptions check_;
+  const int iterations_;
+  int draft_len_ = 0;  // K of the present iteration
   std::vector<Served> requests_;
   std::map<int, int> request_of_slot_;
   CountBoundary drafts_{"serving drafts", absl::StrFormat("[%d] per sequence and step", check_.draft_len)};
+  CountBoundary cache_{"serving cache", "bytes per sequence and step"};
   CountBoundary accepted_{"serving acceptance", "of drafts made right"};
   CountBoundary tokens_{"serving tokens", "as without drafts"};
 };
 
 }  // namespace
 
-const DrafterKind& DrafterOf(const ModelConfig& config) {
-  return config.drafts_in_blocks() ? kDSpark : kEagle;
-}
-
 absl::StatusOr<std::vector<Boundary>> CheckServingDrafter(Device& device, const ModelConfig& config,
                                                           const LoadedWeights& weights,
-                                                          const DrafterKind& drafter, const Prompts& prompts,
+                                                          const Prompts& prompts,
                                                           const ServingCheckOptions& options) {
-  const EngineOptions engine_options = EngineOptionsOf(config, drafter, prompts, options);
+  const EngineOptions engine_options = EngineOptionsOf(config, prompts, options);
   ASSIGN_OR_RETURN(
       const std::unique_ptr<MtpDevice> mtp,
       MtpDevice::Create(
           device, config, weights,
           {.slots = 1, .positions = engine_options.position_count(), .rows = engine_options.max_seq_len}));
-  CommittedDrafts expected(*mtp);
   const int threads = static_cast<int>(std::thread::hardware_concurrency());
   ASSIGN_OR_RETURN(std::unique_ptr<Device> own, CreateDevice("cpu", {.threads = std::max(threads, 1)}));
   ASSIGN_OR_RETURN(const std::unique_ptr<RankEngine> engine,
                    RankEngine::Create(engine_options, config, std::move(own), weights));
-  ServingDrafter serving(*engine, SchedulerOptionsOf(config, engine_options), expected, prompts, options);
+  ServingDrafter serving(*engine, SchedulerOptionsOf(config, engine_options), *mtp, prompts, options);
   RETURN_IF_ERROR(serving.Run());
   return serving.Results();
 }

@@ -44,6 +44,10 @@ class DeepseekV3 : public Model {
   void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
   int module_count() const override { return static_cast<int>(weights_.mtp_modules.size()); }
 
+  // Their lists are those of the last layer that selected positions. Absent where no row can see more
+  // positions than the indexer keeps.
+  const IndexerActivations& indexer_activations() const { return indexer_activations_; }
+
  private:
   DeepseekV3(Device& device, Communicator& comm, const ModelConfig& config, V3Weights weights)
       : Model(config), ops_(device.ops()), comm_(comm), weights_(std::move(weights)) {}

@@ -1,0 +1,62 @@
+# Writes a copy of a product source with the faults that `foredraft validate-mtp` has to find. Each is there only while
+# present_fault (tests/tools/faults.h) has its name. The copy is linked in the place of the product's own object.
+#
+# cmake -D SOURCE=engine/... -D FROM=<the file> -D TO=<the copy> -P faults.cmake
+
+file(READ "${FROM}" text)
+
+# fault(NAME SOURCE ORIGINAL REPLACEMENT): ORIGINAL stands in SOURCE once. FAULT in REPLACEMENT: whether the fault is there.
+function(fault NAME FILE ORIGINAL REPLACEMENT)
+  if(NOT FILE STREQUAL SOURCE)
+    return()
+  endif()
+  string(FIND "${text}" "${ORIGINAL}" first)
+  string(FIND "${text}" "${ORIGINAL}" last REVERSE)
+  if(first EQUAL -1 OR NOT first EQUAL last)
+    message(FATAL_ERROR "${SOURCE}: does not have once what tests/tools/faults.cmake replaces: ${ORIGINAL}")
+  endif()
+  string(REPLACE FAULT "HasFault(\"${NAME}\")" replacement "${REPLACEMENT}")
+  string(REPLACE "${ORIGINAL}" "${replacement}" replaced "${text}")
+  set(text "${replaced}" PARENT_SCOPE)
+endfunction()
+
+set(eagle engine/spec/eagle/eagle_drafter.cc)
+fault("recycled output" ${eagle} [=[m_.Recycle(rank, input, last_output, output);]=]
+      [=[m_.Recycle(rank, input, FAULT ? input.target_output.first_rows(input.bucket) : last_output, output);]=])
+fault("recycled position" ${eagle} [=[.draft_index = draft - 1});]=] [=[.draft_index = draft - (FAULT ? 2 : 1)});]=])
+fault("no rows without drafts" ${eagle} [=[const Ops& ops = rank.ops();]=]
+      [=[if (draft_count == 0 && FAULT) return;
+  const Ops& ops = rank.ops();]=])
+
+fault("lost boundary" engine/spec/mtp_modules.cc [=[if (span.first_position == 0) continue;]=]
+      [=[if (span.first_position == 0 || FAULT) continue;]=])
+
+set(v3_layer engine/model/deepseek_v3/v3_layer.cc)
+fault("halves of eh_proj" ${v3_layer} [=[input.as_bf16.columns(0, width)]=]
+      [=[input.as_bf16.columns(FAULT ? width : 0, width)]=])
+fault("halves of eh_proj" ${v3_layer} [=[input.as_bf16.columns(width, width)]=]
+      [=[input.as_bf16.columns(FAULT ? 0 : width, width)]=])
+
+set(indexer engine/model/deepseek_v3/sparse_indexer.cc)
+fault("bias of the indexer's keys" ${indexer} [=[.norm_bias = w.k_norm_bias,]=]
+      [=[.norm_bias = FAULT ? w.k_norm : w.k_norm_bias,]=])
+fault("weights of the indexer's heads" ${indexer} [=[.columns(width, heads),]=] [=[.columns(FAULT ? 0 : width, heads),]=])
+fault("lists that are not shared" engine/model/deepseek_v3/deepseek_v3.cc [=[batch.list_rows != nullptr]=]
+      [=[batch.list_rows != nullptr && !FAULT]=])
+
+set(dspark engine/spec/dspark/dspark_drafter.cc)
+fault("row k of the block" ${dspark} [=[{streams_.row(draft), bucket,]=]
+      [=[{streams_.row(FAULT && draft + 1 < block_rows_ ? draft + 1 : draft), bucket,]=])
+fault("Markov head behind the anchor" ${dspark} [=[draft == 1 ? anchor_ids_]=] [=[draft == 1 || FAULT ? anchor_ids_]=])
+fault("noise id" ${dspark} [=[.noise_id = noise_id_});]=] [=[.noise_id = FAULT ? noise_id_ - 1 : noise_id_});]=])
+fault("no last stage" ${dspark} [=[stage < stage_count_;]=] [=[stage < stage_count_ - (FAULT ? 1 : 0);]=])
+
+set(stages engine/model/deepseek_v4/dspark_stages.cc)
+fault("main_norm" ${stages} [=[.weight = w.main_norm,]=] [=[.weight = FAULT ? w.norm : w.main_norm,]=])
+fault("stage 0's wkv for all stages" ${stages} [=[w.stages[i].attn, stages[i],]=]
+      [=[w.stages[FAULT ? 0 : i].attn, stages[i],]=])
+fault("keys of all stages but the last" ${stages} [=[i < stages.size();]=] [=[i + (FAULT ? 1 : 0) < stages.size();]=])
+fault("taps of other layers" ${stages} [=[std::find(tapped.begin(), tapped.end(), layer);]=]
+      [=[std::find(tapped.begin(), tapped.end(), FAULT ? layer ^ 1 : layer);]=])
+
+file(WRITE "${TO}" "#include \"tests/tools/faults.h\"\n${text}")

@@ -1,0 +1,127 @@
+// `foredraft validate-mtp` finds faults in what makes drafts, each compiled into the product's source
+// (tests/tools/faults.cmake), and passes without them. None of them changes a token.
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "engine/checkpoint/weight_loader.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/faults.h"
+#include "tools/validate_mtp/dspark_chain.h"
+#include "tools/validate_mtp/mtp_chain.h"
+
+namespace foredraft {
+namespace {
+
+using Names = std::vector<std::string>;
+
+struct FaultCase {
+  std::string fault;
+  Names found_by;     // boundaries that fail
+  Names checkpoints;  // under tests/golden/checkpoints; all but the first one in the full tier
+};
+
+// Of those that share a way of drafting, the first one stands for all in the fast tier.
+const Names kV3 = {"grouped", "fp8", "int4", "fp4", "nvfp4", "joyai_llm_flash", "glm4_moe_lite"};
+const Names kV4 = {"deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32"};
+const Names kSparse = {"deepseek_v32_long", "glm_moe_dsa_long"};
+const Names kSharing = {"glm_moe_dsa_long", "glm_moe_dsa"};
+const Names kDSparkModels = {"deepseek_v4_dspark", "deepseek_v4_dspark_fp4"};
+
+const FaultCase kCases[] = {
+    {"recycled output", {"serving drafts"}, kV3},
+    {"recycled output", {"serving drafts"}, kV4},
+    {"recycled position", {"serving drafts"}, kV3},
+    {"recycled position", {"serving drafts"}, kV4},
+    {"no rows without drafts", {"serving cache"}, kV3},
+    {"no rows without drafts", {"serving cache"}, kV4},
+    {"lost boundary", {"serving cache"}, kV3},
+    {"lost boundary", {"serving cache"}, kV4},
+    {"lost boundary", {"serving cache"}, kSparse},
+    {"halves of eh_proj", {"mtp_forward_tail", "mtp_full_chain"}, kV3},
+    {"bias of the indexer's keys", {"mtp_selected_positions"}, kSparse},
+    {"weights of the indexer's heads", {"mtp_selected_positions"}, kSparse},
+    {"lists that are not shared", {"mtp_selected_positions"}, kSharing},
+    {"row k of the block", {"serving drafts"}, kDSparkModels},
+    {"Markov head behind the anchor", {"serving drafts"}, kDSparkModels},
+    {"noise id", {"serving drafts"}, kDSparkModels},
+    {"no last stage", {"serving drafts"}, kDSparkModels},
+    {"main_norm", {"dspark_main_x", "dspark_full_block"}, kDSparkModels},
+    {"stage 0's wkv for all stages", {"dspark_context_keys", "dspark_full_block"}, kDSparkModels},
+    {"keys of all stages but the last", {"dspark_context_keys"}, kDSparkModels},
+    {"taps of other layers", {"dspark_taps", "dspark_full_block"}, kDSparkModels},
+};
+
+bool FullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
+
+// The boundaries that fail while the code has the fault; "" has none.
+Names Failures(const std::string& name, const std::string& fault, uint64_t seed) {
+  const std::string dir = "tests/golden/checkpoints/" + name;
+  const ModelConfig config = *ReadModelConfig(dir + "/config.json");
+  const std::unique_ptr<Device> device = *CreateDevice("cpu", {.threads = 2});
+  const std::unique_ptr<Stream> stream = device->CreateStream();
+  const bool dspark = config.drafts_in_blocks();
+  const LoadedWeights weights =
+      *LoadWeights(dir, config, dspark ? config.num_nextn_predict_layers : 1, *device, *stream, nullptr);
+  present_fault = fault;
+  const absl::StatusOr<MtpCheckResult> result = (dspark ? CheckDSparkChain : CheckMtpChain)(
+      dir, config, *device, weights, {.draft_len = 3, .steps = 3, .seed = seed});
+  present_fault = "";
+  EXPECT_TRUE(result.ok()) << result.status();
+  Names failures;
+  if (!result.ok()) return failures;
+  for (const Boundary& boundary : result->boundaries) {
+    if (!boundary.ok()) failures.push_back(boundary.name);
+  }
+  return failures;
+}
+
+TEST(MtpFaults, NothingFailsWithoutOne) {
+  Names all;
+  for (const Names& names : {kV3, kV4, kSparse, kSharing, kDSparkModels}) {
+    all.insert(all.end(), names.begin(), FullTier() ? names.end() : names.begin() + 1);
+  }
+  for (const std::string& name : all) {
+    for (uint64_t seed = 1; seed <= (FullTier() ? 3 : 1); ++seed) {
+      EXPECT_THAT(Failures(name, "", seed), testing::IsEmpty()) << name << ", seed " << seed;
+    }
+  }
+}
+
+class MtpFault : public testing::TestWithParam<FaultCase> {};
+
+TEST_P(MtpFault, IsFoundAndChangesNoToken) {
+  const auto& [fault, found_by, checkpoints] = GetParam();
+  const size_t count = FullTier() ? checkpoints.size() : 1;
+  for (size_t i = 0; i < count; ++i) {
+    for (uint64_t seed = 1; seed <= (FullTier() ? 3 : 1); ++seed) {
+      const Names failures = Failures(checkpoints[i], fault, seed);
+      for (const std::string& boundary : found_by) {
+        EXPECT_THAT(failures, testing::Contains(boundary)) << checkpoints[i] << ", seed " << seed;
+      }
+      for (const char* const tokens : {"tokens", "serving tokens", "serving acceptance"}) {
+        EXPECT_THAT(failures, testing::Not(testing::Contains(tokens))) << checkpoints[i] << ", seed " << seed;
+      }
+      std::cout << checkpoints[i] << ", seed " << seed << ": " << absl::StrJoin(failures, ", ") << "\n";
+    }
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<FaultCase>& info) {
+  std::string name = info.param.fault + " of " + info.param.checkpoints.front();
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, MtpFault, testing::ValuesIn(kCases), NameOf);
+
+}  // namespace
+}  // namespace foredraft

@@ -1,0 +1,33 @@
+#pragma once
+
+// The rows that a drafter's layers have in a cache, read back from the device. One thread.
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/cache_groups.h"
+#include "engine/kv_cache.h"
+#include "engine/model/model_config.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+// The rows of one MTP module, or of one of DSpark's stages.
+struct DrafterLayerRows {
+  CacheHandle keys;        // latents, or keys
+  CacheHandle index_keys;  // of an MTP module with an indexer
+};
+
+// [module_count], of a cache whose model has so many modules, or stages.
+std::vector<DrafterLayerRows> RowsOfDrafter(const ModelConfig& config, int module_count);
+
+// The bytes of a row; empty where the position has no memory.
+std::vector<uint8_t> ReadCacheRow(Device& device, Stream& stream, const CachedRows& rows, int slot,
+                                  int position);
+
+// The bytes of all rows that the drafts behind t_P read of committed tokens, P = `last`: those of an MTP
+// module at positions up to P, those of a stage below P. A row without memory is missing.
+std::vector<uint8_t> ReadDrafterCache(Device& device, Stream& stream, const ModelConfig& config,
+                                      const KvCache& cache, int slot, int last);
+
+}  // namespace foredraft
