@@ -19,9 +19,9 @@ from reference_v4 import ReferenceV4
 
 HERE = pathlib.Path(__file__).resolve().parent
 SEED = 20261122
-ROWS = 24  # more than the window of the V4 checkpoints
+ROWS = 24  # more than the window of the V4 checkpoints, and than the sparse ones select
 V4 = ("deepseek_v4", "deepseek_v4_fp4", "deepseek_v4_f32")
-V3 = ("grouped", "fp8", "int4", "fp4", "joyai_llm_flash")
+V3 = ("grouped", "fp8", "int4", "fp4", "joyai_llm_flash", "deepseek_v32_long", "glm_moe_dsa_long")
 
 
 def previous_of(width):
