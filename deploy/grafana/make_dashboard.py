@@ -55,10 +55,12 @@ PANELS = [
      [("{{instance}} running", f"sum by (instance) (foredraft_requests_running{{{M}}})"),
       ("{{instance}} waiting", f"sum by (instance) (foredraft_requests_waiting{{{M}}})")]),
     ("Ended requests per second", "none",
-     "By outcome. rejected: the queue was full. error: a rank was lost, or a bug.",
+     "By outcome. rejected: the queue was full. unavailable: loading, draining, or a rank is lost. drained: cut by a drain. error: a "
+     "rank was lost meanwhile, memory was short, or a bug. invalid and unauthorized are the client's doing.",
      [("{{instance}} {{outcome}}", total("requests_total", by="instance, outcome"))]),
     ("Failed requests", "percentunit",
-     "Share of the ended requests with outcome error, rejected or deadline. RequestsFail fires above 5%.",
+     "Share of the requests with outcome error, rejected, deadline or unavailable; invalid and unauthorized ones count nowhere. "
+     "RequestsFail fires above 5%.",
      [("{{instance}}", f"foredraft:request_failures:ratio_5m{{{M}}}")]),
     ("Time to first token", "s",
      "Over the chosen daemons. Arrival of a request to its first token: queue and prefill. FirstTokenSlow fires at a p99 of 5 s.",
