@@ -9,10 +9,14 @@
 namespace foredraft {
 namespace {
 
-void Append(std::span<const LogprobOutput> tokens, std::vector<TokenLogprob>& out) {
-  for (const LogprobOutput& token : tokens) {
-    TokenLogprob& added =
-        out.emplace_back(TokenLogprob{.token_id = token.token_id, .logprob = token.logprob});
+// Logprobs of the emitted tokens, from those of their rows' own. They differ where relaxed or forced
+// acceptance has emitted the draft, and where tokens were given.
+void Append(std::span<const int32_t> emitted, const LogprobOutput* rows, std::vector<TokenLogprob>& out) {
+  for (size_t row = 0; row < emitted.size(); ++row) {
+    const LogprobOutput& token = rows[row];
+    const bool is_own = token.token_id == emitted[row];
+    TokenLogprob& added = out.emplace_back(
+        TokenLogprob{.token_id = emitted[row], .logprob = is_own ? token.logprob : token.draft_logprob});
     for (int i = 0; i < token.top_count; ++i) {
       added.top.push_back({.token_id = token.top_ids[i], .logprob = token.top_logprobs[i]});
     }
@@ -105,14 +109,17 @@ SlotResult PendingStep::ResultOf(int index) const {
   } else if (live.ended_index >= 0) {
     result.first_token = true;
     result.token_ids.push_back(first_outputs_[live.ended_index].token_ids[0]);
-    if (live.wants_logprobs) Append({&first_logprobs_[live.ended_index], 1}, result.logprobs);
+    if (live.wants_logprobs) {
+      Append(result.token_ids, &first_logprobs_[live.ended_index], result.logprobs);
+    }
   }
   result.token_ids.insert(result.token_ids.end(), output.token_ids, output.token_ids + output.emitted_count);
   if (live.wants_logprobs) {
-    Append({&logprobs_[output.first_row], size_t(output.emitted_count)}, result.logprobs);
+    Append({output.token_ids, size_t(output.emitted_count)}, &logprobs_[output.first_row], result.logprobs);
   }
   result.drafts_verified = output.drafts_verified;
   result.relaxed_count = output.relaxed_count;
+  result.ends_in_draft = output.ends_in_draft != 0;
   result.finished = output.finished != 0;
   if (confidences_ && output.emitted_count > 0 && !result.finished) {
     result.confidences.assign(output.confidences, output.confidences + draft_len_);

@@ -142,6 +142,7 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   const int32_t room = constants.length_limit - out.length;
   if (room < 1) return false;
   const int32_t accepted = AcceptDrafts(p, seat, slot, verify_len, out);
+  const int32_t drafted = accepted - (out.nonfinite != 0 ? 0 : 1);  // the others are the target's
   const bool given = slots.drafts[slot].given_count > 0;
   int32_t emitted = accepted < room ? accepted : room;
   if (!given) emitted = CutAtGate(slots, slot, emitted, out);
@@ -152,10 +153,10 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
     }
   }
   if (emitted == room) out.nonfinite = 0;
-  // Counts accepted drafts only: the step's last token counts as the target's own, even where the clamp made
-  // a draft the last one.
+  out.ends_in_draft = !given && emitted > 0 && emitted <= drafted ? 1 : 0;
   const int32_t* target = p.target_ids + FirstRow(p, seat);
-  for (int32_t i = 0; !given && slots.rule->forced_length <= 0.0f && i + 1 < emitted; ++i) {
+  const bool relaxes = !given && slots.rule->forced_length <= 0.0f;
+  for (int32_t i = 0; relaxes && i < emitted && i < drafted; ++i) {
     out.relaxed_count += out.token_ids[i] != target[i] ? 1 : 0;
   }
   AdvanceSlot(slots, slot, out.token_ids, emitted, out.length + emitted,

@@ -85,10 +85,11 @@ struct SlotDrafts {
   float confidences[kMaxDraftLen];
 };
 
-// Logprobs of one emitted token, of the raw target logits.
+// Logprobs of one row's token, of the raw target logits.
 struct LogprobOutput {
   int32_t token_id;
   float logprob;
+  float draft_logprob;  // of the draft that the row verifies, which may be emitted in the token's place
   int32_t top_count;
   int32_t top_ids[kMaxLogprobs];
   float top_logprobs[kMaxLogprobs];  // descending; ties: lower id first
@@ -113,6 +114,8 @@ struct StepOutput {
   int32_t length;           // after the step
   int32_t drafts_verified;  // v
   int32_t relaxed_count;    // emitted drafts that the strict rule would have rejected
+  // 1: the last token is an accepted draft, too: length_limit, a stop id or the gate cut the step behind it.
+  int32_t ends_in_draft;
   int32_t finished;
   int32_t first_row;  // the step's row of the seat's last committed token
   int32_t nonfinite;  // 1: the step ended before a row of kNoToken, and so does the sequence

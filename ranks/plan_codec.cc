@@ -226,6 +226,7 @@ struct Codec {
     FIELD(length);
     FIELD(drafts_verified);
     FIELD(relaxed_count);
+    FIELD(ends_in_draft);
     FIELD(finished);
     FIELD(logprobs);
     FIELD(confidences);

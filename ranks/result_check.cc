@@ -189,8 +189,12 @@ absl::Status ResultCheck::CheckCounts(const worker::v1::ResultSlot& slot, const 
   int32_t most_drafts =
       given || held || live.sequence->finished ? 0 : std::min(draft_len, live.sequence->admission.draft_cap);
   if (live.mask_count > 0 && !given) most_drafts = std::min(most_drafts, live.mask_count - 1);
-  RETURN_IF_ERROR(CheckRange(".drafts_verified", slot.drafts_verified(), given ? 0 : accepted, most_drafts));
-  RETURN_IF_ERROR(CheckRange(".relaxed_count", slot.relaxed_count(), 0, given ? 0 : accepted));
+  if (slot.ends_in_draft() && (given || step_tokens == 0)) {
+    return RefuseField(".ends_in_draft", "true", "false where the step has no drafts of its own");
+  }
+  const int32_t drafted = given ? 0 : slot.ends_in_draft() ? step_tokens : accepted;
+  RETURN_IF_ERROR(CheckRange(".drafts_verified", slot.drafts_verified(), drafted, most_drafts));
+  RETURN_IF_ERROR(CheckRange(".relaxed_count", slot.relaxed_count(), 0, drafted));
   return CheckConfidences(slot, draft_len);
 }
 

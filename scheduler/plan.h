@@ -222,8 +222,10 @@ struct SlotResult {
   bool first_token = false;        // token_ids[0] came from the prefill
   int32_t length = 0;  // tokens in the target's cache after the iteration: p, = position of the last token
   int32_t drafts_verified = 0;  // v of the decode step
-  int32_t relaxed_count = 0;    // accepted drafts of the step that the strict rule rejects
-  bool finished = false;        // stop id or length_limit reached on the device, or the logits are not usable
+  int32_t relaxed_count = 0;    // emitted drafts of the step that the strict rule rejects
+  // The last token is an accepted draft as well: the limit, a stop id or the gate cut the step behind it.
+  bool ends_in_draft = false;
+  bool finished = false;  // stop id or length_limit reached on the device, or the logits are not usable
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
   // Of the K drafts that the step made for the next one: logits of the chance that a draft is accepted, given
   // that those before it were. Empty where there are none, or no draft policy that reads them.
@@ -233,7 +235,7 @@ struct SlotResult {
   // The logits after the last of token_ids have NaN or infinity: the sequence cannot go on.
   bool nonfinite_logits = false;
 
-  // Tokens of the decode step alone: n. accepted drafts = n - 1 where n > 0.
+  // Tokens of the decode step alone: n. Its accepted drafts are n - 1 where n > 0, whatever ends_in_draft is.
   int32_t step_token_count() const { return static_cast<int32_t>(token_ids.size()) - (first_token ? 1 : 0); }
 };
 

@@ -46,7 +46,8 @@ struct Request {
 struct StepStats {
   int32_t drafts_verified = 0;
   int32_t accepted = 0;
-  int32_t relaxed = 0;          // accepted drafts that the strict rule rejects
+  int32_t relaxed = 0;          // emitted drafts that the strict rule rejects
+  bool ends_in_draft = false;   // the last token is an accepted draft, too (SlotResult)
   int32_t outside_grammar = 0;  // 1: the constraint refuses a draft
   int32_t forced_drafts = 0;    // of those verified: text that the constraint forces, not the drafter's
   bool forced = false;          // forced acceptance: the tokens are not the model's

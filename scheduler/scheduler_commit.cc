@@ -153,8 +153,10 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
   CHECK(step_tokens == 0 || !held) << "no-mask-no-token: request " << sequence->request.id;
   CHECK_EQ(result->length, sequence->length + step_tokens) << "request " << sequence->request.id;
   CHECK_LE(result->length, sequence->length_limit);
-  CHECK(result->relaxed_count >= 0 && result->relaxed_count <= std::max(0, step_tokens - 1))
-      << "relaxed " << result->relaxed_count << " of " << step_tokens - 1 << " accepted";
+  CHECK(step_tokens > 0 || !result->ends_in_draft) << "request " << sequence->request.id;
+  const int drafted = std::max(0, result->ends_in_draft ? step_tokens : step_tokens - 1);
+  CHECK(result->relaxed_count >= 0 && result->relaxed_count <= drafted)
+      << "relaxed " << result->relaxed_count << " of " << drafted << " accepted";
   sequence->length = result->length;
   if (absl::Status status = DropReplayed(sequence, result); !status.ok()) {
     return End(sequence, FinishReason::kError, status);
@@ -203,6 +205,7 @@ RequestUpdate& Scheduler::Deliver(const LaunchedPlan& launched, const LaunchedSl
     update.step = {.drafts_verified = result->drafts_verified,
                    .accepted = step_tokens - 1,
                    .relaxed = result->relaxed_count,
+                   .ends_in_draft = result->ends_in_draft,
                    .outside_grammar = live.leaves_grammar ? 1 : 0,
                    .forced_drafts = std::max(0, result->drafts_verified - live.own_drafts),
                    .forced = launched.forced && live.masking != Masking::kMasked};

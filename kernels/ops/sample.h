@@ -37,6 +37,16 @@ struct SampleParams {
   SlotArrays slots;
   float* scratch;  // [R, V]
   RowMasks masks = {};
+  int32_t token_count = 0;  // the columns that may be chosen, from the first; 0: all. Masks have as many
+
+  constexpr int32_t choices() const { return token_count > 0 ? token_count : logits.cols; }
+  // The row of the draft that row r verifies: its slot's next one. -1: none.
+  constexpr int32_t draft_row(int32_t r) const {
+    const int32_t next = r + 1;
+    const bool has = row_in_slot != nullptr && next < index.rows && index.slots[next] == index.slots[r] &&
+                     row_in_slot[next] == row_in_slot[r] + 1;
+    return has ? next : -1;
+  }
 };
 
 // Relaxed acceptance (docs/speculation.md section 2): relaxed[r] = 1 where the id of the slot's next row is a

@@ -11,11 +11,18 @@ namespace {
 double Seconds(SteadyTime from, SteadyTime to) { return std::chrono::duration<double>(to - from).count(); }
 double Milliseconds(SteadyTime from, SteadyTime to) { return Seconds(from, to) * 1e3; }
 
+// Whether the last of the update's first `emitted` tokens is an accepted draft, because something cut the
+// step behind it.
+bool EndsInDraft(const RequestUpdate& update, int emitted) {
+  return emitted < static_cast<int>(update.token_ids.size()) || update.step.ends_in_draft;
+}
+
 // The tokens of one update: the prefill's, where it is the first, then those of one step.
-void MarkOrigins(bool first_token, std::vector<TokenMark>& marks) {
+void MarkOrigins(const RequestUpdate& update, std::vector<TokenMark>& marks) {
   if (marks.empty()) return;
-  marks.back().origin = TokenOrigin::kTarget;
-  if (first_token) marks.front().origin = TokenOrigin::kFirst;
+  const bool drafted = EndsInDraft(update, static_cast<int>(marks.size()));
+  marks.back().origin = drafted ? TokenOrigin::kDrafted : TokenOrigin::kTarget;
+  if (update.first_token) marks.front().origin = TokenOrigin::kFirst;
 }
 
 absl::Status StatusOf(const RequestUpdate& update, const std::string& request_id) {
@@ -110,7 +117,7 @@ OutputStream::Emitted OutputStream::EmitTokens(const RequestUpdate& update) {
     if (update.finish == FinishReason::kStop && i == count - 1) break;
     AddText(update.token_ids[i], detokenizer_.Append({&update.token_ids[i], 1}), emitted);
   }
-  MarkOrigins(update.first_token, emitted.marks);
+  MarkOrigins(update, emitted.marks);
   const bool ends = update.finish != FinishReason::kNone;
   if (ends && !is_over()) {
     // At the end, send an incomplete character and text that could have begun a stop string.
@@ -164,18 +171,18 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
   metrics_.CountGenerated(emitted);
   if (after_first > 0) {
     CHECK(update.has_step) << "tokens without a step for request " << spec_.request_id;
-    CountStep(update.step, after_first);
+    CountStep(update.step, after_first, EndsInDraft(update, emitted));
     metrics_.CountTokenTimes(after_first, Seconds(last_token_time_, now));
   }
   stats_.completion_tokens += emitted;
   last_token_time_ = now;
 }
 
-void OutputStream::CountStep(const StepStats& step, int emitted) {
+void OutputStream::CountStep(const StepStats& step, int emitted, bool ends_in_draft) {
   StepStats counted = step;
   counted.accepted = emitted - 1;
   // Which drafts of a step were relaxed is unknown; if the step was cut short, take the upper bound.
-  counted.relaxed = std::min(step.relaxed, counted.accepted);
+  counted.relaxed = std::min(step.relaxed, ends_in_draft ? emitted : counted.accepted);
   CHECK_LE(counted.accepted, step.drafts_verified);
   ++stats_.steps;
   stats_.draft_tokens += counted.drafts_verified;

@@ -81,7 +81,7 @@ class OutputStream {
   bool is_over() const { return matched_stop_.has_value() || (splitter_ && splitter_->parser().is_over()); }
   void CountPhase(int32_t token_id);
   void CountTokens(const RequestUpdate& update, int emitted, SteadyTime now);
-  void CountStep(const StepStats& step, int emitted);
+  void CountStep(const StepStats& step, int emitted, bool ends_in_draft);
   void End(OutputEnd end, SteadyTime now);
 
   OutputSpec spec_;

@@ -26,7 +26,7 @@ struct RequestStats {
   int steps = 0;
   int draft_tokens = 0;
   int accepted_tokens = 0;
-  int relaxed_tokens = 0;                          // accepted drafts that the strict rule rejects
+  int relaxed_tokens = 0;                          // emitted drafts that the strict rule rejects
   int drafts_outside_grammar = 0;                  // steps with a draft that the constraint refuses
   int forced_drafts = 0;                           // of draft_tokens: text that the constraint forces
   std::array<int, kMaxDraftLen> accepted_at = {};  // accepted drafts by their position in the step
@@ -45,12 +45,12 @@ struct RequestStats {
 };
 
 // Where a token comes from. The target chose every one of them (docs/speculation.md section 2); a draft only
-// proposed some of them earlier. A request with tokens has one kFirst, `steps` of kTarget and
-// `accepted_tokens` of kDrafted, so the last token of a step is kTarget, also where a stop or the limit cut
-// the step short.
+// proposed some of them earlier. A request with tokens has one kFirst, and each of its `steps` one kTarget
+// behind its kDrafted. A step that a stop, the limit or the end of a thought cut behind an accepted draft has
+// no kTarget: its last token is kDrafted and yet in none of `accepted_tokens`, as no last token of a step is.
 enum class TokenOrigin : uint8_t {
   kFirst,    // the prefill
-  kTarget,   // the last token of a decode step, for which the target needed no draft
+  kTarget,   // the token of a decode step for which the target needed no draft, its last one
   kDrafted,  // an accepted draft
 };
 

@@ -49,8 +49,10 @@ TEST(Screens, GenerateMarksDraftsAndTheMarksAddUp) {
     return std::count(report["token_origins"].begin(), report["token_origins"].end(), json(origin));
   };
   EXPECT_EQ(count("first"), 1);
-  EXPECT_EQ(count("target"), report["speculation"]["steps"]);
-  EXPECT_EQ(count("drafted"), report["speculation"]["accepted_tokens"]);
+  // The last step has no token of the target where EOS was a draft.
+  const auto cut = report["speculation"]["steps"].get<int64_t>() - count("target");
+  EXPECT_TRUE(cut == 0 || cut == 1) << cut;
+  EXPECT_EQ(count("drafted"), report["speculation"]["accepted_tokens"].get<int64_t>() + cut);
   EXPECT_THAT(plain.err,
               HasSubstr("tokens: " + std::to_string(count("drafted")) + " [drafted and accepted]"));
 

@@ -130,6 +130,39 @@ TEST(RelaxedVerification, FollowsThePhaseRowByRow) {
   }
 }
 
+// A step that something cuts behind an accepted draft ends in it, and the draft is relaxed where it is.
+TEST(RelaxedVerification, SaysThatACutStepEndsInADraft) {
+  struct Case {
+    const char* name;
+    int room;  // up to length_limit
+    int32_t stop_id;
+    Ids target;
+    int expected, ends_in_draft, relaxed_count;
+  };
+  // Drafts 2, 3, 4, of which the last two are relaxed.
+  const Case cases[] = {{"whole", 9, -1, {2, 5, 5, 1}, 4, 0, 2},
+                        {"room for the target's token", 4, -1, {2, 5, 5, 1}, 4, 0, 2},
+                        {"room for the drafts", 3, -1, {2, 5, 5, 1}, 3, 1, 2},
+                        {"room for one relaxed draft", 2, -1, {2, 5, 5, 1}, 2, 1, 1},
+                        {"room for a draft that is no relaxed one", 1, -1, {2, 5, 5, 1}, 1, 1, 0},
+                        {"a stop id that is a draft", 9, 3, {2, 5, 5, 1}, 2, 1, 1},
+                        {"a stop id of the target", 9, 1, {2, 5, 5, 1}, 4, 0, 2},
+                        {"no token behind the drafts", 9, -1, {2, 5, 5, kNoToken}, 3, 1, 2},
+                        {"no token behind the first", 9, -1, {2, kNoToken, 5, 1}, 1, 1, 0}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    SlotFixture slots = OneSlot({2, 3, 4}, /*thinking=*/true);
+    slots.constants[0].length_limit = 10 + c.room;
+    slots.constants[0].stop_id_count = 1;
+    slots.constants[0].stop_ids[0] = c.stop_id;
+    Verification verification(slots, c.target, {0, 1, 1, 0});
+    const StepOutput out = verification.Run();
+    EXPECT_EQ(out.emitted_count, c.expected);
+    EXPECT_EQ(out.ends_in_draft, c.ends_in_draft);
+    EXPECT_EQ(out.relaxed_count, c.relaxed_count);
+  }
+}
+
 TEST(ForcedVerification, EmitsTheMeanAndTakesAnyLegalDraft) {
   for (const float mean : {1.0f, 1.92f, 2.82f, 4.0f}) {
     int64_t emitted = 0;

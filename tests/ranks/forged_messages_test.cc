@@ -236,6 +236,8 @@ TEST_F(ForgedMessages, OfAResultLoseTheRank) {
        [](auto& m) { SlotOf(m, 1).set_drafts_verified(1); }},
       {"result.slots[1].relaxed_count: 3, allowed 0..2", [](auto& m) { SlotOf(m, 1).set_relaxed_count(3); }},
       {"result.slots[1].relaxed_count: -1", [](auto& m) { SlotOf(m, 1).set_relaxed_count(-1); }},
+      {"result.slots[0].drafts_verified: 0, allowed 1..3",
+       [](auto& m) { SlotOf(m, 0).set_ends_in_draft(true); }},
       {"result.slots[0].confidences size: 2, allowed 3",
        [](auto& m) { SlotOf(m, 0).add_confidences(1), SlotOf(m, 0).add_confidences(1); }},
       {"result.slots[0].confidences[2]: nan, allowed -30..30",

@@ -99,6 +99,7 @@ RankResult FullResult() {
                      .length = 99,
                      .drafts_verified = 2,
                      .relaxed_count = 1,
+                     .ends_in_draft = true,
                      .finished = true,
                      .logprobs = {{.token_id = 5,
                                    .logprob = -0.5f,

@@ -342,7 +342,7 @@ TEST(ResultCheck, ReadsEveryField) {
   const auto fields = [](const google::protobuf::Descriptor& message) { return message.field_count(); };
   EXPECT_EQ(fields(*worker::v1::WorkerResult::descriptor()), 5)
       << "replayed: either value is a possible truth";
-  EXPECT_EQ(fields(*worker::v1::ResultSlot::descriptor()), 11);
+  EXPECT_EQ(fields(*worker::v1::ResultSlot::descriptor()), 12);
   EXPECT_EQ(fields(*worker::v1::ResultLogprob::descriptor()), 4);
 }
 

@@ -406,16 +406,17 @@ void FakeRank::StepEnds(int slot_index, int first_position, const IterationPlan&
   Sequence& sequence = sequences_[slot_index];
   const int last = slot(slot_index).length;
   for (int s = first_position + 1; s <= last; ++s) Append(&sequence, TokenAt(sequence.admission, s));
-  result->relaxed_count = CountRelaxed(&sequence, first_position, plan.acceptance);
+  result->relaxed_count = CountRelaxed(&sequence, first_position, plan.acceptance, result->ends_in_draft);
   sequence.step_is_given = false;
   relaxed_drafts_[sequence.admission.sampling.seed] += result->relaxed_count;
   WriteStep(slot_index, first_position, plan.draft_len);
 }
 
 // Counts the accepted drafts that only relaxation accepted. The accepted drafts are the tokens after
-// first_position except the last. Relaxation applies to greedy requests in the thinking phase
-// (docs/speculation.md section 2).
-int FakeRank::CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance) {
+// first_position except the last, and that one as well where the step `ends_in_draft`. Relaxation applies to
+// greedy requests in the thinking phase (docs/speculation.md section 2).
+int FakeRank::CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance,
+                           bool ends_in_draft) {
   const SlotAdmission& admission = sequence->admission;
   const bool relaxes = acceptance.relaxed_topk > 0 && acceptance.forced_length == 0 && !admission.strict &&
                        admission.sampling.temperature == 0 && !sequence->step_is_given;
@@ -423,7 +424,8 @@ int FakeRank::CountRelaxed(Sequence* sequence, int first_position, const Accepta
   int count = 0;
   for (int s = first_position + 1; s <= last; ++s) {
     const bool thinks = sequence->phase == Phase::kThinking;
-    count += relaxes && thinks && s < last && (Mix(admission.sampling.seed, s) >> 8) % 4 == 0;
+    count +=
+        relaxes && thinks && (s < last || ends_in_draft) && (Mix(admission.sampling.seed, s) >> 8) % 4 == 0;
     sequence->phase = admission.thinking.PhaseAfter(sequence->phase, sequence->tokens[s]);
   }
   return count;

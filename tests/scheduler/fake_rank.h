@@ -116,7 +116,8 @@ class FakeRank : public StubRank {
   void StepBegins(int slot_index) override;
   void StepEnds(int slot_index, int first_position, const IterationPlan& plan, SlotResult* result) override;
   void WriteStep(int slot_index, int first_position, int draft_len);
-  int CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance);
+  int CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance,
+                   bool ends_in_draft);
   void Append(Sequence* sequence, int32_t token);
   const CacheGroupShape& shape(int group) const { return options_.scheduler.groups[group]; }
   int group_count() const { return static_cast<int>(options_.scheduler.groups.size()); }

@@ -168,6 +168,7 @@ void StubRank::EmitChosen(int slot_index, const RankPlan& plan, int accepted, Sl
     const int32_t token = TokenAt(slot.admission, slot.length + 1);
     const bool has_mask = masks != plan.slot_masks.end() && i < static_cast<int>(masks->mask_indices.size());
     Emit(&slot, result, Chosen(slot, plan, has_mask ? masks->mask_indices[i] : -1, token));
+    result->ends_in_draft = i < accepted;  // unless more follows
     if (constrained && !was_behind && slot.gate == Gate::kBehind) return;
   }
 }

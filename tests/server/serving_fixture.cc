@@ -206,13 +206,16 @@ void ExpectConsistentOrigins(const std::vector<v1::TokenOrigin>& origins, const 
   };
   EXPECT_EQ(static_cast<int>(origins.size()), usage.completion_tokens());
   EXPECT_EQ(count(v1::TOKEN_ORIGIN_FIRST), usage.completion_tokens() > 0 ? 1 : 0);
-  EXPECT_EQ(count(v1::TOKEN_ORIGIN_TARGET), speculation.steps());
-  EXPECT_EQ(count(v1::TOKEN_ORIGIN_DRAFTED), speculation.accepted_tokens());
+  // The last step may be cut behind an accepted draft, as may the one that ends the thought before a grammar.
+  const auto cut = speculation.steps() - count(v1::TOKEN_ORIGIN_TARGET);
+  EXPECT_GE(cut, 0);
+  EXPECT_LE(cut, 2);
+  EXPECT_EQ(count(v1::TOKEN_ORIGIN_DRAFTED), speculation.accepted_tokens() + cut);
   if (!origins.empty()) {
     EXPECT_EQ(origins.front(), v1::TOKEN_ORIGIN_FIRST);
   }
   // A step is drafted tokens, then one of the target.
-  if (origins.size() > 1) {
+  if (origins.size() > 1 && cut == 0) {
     EXPECT_EQ(origins.back(), v1::TOKEN_ORIGIN_TARGET);
   }
 }

@@ -106,7 +106,9 @@ int32_t SampleToken(const SlotConstants& c, const float* logits, int32_t vocab, 
 
 // ---- logprobs ----
 
-void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t top_count, LogprobOutput& out) {
+// `draft`: the one that the row verifies, or the token.
+void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t draft, int32_t top_count,
+                   LogprobOutput& out) {
   const float largest = LargestOf(logits, vocab);
   double sum = 0.0;
   for (int32_t v = 0; v < vocab; ++v) sum += static_cast<double>(Exp(logits[v] - largest));
@@ -116,6 +118,7 @@ void WriteLogprobs(const float* logits, int32_t vocab, int32_t token, int32_t to
   };
   out.token_id = token;
   out.logprob = logprob(token);
+  out.draft_logprob = logprob(draft);
   out.top_count = std::min({top_count, vocab, kMaxLogprobs});
   int32_t found = 0;
   for (int32_t v = 0; v < vocab && out.top_count > 0; ++v) {
@@ -174,7 +177,9 @@ void SampleRow(const SampleParams& p, int32_t r) {
     p.out[r] = SampleToken(c, scratch, vocab, {c.seed, position});
   }
   if (p.logprobs != nullptr && c.logprob_count >= 0) {
-    WriteLogprobs(p.logits.row(r), vocab, p.out[r], c.logprob_count, p.logprobs[r]);
+    const int32_t draft_row = p.draft_row(r);
+    WriteLogprobs(p.logits.row(r), p.logits.cols, p.out[r], draft_row < 0 ? p.out[r] : p.ids[draft_row],
+                  c.logprob_count, p.logprobs[r]);
   }
 }
 

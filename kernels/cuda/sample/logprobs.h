@@ -90,9 +90,9 @@ __device__ inline void ListLargestKeys(const float* logits, const RowSplit& spli
   __syncthreads();
 }
 
-// By a block, after all chunks of row r are summed up.
+// By a block, after all chunks of row r are summed up. `draft`: the one that the row verifies, or the token.
 __device__ inline void WriteLogprobs(const LogprobArrays& arrays, const RowSplit& split, int32_t r,
-                                     const float* logits, int32_t token, int32_t top_count,
+                                     const float* logits, int32_t token, int32_t draft, int32_t top_count,
                                      LogprobOutput* out, LogprobShared& shared) {
   const IndexedKeyBits* const groups = arrays.groups + int64_t{r} * split.chunks * kChunkWarps;
   const float largest = LogitOf(LargestKey(groups, split.chunks * kChunkWarps));
@@ -107,6 +107,7 @@ __device__ inline void WriteLogprobs(const LogprobArrays& arrays, const RowSplit
   if (threadIdx.x == 0) {
     out->token_id = token;
     out->logprob = static_cast<float>(static_cast<double>(logits[token]) - log_sum);
+    out->draft_logprob = static_cast<float>(static_cast<double>(logits[draft]) - log_sum);
     out->top_count = count;
   }
   if (count == 0) return;

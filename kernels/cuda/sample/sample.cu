@@ -389,8 +389,10 @@ __global__ void __launch_bounds__(kChunkThreads) FinishRows(const __grid_constan
   }
   if (threadIdx.x == 0) p.out[r] = token;
   if (slot < 0 || token == kNoToken || !plan.wants_logprobs(slot)) return;
-  WriteLogprobs(plan.logprobs, plan.split, r, p.logits.row(r), token, plan.constants(slot).logprob_count,
-                p.logprobs + r, SharedStorage<LogprobShared>());
+  const int32_t draft_row = p.draft_row(r);
+  WriteLogprobs(plan.logprobs, plan.split, r, p.logits.row(r), token,
+                draft_row < 0 ? token : p.ids[draft_row], plan.constants(slot).logprob_count, p.logprobs + r,
+                SharedStorage<LogprobShared>());
 }
 
 // Hands out the parts of one piece of memory.

@@ -123,7 +123,7 @@ TEST_F(RelaxedAcceptance, GivesTheSameTokensOverChunksCacheHitsSwapsAndBatches) 
 }
 
 // Every token that is not the target's own choice is in the thinking phase of a request that may be relaxed,
-// and is counted, unless a limit ended the step there: it then counts as the target's.
+// and is counted, also where a limit ended the step there.
 TEST_F(RelaxedAcceptance, TakesOtherTokensThanTheTargetsInTheThinkingPhaseOnly) {
   const RunRecord run = RunRequests(model_, {.draft_len = 3, .acceptance = kRelaxed}, requests_);
   FromScratch scratch(*model_.device, model_.config, model_.weights, 400);
@@ -146,12 +146,46 @@ TEST_F(RelaxedAcceptance, TakesOtherTokensThanTheTargetsInTheThinkingPhaseOnly) 
       phase = ids_.PhaseAfter(phase, token);
       tokens.push_back(token);
     }
-    EXPECT_LE(run.requests[id].relaxed_tokens, differing);
-    EXPECT_GE(run.requests[id].relaxed_tokens + 1, differing);
+    EXPECT_EQ(run.requests[id].relaxed_tokens, differing);
     others += differing;
   }
   EXPECT_GT(others, 20);
   EXPECT_GT(answer_tokens, 20);
+}
+
+// An entry of the logprobs is the token that was emitted, with its logprob in the row's raw logits. Relaxed
+// candidates are among the top ones, which have it once more.
+TEST_F(RelaxedAcceptance, LogprobsAreThoseOfTheEmittedTokens) {
+  std::vector<Request> requests = requests_;
+  for (Request& request : requests) request.logprob_count = 20;
+  const AcceptanceRule candidates = {.relaxed_topk = 15, .relaxed_delta = 1.0f};
+  for (const AcceptanceRule& rule : {candidates, AcceptanceRule{.forced_length = 2.5f}}) {
+    const bool forced = rule.forced_length > 0;
+    SCOPED_TRACE(forced ? "forced" : "relaxed");
+    const RunRecord run = RunRequests(model_, {.draft_len = 3, .acceptance = rule}, requests);
+    int others = 0;
+    for (size_t id = 0; id < requests.size(); ++id) {
+      const RequestRecord& request = run.requests[id];
+      ASSERT_EQ(request.logprobs.size(), request.token_ids.size());
+      const bool sampled = requests[id].sampling.temperature > 0;
+      for (size_t i = 0; i < request.token_ids.size(); ++i) {
+        SCOPED_TRACE(absl::StrCat("request ", id, ", token ", i));
+        const TokenLogprob& entry = request.logprobs[i];
+        ASSERT_EQ(entry.token_id, request.token_ids[i]);
+        others += entry.token_id != entry.top[0].token_id;
+        const auto among = std::find_if(entry.top.begin(), entry.top.end(), [&](const TopLogprob& top) {
+          return top.token_id == entry.token_id;
+        });
+        if (among != entry.top.end()) {
+          EXPECT_EQ(entry.logprob, among->logprob);
+        } else {
+          EXPECT_TRUE(forced || sampled) << "it is no candidate";
+          EXPECT_LE(entry.logprob, entry.top.back().logprob);
+        }
+      }
+    }
+    EXPECT_GT(others, 20);
+  }
 }
 
 TEST_F(RelaxedAcceptance, LeavesStrictAndSampledRequestsOfTheSameBatchAlone) {

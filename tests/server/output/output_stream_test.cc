@@ -212,20 +212,24 @@ TEST_F(OutputStreamTest, StopStringsCountFromMinTokensOn) {
   }
 }
 
-// A stop string and a stop token may cut a step anywhere: the origins still add up to the accounting.
+// A stop string and a stop token may cut a step anywhere: the origins still add up to the accounting, but for
+// the draft that a cut step ends in.
 TEST_F(OutputStreamTest, OriginsAddUpToTheAccountingWhereverAStepIsCut) {
   const int32_t word = Encode("7")[0], dot = Encode(".")[0];
   for (int length = 1; length <= 4; ++length) {
-    for (const bool by_token : {false, true}) {
+    for (const std::string by : {"text", "target", "draft"}) {
       for (const bool in_first : {false, true}) {
+        SCOPED_TRACE(testing::Message() << length << " tokens, cut by " << by << ", " << in_first);
+        const bool by_token = by != "text";
         OutputStream stream = Open({"."});
         std::vector<TokenOrigin> origins;
         if (!in_first) origins = Origins(Apply(stream, First({word})));
         std::vector<int32_t> ids(length - 1, word);
         ids.push_back(by_token ? 9 : dot);
-        RequestUpdate update = in_first ? First(ids) : Step(ids, 3);
+        RequestUpdate update = in_first ? First(ids) : Step(ids, 4);
         if (by_token) {
           update.finish = FinishReason::kStop;
+          update.step.ends_in_draft = by == "draft" && update.has_step;
         } else {
           update.token_ids.push_back(word);  // computed past the stop string
           update.has_step = true;
@@ -238,11 +242,28 @@ TEST_F(OutputStreamTest, OriginsAddUpToTheAccountingWhereverAStepIsCut) {
         const auto count = [&](TokenOrigin origin) {
           return std::count(origins.begin(), origins.end(), origin);
         };
+        const int cut = stream.stats().steps > 0 && by != "target" ? 1 : 0;
         EXPECT_EQ(count(kFirst), 1);
-        EXPECT_EQ(count(kTarget), stream.stats().steps);
-        EXPECT_EQ(count(kDrafted), stream.stats().accepted_tokens);
+        EXPECT_EQ(count(kTarget), stream.stats().steps - cut);
+        EXPECT_EQ(count(kDrafted), stream.stats().accepted_tokens + cut);
+        EXPECT_EQ(origins.back(), cut > 0 ? kDrafted : stream.stats().steps > 0 ? kTarget : kFirst);
       }
     }
+  }
+}
+
+// Of the tokens that a step emits the last one may be a draft, too, and be relaxed.
+TEST_F(OutputStreamTest, ARelaxedDraftThatEndsACutStepIsCounted) {
+  for (const bool ends_in_draft : {false, true}) {
+    OutputStream stream = Open();
+    Apply(stream, First({300}));
+    RequestUpdate update = Step({301, 302, 303}, 5, FinishReason::kLength);
+    update.step.relaxed = ends_in_draft ? 3 : 2;
+    update.step.ends_in_draft = ends_in_draft;
+    Apply(stream, update);
+    EXPECT_EQ(stream.stats().relaxed_tokens, ends_in_draft ? 3 : 2);
+    EXPECT_EQ(stream.stats().accepted_tokens, 2);
+    EXPECT_EQ(stream.stats().steps, 1);
   }
 }
 
