@@ -11,12 +11,13 @@ namespace foredraft {
 
 absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& config, LoadedWeights weights) {
   stream = device->CreateStream();
+  token_count = config.choices();
   device->BeginPurpose("slots");
   ASSIGN_OR_RETURN(slots, SlotState::Create(*device, SlotStateShape::Of(options, config)));
   ASSIGN_OR_RETURN(masks, StepMasks::Create(*device, {.slot_count = options.max_batch_size,
                                                       .step_rows = options.largest_step(),
                                                       .bucket = options.batch_sizes.back(),
-                                                      .vocab_size = config.vocab_size}));
+                                                      .token_count = config.choices()}));
   slots.SetStepMasks(masks.by_slot());
   device->BeginPurpose("activations");
   ASSIGN_OR_RETURN(model, CreateModel(*device, *comm, config, std::move(weights),

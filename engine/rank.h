@@ -26,6 +26,7 @@ struct Rank {
   std::unique_ptr<Stream> stream;      // takes every op and copy of the rank
   std::unique_ptr<Model> model;
   std::unique_ptr<Drafter> drafter;  // null where max_draft_len is 0
+  int token_count = 0;               // ModelConfig::choices
   SlotState slots;
   StepMasks masks;
   StepBuffers buffers;

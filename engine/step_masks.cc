@@ -9,13 +9,15 @@
 namespace foredraft {
 namespace {
 
-// `words`: [MaskWordCount], of a vocabulary that may be longer than the mask's.
-void WriteWords(const TokenMask& mask, uint32_t* words, int32_t word_count) {
-  CHECK_LE(mask.words.size(), static_cast<size_t>(word_count));
-  std::fill(std::copy(mask.words.begin(), mask.words.end(), words), words + word_count, 0u);
+// `words`: [MaskWordCount(token_count)]. The mask's vocabulary may be shorter or longer; what it allows from
+// token_count on is left out.
+void WriteWords(const TokenMask& mask, uint32_t* words, int32_t token_count) {
+  const auto word_count = static_cast<size_t>(MaskWordCount(token_count));
+  const auto end = mask.words.begin() + std::min(mask.words.size(), word_count);
+  std::fill(std::copy(mask.words.begin(), end, words), words + word_count, 0u);
   for (const int32_t id : mask.ids) {
-    CHECK(id >= 0 && id / 32 < word_count) << "a mask allows token " << id;
-    words[id / 32] |= 1u << (id % 32);
+    CHECK_GE(id, 0) << "a mask allows token " << id;
+    if (id < token_count) words[id / 32] |= 1u << (id % 32);
   }
 }
 
@@ -26,7 +28,7 @@ absl::StatusOr<StepMasks> StepMasks::Create(Device& device, const StepMasksShape
   masks.device_ = &device;
   masks.shape_ = shape;
   const size_t most = shape.step_rows + shape.bucket;
-  ASSIGN_OR_RETURN(masks.words_, device.AllocateArray<uint32_t>(most * MaskWordCount(shape.vocab_size)));
+  ASSIGN_OR_RETURN(masks.words_, device.AllocateArray<uint32_t>(most * MaskWordCount(shape.token_count)));
   ASSIGN_OR_RETURN(masks.by_slot_, device.AllocateArray<SlotStepMasks>(shape.slot_count));
   ASSIGN_OR_RETURN(masks.row_masks_, device.AllocateArray<int32_t>(shape.step_rows));
   ASSIGN_OR_RETURN(masks.first_masks_, device.AllocateArray<int32_t>(shape.bucket));
@@ -41,11 +43,11 @@ void StepMasks::Set(Stream& stream, const RankPlan& plan) {
     device_->CopyToDevice(stream, row_masks_, none.data(), none.size() * sizeof(int32_t));
   }
   if (!plan.masks.empty()) {
-    const int32_t word_count = MaskWordCount(shape_.vocab_size);
+    const int32_t word_count = MaskWordCount(shape_.token_count);
     CHECK_LE(plan.masks.size(), static_cast<size_t>(shape_.step_rows + shape_.bucket));
     host_words_.resize(plan.masks.size() * word_count);
     for (size_t i = 0; i < plan.masks.size(); ++i) {
-      WriteWords(*plan.masks[i], host_words_.data() + i * word_count, word_count);
+      WriteWords(*plan.masks[i], host_words_.data() + i * word_count, shape_.token_count);
     }
     device_->CopyToDevice(stream, words_, host_words_.data(), host_words_.size() * sizeof(uint32_t));
   }

@@ -19,9 +19,9 @@ namespace foredraft {
 
 struct StepMasksShape {
   int slot_count = 0;
-  int step_rows = 0;  // of the largest decode step
-  int bucket = 0;     // first tokens of a prefill at most
-  int vocab_size = 0;
+  int step_rows = 0;    // of the largest decode step
+  int bucket = 0;       // first tokens of a prefill at most
+  int token_count = 0;  // the tokens that rows may choose, from the first: ModelConfig::choices
 };
 
 class StepMasks {

@@ -338,7 +338,7 @@ absl::Status Leader::Join(LeaderStream* stream, const std::string& peer,
   Log(LogLevel::kInfo, "rank %d joined: process %d on %s%s%s", join.rank(), join.pid(), join.host(),
       join.gpu().empty() ? "" : ", ", join.gpu());
   worker::v1::LeaderMessage welcome;
-  welcome.mutable_welcome();
+  welcome.mutable_welcome()->set_token_count(options_.token_count);
   stream->Send(std::move(welcome));
   Changed();
   return absl::OkStatus();

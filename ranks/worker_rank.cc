@@ -20,6 +20,7 @@
 #include "ranks/engine_setup.h"
 #include "ranks/gpu_choice.h"
 #include "ranks/plan_check.h"
+#include "ranks/range_check.h"
 #include "ranks/rank_builder.h"
 #include "ranks/worker_session.h"
 #include "ranks/worker_trust.h"
@@ -120,12 +121,15 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateRankDevice(config));
   ASSIGN_OR_RETURN(const std::unique_ptr<WorkerSession> session,
                    JoinGroup(config, model, *device, leader, rank, secret));
+  ModelConfig served = model;
+  served.token_count = session->token_count();
+  RETURN_IF_ERROR(CheckRange("welcome.token_count", served.token_count, 0, model.vocab_size));
   session->SetOnLost([rank](const absl::Status&) { EndSoon(rank); });
   const GroupLink link{.rank = rank, .store = session.get(), .wait_for_all = [&](const std::string& point) {
                          return WaitForAll(*session, point, rank, config.parallel.attention_dp);
                        }};
   const absl::StatusOr<BuiltRank> built =
-      BuildRank(config, model, std::move(device), link,
+      BuildRank(config, served, std::move(device), link,
                 [&session](int64_t done, int64_t total) { session->ReportLoading(done, total); });
   if (!built.ok()) {
     session->ReportFailure(built.status());

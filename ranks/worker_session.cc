@@ -164,6 +164,11 @@ WorkerSession::~WorkerSession() {
   if (thread_.joinable()) thread_.join();
 }
 
+int WorkerSession::token_count() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return token_count_;
+}
+
 // The caller does not hold mutex_: gRPC may call back before Cut returns.
 void WorkerSession::CutStream() {
   if (stream_ == nullptr) return;
@@ -272,7 +277,9 @@ void WorkerSession::Receive(worker::v1::LeaderMessage message, WorkerStream& str
   }
   switch (message.content_case()) {
     case worker::v1::LeaderMessage::kWelcome:
-      if (stage_ == Stage::kProven) stage_ = Stage::kJoined;
+      if (stage_ != Stage::kProven) break;
+      token_count_ = message.welcome().token_count();
+      stage_ = Stage::kJoined;
       break;
     case worker::v1::LeaderMessage::kStoreValue:
       store_[message.store_value().key()] = message.store_value().value();

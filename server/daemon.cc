@@ -102,6 +102,13 @@ absl::Status WarmUp(SchedulerOptions options, const std::vector<Executor*>& exec
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<RankGroup>> CreateRanks(const Config& config, const ModelConfig& model,
+                                                       Frontend& frontend) {
+  if (config.parallel.attention_dp == 1) return std::make_unique<LocalRank>(config, model);
+  return WorkerGroup::Create(
+      config, model, [metrics = frontend.shared_metrics()] { metrics->RecordRefusedWorkerConnection(); });
+}
+
 // Logs the progress of a restart.
 class RestartObserver : public StartObserver {
  public:
@@ -171,13 +178,9 @@ absl::Status Daemon::Load(StartObserver& observer) {
   const ThinkingIds tokenizer_thinking = TokenizerThinkingIds(*tokenizer);
   const ThinkingIds thinking = ThinkingIdsOf(config_, tokenizer_thinking);
   ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeModel(config_, model_));
-  if (config_.parallel.attention_dp == 1) {
-    ranks_ = std::make_unique<LocalRank>(config_, model_);
-  } else {
-    ASSIGN_OR_RETURN(ranks_, WorkerGroup::Create(config_, model_, [metrics = frontend_->shared_metrics()] {
-                       metrics->RecordRefusedWorkerConnection();
-                     }));
-  }
+  ModelConfig of_ranks = model_;
+  of_ranks.token_count = TokenCountOf(*tokenizer, model_, defaults);
+  ASSIGN_OR_RETURN(ranks_, CreateRanks(config_, of_ranks, *frontend_));
   observer.ModelKnown(config_, FactsOf(config_, summary));
   RETURN_IF_ERROR(ranks_->Start(observer, [] { return false; }));
 

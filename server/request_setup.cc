@@ -34,6 +34,10 @@ SamplingParams DefaultSampling(const GenerationConfig& defaults) {
   return sampling;
 }
 
+const std::vector<int>& EndIdsOf(const ModelConfig& model, const GenerationConfig& defaults) {
+  return defaults.eos_token_ids.empty() ? model.eos_token_ids : defaults.eos_token_ids;
+}
+
 // Token ids index arrays of the model's vocabulary: the tokenizer may have fewer, not more.
 absl::Status CheckVocabulary(const std::string& path, const Tokenizer& tokenizer, const ModelConfig& model) {
   if (tokenizer.vocab_size() <= model.vocab_size) return absl::OkStatus();
@@ -71,6 +75,12 @@ absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config) {
   return ReadGenerationConfig(config.model + "/generation_config.json");
 }
 
+int TokenCountOf(const Tokenizer& tokenizer, const ModelConfig& model, const GenerationConfig& defaults) {
+  int count = tokenizer.vocab_size();
+  for (const int id : EndIdsOf(model, defaults)) count = std::max(count, id + 1);
+  return std::min(count, model.vocab_size);
+}
+
 ThinkingIds TokenizerThinkingIds(const Tokenizer& tokenizer) {
   return {.begin = tokenizer.AddedTokenId("<think>").value_or(-1),
           .end = tokenizer.AddedTokenId("</think>").value_or(-1)};
@@ -93,7 +103,8 @@ RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
   limits.size = SchedulerOptionsOf(config, model).request_size();
   limits.longest_token_bytes = LongestTokenBytes(tokenizer);
   limits.max_detokenize_ids = config.server.max_detokenize_ids;
-  const std::vector<int>& eos = defaults.eos_token_ids.empty() ? model.eos_token_ids : defaults.eos_token_ids;
+  limits.token_count = TokenCountOf(tokenizer, model, defaults);
+  const std::vector<int>& eos = EndIdsOf(model, defaults);
   limits.eos_ids.assign(eos.begin(), eos.end());
   limits.default_sampling = DefaultSampling(defaults);
   limits.thinking = thinking;

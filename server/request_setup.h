@@ -22,6 +22,10 @@ SynthVocabulary SynthVocabularyOf(const ModelConfig& model);
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model);
 
+// Ids that may be chosen (ModelConfig::token_count): those of the tokenizer, and of the model's end tokens
+// where the tokenizer lacks them. A model's vocabulary is often padded beyond.
+int TokenCountOf(const Tokenizer& tokenizer, const ModelConfig& model, const GenerationConfig& defaults);
+
 // The checkpoint's generation_config.json; nothing is set where load_format dummy has none.
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config);
 

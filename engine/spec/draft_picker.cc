@@ -29,7 +29,8 @@ void DraftPicker::Pick(const Rank& rank, const DraftInput& input, int draft_inde
                 .ids = rows_.ids,
                 .stored_drafts = draft_index - 1,
                 .slots = rank.slots.arrays(),
-                .scratch = rank.buffers.sample_scratch.data});
+                .scratch = rank.buffers.sample_scratch.data,
+                .token_count = rank.token_count});
   rank.ops().store_drafts(stream, {.draft_ids = draft_ids_,
                                    .outputs = input.outputs,
                                    .slots = rank.slots.arrays(),

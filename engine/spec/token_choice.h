@@ -10,10 +10,11 @@ namespace foredraft {
 
 enum class TokenChoice { kSample, kArgmax };
 
-// Fills p.out, and with kSample p.logprobs where a request wants them.
+// Tokens below p.token_count alone are chosen. Fills p.out, and with kSample p.logprobs where a request wants
+// them.
 inline void ChooseTokens(const Ops& ops, Stream& stream, TokenChoice choice, const SampleParams& p) {
   if (choice == TokenChoice::kArgmax) {
-    ops.argmax(stream, {.out = p.out, .logits = p.logits, .masks = p.masks});
+    ops.argmax(stream, {.out = p.out, .logits = p.logits.columns(0, p.choices()), .masks = p.masks});
   } else {
     ops.sample(stream, p);
   }

@@ -18,9 +18,10 @@ void Verify(const Rank& rank, const StepKey& key) {
                 .row_in_slot = b.row_in_slot,
                 .slots = rank.slots.arrays(),
                 .scratch = b.sample_scratch.data,
-                .masks = rank.masks.of_step()});
+                .masks = rank.masks.of_step(),
+                .token_count = rank.token_count});
   ops.relax_drafts(stream, {.relaxed = b.relaxed,
-                            .logits = logits,
+                            .logits = logits.columns(0, rank.token_count),
                             .index = b.target.index(rows),
                             .ids = b.target.ids,
                             .row_in_slot = b.row_in_slot,
@@ -49,7 +50,8 @@ void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice, const Ro
                 .ids = b.ended.ids,
                 .slots = rank.slots.arrays(),
                 .scratch = b.sample_scratch.data,
-                .masks = masks});
+                .masks = masks,
+                .token_count = rank.token_count});
   rank.ops().accept_first_token(stream, {.outputs = b.first_outputs,
                                          .tokens = b.sampled,
                                          .slot_ids = b.ended.slots,

@@ -25,7 +25,7 @@ struct ArgmaxParams {
 // adjacent. For the penalties, row j of a slot counts ids[1..j] of its slot's rows on top of the slot's
 // counts. The noise is keyed by the sampled token's position, which is the row's position + 1. kNoToken as
 // argmax; its logprobs are then not written. Logprobs are those of the raw logits, so tokens outside of the
-// mask may be among the top ones.
+// mask may be among the top ones, and so may columns from token_count on, which no row chooses.
 struct SampleParams {
   int32_t* out;                // [R]
   LogprobOutput* logprobs;     // [R] or null; written where constants.logprob_count >= 0

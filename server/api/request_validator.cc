@@ -279,9 +279,11 @@ absl::StatusOr<std::vector<TokenBias>> RequestValidator::LogitBias(std::vector<T
             [](const TokenBias& a, const TokenBias& b) { return a.token_id < b.token_id; });
   for (size_t i = 0; i < client.size(); ++i) {
     const TokenBias& bias = client[i];
-    if (bias.token_id < 0 || bias.token_id >= limits_.vocab_size) {
-      return Refuse("sampling.logit_bias: token ", bias.token_id, ", allowed 0..", limits_.vocab_size - 1,
-                    " (the vocabulary)");
+    const bool is_padded = limits_.token_count > 0 && limits_.token_count < limits_.vocab_size;
+    const int count = is_padded ? limits_.token_count : limits_.vocab_size;
+    if (bias.token_id < 0 || bias.token_id >= count) {
+      return Refuse("sampling.logit_bias: token ", bias.token_id, ", allowed 0..", count - 1,
+                    is_padded ? " (the tokenizer)" : " (the vocabulary)");
     }
     const std::string field = absl::StrCat("sampling.logit_bias[", bias.token_id, "]");
     if (i > 0 && client[i - 1].token_id == bias.token_id) return Refuse(field, ": given twice");

@@ -80,6 +80,33 @@ TEST_F(OpenAiDaemon, MinTokensAndBiasesHoldWithDraftsAndWithout) {
   }
 }
 
+// abacus' vocabulary has 640 ids, its tokenizer 632.
+TEST_F(OpenAiDaemon, IdsWithoutATokenAreReadAndNeverWritten) {
+  json body = {{"model", "abacus"},
+               {"prompt", {{5, 639, 9}, {632, 7}}},
+               {"n", 5},
+               {"max_tokens", 200},
+               {"temperature", 2.0},
+               {"ignore_eos", true},
+               {"seed", 11},
+               {"return_token_ids", true}};
+  int tokens = 0;
+  for (const int drafts : {0, 3}) {
+    body["max_draft_tokens"] = drafts;
+    for (const json& choice : Post(kCompletion, body)["choices"]) {
+      for (const json& id : choice["token_ids"]) {
+        ++tokens;
+        EXPECT_LT(id, 632);
+      }
+    }
+  }
+  EXPECT_EQ(tokens, 4000);
+  body["logit_bias"] = {{"636", 1}};
+  const HttpReply refused = Ask(port(), "POST", kCompletion, body.dump());
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("logit_bias: token 636, allowed 0..631 (the tokenizer)"));
+}
+
 TEST_F(OpenAiDaemon, AnswersAreGrpcsForTheSameSeed) {
   const struct {
     const char* name;

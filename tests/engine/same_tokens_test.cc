@@ -218,5 +218,50 @@ TEST_F(SameTokens, DraftsPaySoMostStepsEmitMoreThanOneToken) {
   EXPECT_GT(1.0 + double(accepted) / steps, 1.3) << "acceptance length";
 }
 
+// A vocabulary that is padded beyond its tokenizer. abacus is cut here far within its tokens, so that its own
+// choice is often one that it must not take.
+TEST(PaddedVocabulary, OnlyTokensAreChosenAndDrafted) {
+  LoadedModel model = LoadModel(kAbacusDir, TestBackend(), {}, {.threads = 2});
+  ASSERT_EQ(model.config.choices(), model.config.vocab_size);
+  model.config.token_count = 300;
+  for (const bool sampled : {false, true}) {
+    std::vector<Request> requests = TestRequests({.count = 12, .sampled = sampled, .logprobs = true});
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].stop_ids.clear();
+      requests[i].max_tokens = 30;
+      requests[i].logprob_count = i % 2 == 0 ? -1 : 1;
+      if (sampled && i % 3 == 0) requests[i].sampling.temperature = 2;
+    }
+    const Setting plain = {
+        .mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .reuse = false};
+    const RunRecord alone = RunRequests(model, plain, requests);
+    const Setting settings[] = {{},
+                                {.draft_len = 3},
+                                {.draft_len = 3, .vanilla = true, .graphs = false},
+                                {.ranks = 2, .draft_len = 7, .max_batch_size = 2}};
+    int top_ones = 0;
+    for (const Setting& setting : settings) {
+      SCOPED_TRACE(setting.DebugString());
+      const RunRecord run = RunRequests(model, setting, requests);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        SCOPED_TRACE(absl::StrCat("request ", i));
+        const RequestRecord& request = run.requests[i];
+        ASSERT_EQ(request.token_ids, alone.requests[i].token_ids);
+        EXPECT_EQ(request.token_ids.size(), 30u);
+        for (const int32_t id : request.token_ids) EXPECT_LT(id, 300);
+        for (const StepRecord& step : request.records) {
+          for (const int32_t draft : step.drafts) EXPECT_LT(draft, 300);
+        }
+        // Raw logprobs know the whole vocabulary.
+        for (size_t t = 0; t < request.logprobs.size(); ++t) {
+          EXPECT_EQ(request.logprobs[t].logprob, alone.requests[i].logprobs[t].logprob);
+          top_ones += request.logprobs[t].top[0].token_id >= 300;
+        }
+      }
+    }
+    EXPECT_GT(top_ones, 50);
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

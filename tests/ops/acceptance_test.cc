@@ -297,6 +297,36 @@ TEST(RelaxDrafts, SumsUpLongRows) {
   }
 }
 
+// Columns behind the tokens are not among the most probable ones.
+TEST(RelaxDrafts, CountsTokensAlone) {
+  for (const int padding : {0, 3, 5000}) {
+    SlotFixture slots = OneSlot({1}, true);
+    slots.rule = {.relaxed_topk = 2, .relaxed_delta = 0.19f};
+    slots.constants[0].presence_penalty = 1e-3f;  // the adjusted row has a copy of its own
+    std::vector<float> logits(2 * (kVocab + padding), -40.0f);
+    logits[0] = std::log(0.6f);
+    logits[1] = std::log(0.4f);
+    for (int v = kVocab; v < kVocab + padding; ++v) logits[v] = 30.0f;
+    OpRig rig({}, RunMode::kReplayed);
+    int32_t* const relaxed = rig.Poisoned<int32_t>(2);
+    const RelaxDraftsParams params = {
+        .relaxed = relaxed,
+        .logits = Dense<const float>(rig.Put(logits), 2, kVocab + padding).columns(0, kVocab),
+        .index = {rig.Put(Ids{0, 0}), rig.Put(Ids{10, 11}), 2},
+        .ids = rig.Put(Ids{1, 0}),
+        .row_in_slot = rig.Put(Ids{0, 1}),
+        .slots = slots.Put(rig),
+        .scratch = rig.Poisoned<float>(2 * (kVocab + padding))};
+    rig.Run([&] { rig.ops().relax_drafts(rig.stream(), params); });
+    EXPECT_EQ(rig.Get(relaxed, 2)[0], 0) << "0.6 - 0.4 is not within it";
+    slots.rule.relaxed_delta = 0.21f;
+    RelaxDraftsParams more = params;
+    more.slots = slots.Put(rig);
+    rig.Run([&] { rig.ops().relax_drafts(rig.stream(), more); });
+    EXPECT_EQ(rig.Get(relaxed, 2)[0], 1);
+  }
+}
+
 TEST(RelaxDrafts, CountsTheLowerIdsOfATieFirst) {
   for (const int draft : {1, 2}) {
     SlotFixture slots = OneSlot({draft}, true);

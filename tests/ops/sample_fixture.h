@@ -40,9 +40,9 @@ inline std::vector<uint32_t> MaskWords(const std::vector<std::vector<int32_t>>& 
   return words;
 }
 
-// `mask_words`: of the masks that rows name; empty: no row has one.
+// `mask_words`: of the masks that rows name; empty: no row has one. token_count: as in SampleParams.
 inline Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector<Row>& rows,
-                         const std::vector<uint32_t>& mask_words = {}) {
+                         const std::vector<uint32_t>& mask_words = {}, int token_count = 0) {
   const int count = static_cast<int>(rows.size());
   const int vocab = slots.vocab_size;
   std::vector<float> logits;
@@ -67,7 +67,8 @@ inline Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector
                                .row_in_slot = rig.Put(row_in_slot),
                                .slots = slots.Put(rig),
                                .scratch = rig.Poisoned<float>(count * vocab),
-                               .masks = masks};
+                               .masks = masks,
+                               .token_count = token_count};
   rig.Run([&] { rig.ops().sample(rig.stream(), params); });
   return {rig.Get(out, count), rig.Get(logprobs, count)};
 }

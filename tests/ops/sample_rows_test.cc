@@ -210,5 +210,118 @@ TEST(SampleOfLongRows, LogprobsFindTheMostProbableTokensAnywhere) {
   }
 }
 
+// A row that verifies a draft has the draft's logprob beside its own token's.
+TEST(SampleOfLongRows, LogprobsHaveTheDraftThatTheRowVerifies) {
+  Noise noise(74);
+  SlotFixture slots(2, kVocab);
+  slots.constants[0].logprob_count = slots.constants[1].logprob_count = 2;
+  slots.constants[1].temperature = 1.0f;
+  std::vector<Row> rows;
+  const int drafts[] = {17, 9000, 4096};
+  for (int slot = 0; slot < 2; ++slot) {
+    for (int j = 0; j < 3; ++j) rows.push_back({slot, 8 + j, noise.Floats(kVocab, 3.0f), drafts[j], j});
+  }
+  OpRig rig({}, RunMode::kEager);
+  const Sampled sampled = RunSample(rig, slots, rows);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    SCOPED_TRACE(testing::Message() << "row " << r);
+    const bool verifies = r % 3 < 2;
+    const int draft = verifies ? rows[r + 1].id : sampled.tokens[r];
+    double sum = 0.0;
+    for (const float logit : rows[r].logits) sum += std::exp(static_cast<double>(logit));
+    const double expected = rows[r].logits[draft] - std::log(sum);
+    EXPECT_NEAR(sampled.logprobs[r].draft_logprob, expected, 8 * kF32Roundoff * (1 + std::abs(expected)));
+    EXPECT_EQ(sampled.logprobs[r].token_id, sampled.tokens[r]);
+    // The same token has the same bits, whichever of the two it is.
+    const LogprobOutput& own = sampled.logprobs[r];
+    for (int i = 0; i < own.top_count; ++i) {
+      if (own.top_ids[i] == draft) {
+        EXPECT_EQ(own.top_logprobs[i], own.draft_logprob);
+      }
+    }
+  }
+}
+
+// ---- columns that are no tokens ----
+
+// Every kind of choice, with and without masks. Columns from `tokens` on are the most probable by far.
+struct PaddedRows {
+  SlotFixture slots;
+  std::vector<Row> rows;
+  std::vector<std::vector<int32_t>> allowed;
+
+  explicit PaddedRows(int columns, int tokens) : slots(12, columns) {
+    Noise noise(83);
+    for (int i = 0; i < 12; ++i) {
+      SlotConstants& c = slots.constants[i];
+      c.seed = 70 + i;
+      c.temperature = i % 6 == 0 ? 0.0f : 1.0f;
+      if (i % 6 == 2) c.top_k = std::min(40, tokens);
+      if (i % 6 == 3) c.top_p = 0.8f;
+      if (i % 6 == 4) c.min_p = 0.02f;
+      if (i % 6 == 5) c.presence_penalty = 1.0f;
+      if (i % 6 == 5) c.top_k = tokens;  // all of them
+      c.logprob_count = i % 4 == 0 ? 5 : -1;
+      for (int v = 0; v < columns; v += 3) slots.output_counts[size_t(i) * columns + v] = 1;
+      std::vector<float> logits = noise.Floats(kVocab, 3.0f);
+      std::fill(logits.begin() + tokens, logits.end(), 30.0f);
+      logits.resize(columns);
+      rows.push_back({.slot = i, .position = 20 + i, .logits = logits, .mask = i < 6 ? -1 : i - 6});
+    }
+    for (int mask = 0; mask < 6; ++mask) {
+      std::vector<int32_t>& ids = allowed.emplace_back();
+      for (int v = mask % 2; v < tokens; v += 2) ids.push_back(v);
+      if (ids.empty()) ids.push_back(0);
+    }
+  }
+};
+
+// The choice is that among rows without these columns; logprobs count them.
+TEST(SampleOfPaddedRows, ChoosesTokensAlone) {
+  for (const int tokens : {1, 33, 4095, 4096, 4097, 8999, kVocab}) {
+    SCOPED_TRACE(testing::Message() << tokens << " tokens");
+    const PaddedRows padded(kVocab, tokens), cut(tokens, tokens);
+    OpRig rig({}, RunMode::kReplayed);
+    const std::vector<uint32_t> words = MaskWords(padded.allowed, tokens);
+    const Sampled sampled = RunSample(rig, padded.slots, padded.rows, words, tokens);
+    EXPECT_EQ(sampled.tokens, RunSample(rig, cut.slots, cut.rows, words).tokens);
+    const Sampled all = RunSample(rig, padded.slots, padded.rows);
+    for (size_t i = 0; i < padded.rows.size(); ++i) {
+      const int count = padded.slots.constants[i].logprob_count;
+      if (count < 0) continue;
+      EXPECT_EQ(sampled.logprobs[i].token_id, sampled.tokens[i]);
+      ExpectLogprobs(sampled.logprobs[i], padded.rows[i].logits, count);
+      for (int rank = 0; rank < count; ++rank) {
+        EXPECT_EQ(sampled.logprobs[i].top_logprobs[rank], all.logprobs[i].top_logprobs[rank]);
+      }
+    }
+  }
+}
+
+// Whether a row is usable is asked of its tokens alone, as argmax of these columns asks.
+TEST(SampleOfPaddedRows, WhatIsNoTokenMakesNoRowUnusable) {
+  constexpr int kTokens = 5000;
+  for (const float temperature : {0.0f, 1.0f}) {
+    SlotFixture slots(2, kVocab);
+    slots.constants[0].temperature = slots.constants[1].temperature = temperature;
+    std::vector<Row> rows(2, {.slot = 0, .position = 3, .logits = std::vector<float>(kVocab)});
+    rows[1].slot = 1;
+    rows[0].logits[kTokens] = kInfinity;
+    rows[1].logits[kTokens - 1] = kInfinity;
+    OpRig rig({}, RunMode::kEager);
+    const std::vector<int32_t> tokens = RunSample(rig, slots, rows, {}, kTokens).tokens;
+    EXPECT_GE(tokens[0], 0);
+    EXPECT_LT(tokens[0], kTokens);
+    EXPECT_EQ(tokens[1], kNoToken);
+    std::vector<float> logits = rows[0].logits;
+    logits.insert(logits.end(), rows[1].logits.begin(), rows[1].logits.end());
+    int32_t* const out = rig.Poisoned<int32_t>(2);
+    const ArgmaxParams params = {
+        .out = out, .logits = Dense<const float>(rig.Put(logits), 2, kVocab).columns(0, kTokens)};
+    rig.Run([&] { rig.ops().argmax(rig.stream(), params); });
+    EXPECT_EQ(rig.Get(out, 2), (std::vector<int32_t>{0, kNoToken}));
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

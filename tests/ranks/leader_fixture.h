@@ -39,6 +39,7 @@ inline LeaderOptions TestLeaderOptions() {
   options.limits = {
       .vocab_size = 1 << 20, .block_count = kBlockCount, .max_batch_size = 16, .max_draft_len = 3};
   options.identity = Identity();
+  options.token_count = 1'000'000;
   options.heartbeat_timeout = kHeartbeatTimeout;
   return options;
 }

@@ -189,6 +189,13 @@ TEST_F(LeaderTest, RefusesAMismatchedWorkerAndGoesOn) {
   EXPECT_TRUE(leader_->health().ok());
 }
 
+// Workers have no tokenizer: the leader says which ids are tokens.
+TEST_F(LeaderTest, WelcomesWorkersWithTheTokenCount) {
+  const auto worker = WorkerSession::Join(TestWorker::Options(leader_->port(), 0));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ((*worker)->token_count(), 1'000'000);
+}
+
 TEST_F(LeaderTest, RefusesASecondWorkerOnOneGpuAndLogsBoth) {
   std::mutex mutex;
   std::vector<std::string> lines;

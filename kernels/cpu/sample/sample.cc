@@ -143,14 +143,14 @@ void SampleRow(const SampleParams& p, int32_t r) {
     return;
   }
   const SlotConstants& c = p.slots.constants[slot];
-  const int32_t vocab = p.logits.cols;
+  const int32_t vocab = p.choices();
   const float* logits = p.logits.row(r);
   const uint32_t* const mask = p.masks.Of(r, vocab);
   if (!RowIsUsable(logits, vocab)) {
     p.out[r] = kNoToken;
     return;
   }
-  float* scratch = p.scratch + static_cast<int64_t>(r) * vocab;
+  float* scratch = p.scratch + static_cast<int64_t>(r) * p.logits.cols;
   const int32_t position = p.index.positions[r] + 1;
   const AdjustedLogits adjusted(p.slots, slot, position,
                                 p.stored_drafts > 0

@@ -31,7 +31,8 @@ namespace {
 
 struct SamplePlan {
   SampleParams p;
-  RowSplit split;
+  RowSplit split;                     // of all columns, for the logprobs
+  int32_t choices;                    // columns that may be chosen; those behind them read as -infinity
   IndexedKeyBits* largest = nullptr;  // [R, blocks]: keys of the scaled logits, after adjustments
   IndexedKeyBits* drawn = nullptr;    // [R, blocks]: keys of the scaled logits plus noise
   uint32_t* lowest =
@@ -44,7 +45,7 @@ struct SamplePlan {
   __device__ bool wants_logprobs(int32_t slot) const {
     return p.logprobs != nullptr && constants(slot).logprob_count >= 0;
   }
-  __device__ const uint32_t* mask(int32_t r) const { return p.masks.Of(r, split.columns); }
+  __device__ const uint32_t* mask(int32_t r) const { return p.masks.Of(r, choices); }
   // Whether the row's mask or the request's adjustments change the logits of row r.
   __device__ bool changes(int32_t r, const SlotConstants& c) const {
     const SlotProgress& progress = p.slots.progress[p.index.slots[r]];
@@ -61,7 +62,7 @@ struct SamplePlan {
   __device__ RowBins bins(int32_t r, const SlotConstants& c, IndexedKeyBits top) const {
     const uint32_t key = ReduceByWarp(lowest + int64_t{r} * split.blocks, split.blocks, ~0u,
                                       [](uint32_t a, uint32_t b) { return min(a, b); });
-    return RowBins(c, split.columns, LogitOf(top), FromOrderedKey(key));
+    return RowBins(c, choices, LogitOf(top), FromOrderedKey(key));
   }
 };
 
@@ -69,8 +70,8 @@ struct SamplePlan {
 template <class Visit>
 __device__ void ForEachOwnFour(const SamplePlan& plan, int32_t r, const SlotConstants& c, ChunkStage& stage,
                                const Visit& visit) {
-  ForEachFour(stage, plan.adjusted(r, c), plan.split.columns, plan.split.first_chunk(),
-              plan.split.end_chunk(), visit);
+  ForEachFour(stage, plan.adjusted(r, c), plan.choices, plan.split.first_chunk(), plan.split.end_chunk(),
+              visit);
 }
 __device__ __forceinline__ float LargestOf4(const float (&x)[4]) {
   return max(max(x[0], x[1]), max(x[2], x[3]));
@@ -114,7 +115,7 @@ __device__ bool AdjustRow(const SamplePlan& plan, int32_t r, int32_t slot, int32
                                     : EarlierDrafts(p.ids, p.row_in_slot, r));
   const uint32_t* const mask = plan.mask(r);
   float* const kept = plan.greedy(slot) ? nullptr : p.scratch + int64_t{r} * plan.split.columns;
-  return AdjustChunk(stage, plan.split.columns, chunk, [&](int32_t v, float raw) {
+  return AdjustChunk(stage, plan.choices, chunk, [&](int32_t v, float raw) {
     float x = MaskAllows(mask, v) ? adjusted(v, raw) : kMinusInfinity;
     if (x != x) x = kMinusInfinity;
     if (kept != nullptr) kept[v] = x;
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
   const SlotConstants& c = plan.constants(slot);
   const RowSplit& split = plan.split;
   const bool greedy = plan.greedy(slot);
-  const bool filtered = !greedy && HasFilter(c, split.columns);
+  const bool filtered = !greedy && HasFilter(c, plan.choices);
   if (filtered) ClearSelection(plan.selections[r], static_cast<int32_t>(blockIdx.y), split.blocks);
   const float* const raw = p.logits.row(r);
   const bool changed = plan.changes(r, c);
@@ -142,9 +143,12 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
   float lowest = -kMinusInfinity;  // scaled
 #pragma unroll 1
   for (int32_t chunk = split.first_chunk(); chunk < split.end_chunk(); ++chunk) {
-    LoadChunk(shared.stage, raw, split.columns, chunk);
     if (plan.wants_logprobs(slot)) {
+      LoadChunk(shared.stage, raw, split.columns, chunk);
       SumUpRawChunk(plan.logprobs, split, r, chunk, shared.stage, shared.logprobs);
+      if ((chunk + 1) * kChunkColumns > plan.choices) LoadChunk(shared.stage, raw, plan.choices, chunk);
+    } else {
+      LoadChunk(shared.stage, raw, plan.choices, chunk);
     }
     if (changed && !AdjustRow(plan, r, slot, chunk, shared.stage)) largest.MarkUnusable();
     largest.AddChunk(shared.stage, chunk, changed, scale);
@@ -154,7 +158,7 @@ __global__ void __launch_bounds__(kChunkThreads) SurveyLogits(const __grid_const
     }
   }
   const auto load = [&](int32_t chunk) {
-    LoadChunk(shared.stage, raw, split.columns, chunk);
+    LoadChunk(shared.stage, raw, plan.choices, chunk);
     if (changed) AdjustRow(plan, r, slot, chunk, shared.stage);
   };
   const IndexedKeyBits key =
@@ -180,7 +184,7 @@ __global__ void __launch_bounds__(kChunkThreads) CountLogits(const __grid_consta
   const int32_t slot = plan.p.index.slots[r];
   if (slot < 0 || plan.greedy(slot)) return;
   const SlotConstants& c = plan.constants(slot);
-  const bool top_k = HasTopK(c, plan.split.columns);
+  const bool top_k = HasTopK(c, plan.choices);
   const bool top_p = HasTopP(c);
   if (!top_k && !top_p) return;
   const IndexedKeyBits top = plan.top(r);
@@ -208,7 +212,7 @@ __global__ void __launch_bounds__(kChunkThreads) CountLogits(const __grid_consta
     if (!top_k) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (v + i < plan.split.columns) atomicAdd(&shared.counts[own_bins[i]], 1u);
+      if (v + i < plan.choices) atomicAdd(&shared.counts[own_bins[i]], 1u);
     }
   });
   __syncthreads();
@@ -230,12 +234,12 @@ __global__ void __launch_bounds__(kChunkThreads) ListCandidates(const __grid_con
   const int32_t slot = plan.p.index.slots[r];
   if (slot < 0 || plan.greedy(slot)) return;
   const SlotConstants& c = plan.constants(slot);
-  if (!HasFilter(c, plan.split.columns)) return;
+  if (!HasFilter(c, plan.choices)) return;
   const IndexedKeyBits top = plan.top(r);
   if (!IsUsable(top)) return;
   ListShared& shared = SharedStorage<ListShared>();
   RowSelection& row = plan.selections[r];
-  const FilterBounds bounds = FindBounds(c, plan.split.columns, row, shared.filter);
+  const FilterBounds bounds = FindBounds(c, plan.choices, row, shared.filter);
   if (blockIdx.y == 0 && threadIdx.x == 0) row.bounds = bounds;
   const RowBins bins = plan.bins(r, c, top);
   const int32_t last_bin = max(bounds.k_bin, bounds.last_p_bin);
@@ -247,7 +251,7 @@ __global__ void __launch_bounds__(kChunkThreads) ListCandidates(const __grid_con
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
       const float x = Scaled(temperature, ElementOf(logits, i));
-      if (full || v + i >= plan.split.columns || !bounds.Has(bins.Of(x))) continue;
+      if (full || v + i >= plan.choices || !bounds.Has(bins.Of(x))) continue;
       const uint32_t index = atomicAdd(&row.candidate_count, 1u);
       full = index >= kMaxCandidates;
       if (!full) row.candidates[index] = KeyOf(v + i, x);
@@ -264,7 +268,7 @@ __device__ IndexedKeyBits LastKeptOfRow(const SamplePlan& plan, int32_t r, const
   const FilterBounds& bounds = shared.bounds;
   const RowBins bins = plan.bins(r, c, top);
   const uint32_t count = row.candidate_count;
-  const int32_t columns = plan.split.columns;
+  const int32_t columns = plan.choices;
   const auto for_each_candidate = [&](const auto& visit) {
     if (count <= kMaxCandidates) {
 #pragma unroll 1
@@ -364,7 +368,7 @@ __global__ void __launch_bounds__(kChunkThreads, kSelectBlocksPerMultiprocessor)
   const SlotConstants& c = plan.constants(slot);
   DrawShared& shared = SharedStorage<DrawShared>();
   IndexedKeyBits last_kept = 0;
-  if (HasFilter(c, plan.split.columns)) {
+  if (HasFilter(c, plan.choices)) {
     last_kept = LastKeptOfRow(plan, r, c, top, shared.stage, shared.filter);
     __syncthreads();    // the compiler holds nothing across it that would not fit 64 registers
     top = plan.top(r);  // as before
@@ -433,7 +437,8 @@ void Sample(Stream& stream, const SampleParams& p) {
   const int32_t rows = p.index.rows;
   SamplePlan plan = {
       .p = p,
-      .split = SplitRow(rows, p.logits.cols, kSelectBlocksPerMultiprocessor * cuda.multiprocessor_count())};
+      .split = SplitRow(rows, p.logits.cols, kSelectBlocksPerMultiprocessor * cuda.multiprocessor_count()),
+      .choices = p.choices()};
   PlaceArrays(plan, cuda.Scratch(PlaceArrays(plan, nullptr)));
   Launch(stream, SurveyLogits, BlocksOfRows(rows, plan.split, sizeof(SurveyShared)), plan);
   Launch(stream, CountLogits, BlocksOfRows(rows, plan.split, sizeof(CountShared)), plan);

@@ -219,6 +219,20 @@ TEST_F(RequestValidatorTest, TakesTheLimitsThemselves) {
   EXPECT_EQ(checked->request.stop_ids.size(), 64u);
 }
 
+// Ids that the tokenizer lacks are the vocabulary's padding: legal in prompts, never chosen.
+TEST_F(RequestValidatorTest, NoBiasMakesAnIdThatIsNoTokenLikelier) {
+  RequestLimits limits = Limits();
+  limits.token_count = 632;
+  ClientRequest client = Good();
+  client.input = Ids{700, 632};
+  client.sampling.logit_bias = {{631, 1}};
+  EXPECT_TRUE(Check(client, limits).ok()) << Check(client, limits).status();
+  client.sampling.logit_bias = {{631, 1}, {632, 1}};
+  const absl::Status status = Check(client, limits).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "sampling.logit_bias: token 632, allowed 0..631 (the tokenizer)");
+}
+
 TEST_F(RequestValidatorTest, FillsAbsentFieldsFromTheCheckpointThenNeutral) {
   RequestLimits limits = Limits();
   limits.default_sampling = {.temperature = 0.6f, .top_p = 0.95f};
