@@ -56,6 +56,7 @@ class ParameterCompiler {
         !merged.key_patterns.empty()) {
       return RefuseSchema(root_, "not supported in this style, allowed an object with declared properties");
     }
+    if (merged.names.empty()) RETURN_IF_ERROR(CheckNoDictionary(all));
     std::vector<NodeId> parts;
     for (size_t n = 0; n < merged.names.size(); ++n) {
       ASSIGN_OR_RETURN(const Conjunction value, reader_.PropertyOf(all, merged.names[n]));
@@ -67,6 +68,17 @@ class ParameterCompiler {
 
  private:
   NodeId Literal(const std::string& text) { return AddMarkedLiteral(ir_, text, vocabulary_); }
+
+  // Names that nobody declares are not offered, so an object that has no others would always be empty.
+  static absl::Status CheckNoDictionary(const Conjunction& all) {
+    for (const SchemaPart& part : all.parts) {
+      const JsonValue* const others = part.schema->Find("additionalProperties");
+      if (others == nullptr || (others->kind == JsonValue::kBoolean && !others->boolean)) continue;
+      return RefuseSchema(*others,
+                          "a dictionary is not supported in this style, allowed declared properties");
+    }
+    return absl::OkStatus();
+  }
 
   absl::StatusOr<NodeId> Parameter(const std::string& name, const Conjunction& value) {
     if (!IsXmlName(name)) {

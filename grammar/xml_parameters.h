@@ -28,7 +28,7 @@ XmlFormat GlmXml();
 bool IsXmlName(std::string_view name);
 
 // The parameters of an object schema with declared properties, in their order. INVALID_ARGUMENT: another
-// schema, or a name that IsXmlName refuses.
+// schema, a dictionary, or a name that IsXmlName refuses.
 absl::StatusOr<NodeId> AddXmlParameters(Ir& ir, const JsonValue& schema, const Vocabulary& vocabulary,
                                         const XmlFormat& format, const JsonStyle& style);
 

@@ -1,5 +1,6 @@
 #include "server/constraints/tool_tag.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -57,16 +58,23 @@ absl::StatusOr<std::string> ObjectSchema(const std::string& parameters, const st
       absl::StrCat(field, ": #/type: ", ShowJson(*type), ", allowed \"object\" where strict is true"));
 }
 
-// Any values of the properties that the parameters declare, each once at most.
+// Any values of the properties that the parameters declare, each once at most, and once where it is required.
 std::string DeclaredProperties(const std::string& parameters) {
   const Json schema = Json::parse(parameters, nullptr, /*allow_exceptions=*/false);
-  std::vector<std::string> properties;
+  const Json required =
+      schema.is_object() && schema.contains("required") ? schema["required"] : Json::array();
+  std::vector<std::string> properties, needed;
   if (schema.is_object() && schema.contains("properties") && schema["properties"].is_object()) {
     for (const auto& [name, value] : schema["properties"].items()) {
-      if (IsXmlName(name)) properties.push_back(absl::StrCat(QuotedJson(name), ":{}"));
+      if (!IsXmlName(name)) continue;
+      properties.push_back(absl::StrCat(QuotedJson(name), ":{}"));
+      if (std::find(required.begin(), required.end(), name) != required.end()) {
+        needed.push_back(QuotedJson(name));
+      }
     }
   }
-  return absl::StrCat("{\"type\":\"object\",\"properties\":{", absl::StrJoin(properties, ","), "}}");
+  return absl::StrCat("{\"type\":\"object\",\"properties\":{", absl::StrJoin(properties, ","),
+                      "},\"required\":[", absl::StrJoin(needed, ","), "]}");
 }
 
 absl::StatusOr<std::string> ArgumentsPart(const CallSyntax& calls, const ChatTool& tool, size_t index) {

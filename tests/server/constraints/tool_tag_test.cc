@@ -360,7 +360,8 @@ TEST(ToolTag, NamesThatTheParametersCannotSpellAreRefused) {
   ChatTools tools = {.tools = {{.name = "f", .parameters = R"({"properties":{"a<b":{}, "c":{}}})"}},
                      .choice = "required"};
   // Any object: without the property.
-  EXPECT_THAT(MakeToolTag(calls, tools, *tokenizer)->source, HasSubstr(R"("properties":{"c":{}})"));
+  EXPECT_THAT(MakeToolTag(calls, tools, *tokenizer)->source,
+              HasSubstr(R"("properties":{"c":{}},"required":[])"));
   tools.tools[0].strict = true;
   const auto tag = MakeToolTag(calls, tools, *tokenizer);
   const absl::Status whole =
@@ -369,6 +370,73 @@ TEST(ToolTag, NamesThatTheParametersCannotSpellAreRefused) {
   EXPECT_EQ(NameFaultyTool(calls, tools, whole, compiler).message(),
             "chat.tools[0].parameters: #: the property \"a<b\" is not supported in this style, allowed names "
             "without quotes, angle brackets, line breaks and outer spaces");
+}
+
+// In these formats only declared properties are offered.
+TEST(ToolTag, AStrictDictionaryIsRefusedByName) {
+  Metrics metrics(MetricsOptions{.model_name = "m"});
+  for (const bool glm : {false, true}) {
+    const auto tokenizer = glm ? GlmTokenizer() : DeepseekTokenizer(nullptr);
+    const CallSyntax calls = ChatFormat::Create(*tokenizer, glm ? "" : "deepseek_v4")->calls();
+    ConstraintCompiler compiler(*MakeVocabulary(*tokenizer, kVocabSize, {kEnd}), ConstraintsConfig{},
+                                metrics);
+    const auto compiled = [&](const char* parameters) {
+      const ChatTools tools = {.tools = {{.name = "f", .parameters = parameters, .strict = true}},
+                               .choice = "required"};
+      const auto tag = MakeToolTag(calls, tools, *tokenizer);
+      const absl::Status whole =
+          compiler.Compile({.kind = Constraint::kStructuralTag, .source = tag->source}, "chat.tool_choice")
+              .status();
+      return whole.ok() ? whole : NameFaultyTool(calls, tools, whole, compiler);
+    };
+    const std::string text =
+        "chat.tools[0].parameters: #/additionalProperties: a dictionary is not supported in this style, "
+        "allowed declared properties";
+    EXPECT_EQ(compiled(R"({"type":"object","additionalProperties":{"type":"integer"}})").message(), text);
+    EXPECT_EQ(compiled(R"({"type":"object","additionalProperties":true})").message(), text);
+    EXPECT_EQ(
+        compiled(R"({"$ref":"#/$defs/d","$defs":{"d":{"additionalProperties":{}}}})").message(),
+        "chat.tools[0].parameters: #/$defs/d/additionalProperties: a dictionary is not supported in this "
+        "style, allowed declared properties");
+    for (const char* empty : {"", "{}", R"({"type":"object","properties":{},"additionalProperties":false})",
+                              R"({"properties":{"a":{}},"additionalProperties":{"type":"integer"}})"}) {
+      EXPECT_TRUE(compiled(empty).ok()) << empty << compiled(empty);
+    }
+  }
+}
+
+// A schema that cannot be kept still says which of its properties a call must have.
+TEST(ToolTag, ForcedCallsHaveWhatTheirToolsRequire) {
+  const auto tokenizer = GlmTokenizer();
+  const CallSyntax calls = ChatFormat::Create(*tokenizer)->calls();
+  Metrics metrics(MetricsOptions{.model_name = "m"});
+  const auto vocabulary = *MakeVocabulary(*tokenizer, kVocabSize, {kEnd});
+  ConstraintCompiler compiler(vocabulary, ConstraintsConfig{}, metrics);
+  for (const char* parameters :
+       {R"({"type":"object","properties":{"o":{},"t":{"$dynamicRef":"#a"}},"required":["t","x"]})",
+        R"({"properties":{"o":{},"t":{}},"required":["t"],"$dynamicRef":"#a"})"}) {
+    ChatTools tools = {.tools = {{.name = "f", .parameters = parameters}}, .choice = "required"};
+    tools = WithKeptSchemas(calls, tools, compiler);
+    ASSERT_FALSE(tools.tools[0].strict) << parameters;
+    const auto tag = MakeToolTag(calls, tools, *tokenizer);
+    ASSERT_TRUE(tag.ok()) << tag.status();
+    const auto grammar =
+        CompileConstraint({.kind = Constraint::kStructuralTag, .source = tag->source}, vocabulary, {});
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    const auto takes = [&](const std::string& text) {
+      Matcher matcher(*grammar);
+      const auto ids = tokenizer->Encode(text, {.parse_special = true, .add_bos = false});
+      for (const int32_t id : *ids) {
+        if (!*matcher.Advance(id)) return false;
+      }
+      return matcher.IsAccepting();
+    };
+    const std::string t = "<arg_key>t</arg_key><arg_value>[]</arg_value>";
+    EXPECT_TRUE(takes("<tool_call>f" + t + "</tool_call>"));
+    EXPECT_TRUE(takes("<tool_call>f<arg_key>o</arg_key><arg_value>1</arg_value>" + t + "</tool_call>"));
+    EXPECT_FALSE(takes("<tool_call>f</tool_call>"));
+    EXPECT_FALSE(takes("<tool_call>f<arg_key>o</arg_key><arg_value>1</arg_value></tool_call>"));
+  }
 }
 
 TEST(ToolTag, ForcedCallsFollowTheSchemasThatCanBeKept) {
