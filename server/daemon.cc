@@ -156,6 +156,7 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
         ASSIGN_OR_RETURN(LoadedConfig again, read_again());
         const ModelLimits limits = ModelLimitsOf(model_);
         RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, again));
+        if (loaded()) RETURN_IF_ERROR(CheckThinkingIds(ThinkingIdsOf(again.config, tokenizer_thinking())));
         return std::move(again.config);
       },
       [this](const Config& config) { Apply(config); });
@@ -177,6 +178,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   ASSIGN_OR_RETURN(const GenerationConfig defaults, LoadGenerationConfig(config_));
   const ThinkingIds tokenizer_thinking = TokenizerThinkingIds(*tokenizer);
   const ThinkingIds thinking = ThinkingIdsOf(config_, tokenizer_thinking);
+  RETURN_IF_ERROR(CheckThinkingIds(thinking));
   ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeModel(config_, model_));
   ModelConfig of_ranks = model_;
   of_ranks.token_count = TokenCountOf(*tokenizer, model_, defaults);
@@ -234,9 +236,14 @@ void Daemon::Apply(const Config& config) {
   frontend_->SetRequestTimeout(config.request_timeout_s);
   frontend_->SetMaxQueueSize(config.max_queue_size);
   frontend_->SetConstraints(config.constraints);
+  frontend_->SetSpeculation(SpeculationOf(config), ThinkingIdsOf(config, tokenizer_thinking()));
   std::lock_guard<std::mutex> lock(mutex_);
-  frontend_->SetSpeculation(SpeculationOf(config), ThinkingIdsOf(config, tokenizer_thinking_));
   drain_timeout_s_ = config.server.drain_timeout_s;
+}
+
+ThinkingIds Daemon::tokenizer_thinking() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return tokenizer_thinking_;
 }
 
 void Daemon::RequestDrain() {

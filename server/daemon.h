@@ -99,6 +99,7 @@ class Daemon {
 
   absl::Status Listen(ReadAgain read_again);
   void Apply(const Config& config);
+  ThinkingIds tokenizer_thinking();
   absl::Status CheckRanks();
   absl::Status Restart(const absl::Status& lost);
   bool WaitForDrain(std::chrono::milliseconds timeout);

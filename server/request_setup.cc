@@ -95,6 +95,16 @@ ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer)
   return ids;
 }
 
+absl::Status CheckThinkingIds(const ThinkingIds& ids) {
+  if ((ids.begin < 0) == (ids.end < 0)) return absl::OkStatus();
+  const bool begins = ids.begin >= 0;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "token %d %s a thought and no token %s one: tokenizer.json has no added token \"%s\", and "
+      "speculative_config.%s_thinking_phase_token is not set, allowed both tokens or neither",
+      std::max(ids.begin, ids.end), begins ? "begins" : "ends", begins ? "ends" : "begins",
+      begins ? "</think>" : "<think>", begins ? "end" : "begin"));
+}
+
 RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
                               const GenerationConfig& defaults, const Tokenizer& tokenizer,
                               const ThinkingIds& thinking) {

@@ -33,6 +33,8 @@ absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config);
 ThinkingIds TokenizerThinkingIds(const Tokenizer& tokenizer);
 // As configured, else the tokenizer's.
 ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer);
+// INVALID_ARGUMENT where thoughts could begin and not end, or end and not begin.
+absl::Status CheckThinkingIds(const ThinkingIds& ids);
 
 RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
                               const GenerationConfig& defaults, const Tokenizer& tokenizer,

@@ -20,5 +20,37 @@ TEST(LoadTokenizer, RefusesIdsPastTheVocabulary) {
       "deploy/models/abacus/tokenizer.json: the largest token id is 631, vocab_size in config.json is 631");
 }
 
+TEST(TokenCountOf, IsTheTokenizersWithEveryEndToken) {
+  Config config;
+  config.model = "deploy/models/abacus";
+  ModelConfig model;
+  model.vocab_size = 704;
+  model.eos_token_ids = {1};
+  const auto tokenizer = LoadTokenizer(config, model);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(TokenCountOf(**tokenizer, model, {}), 632);
+  model.vocab_size = 632;
+  EXPECT_EQ(TokenCountOf(**tokenizer, model, {}), 632);
+  // An output must be able to end, whatever the tokenizer knows.
+  model.vocab_size = 704;
+  model.eos_token_ids = {1, 650};
+  EXPECT_EQ(TokenCountOf(**tokenizer, model, {}), 651);
+  EXPECT_EQ(TokenCountOf(**tokenizer, model, {.eos_token_ids = {640}}), 641);
+  EXPECT_EQ(RequestLimitsOf(config, model, {}, **tokenizer, {}).token_count, 651);
+}
+
+TEST(CheckThinkingIds, RefusesHalfAThought) {
+  EXPECT_TRUE(CheckThinkingIds({}).ok());
+  EXPECT_TRUE(CheckThinkingIds({.begin = 5, .end = 6}).ok());
+  EXPECT_EQ(
+      CheckThinkingIds({.begin = 5, .end = -1}).message(),
+      "token 5 begins a thought and no token ends one: tokenizer.json has no added token \"</think>\", and "
+      "speculative_config.end_thinking_phase_token is not set, allowed both tokens or neither");
+  EXPECT_EQ(
+      CheckThinkingIds({.begin = -1, .end = 6}).message(),
+      "token 6 ends a thought and no token begins one: tokenizer.json has no added token \"<think>\", and "
+      "speculative_config.begin_thinking_phase_token is not set, allowed both tokens or neither");
+}
+
 }  // namespace
 }  // namespace foredraft
