@@ -43,8 +43,6 @@ std::shared_ptr<const TokenMask> With(const TokenMask& mask, int32_t token_id) {
   return std::make_shared<const TokenMask>(std::move(wider));
 }
 
-}  // namespace
-
 std::vector<std::pair<int32_t, int>> WithLengths(const RequestConstraint& constraint) {
   std::vector<std::pair<int32_t, int>> line_ends;
   for (const int32_t id : constraint.line_end_ids) {
@@ -52,6 +50,8 @@ std::vector<std::pair<int32_t, int>> WithLengths(const RequestConstraint& constr
   }
   return line_ends;
 }
+
+}  // namespace
 
 std::unique_ptr<SequenceConstraint> SequenceConstraint::Of(const Request& request) {
   if (request.constraint.grammar == nullptr) return nullptr;

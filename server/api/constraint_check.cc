@@ -177,8 +177,8 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
     }
     ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, *compiler));
     made.trigger_ids = std::move(tag.trigger_ids);
-    LeaveOutCommonEnds(made);
     RETURN_IF_ERROR(AllowLineEnds(request, made));
+    LeaveOutCommonEnds(made);
     compiler->CountAccepted(ConstrainedBy::kTools);
     return made;
   }
@@ -195,8 +195,8 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
     ASSIGN_OR_RETURN(made.grammar, compiler->Compile(constraint, asked.field));
   }
   made.trigger_ids = made.grammar->trigger_ids();
-  LeaveOutCommonEnds(made);
   RETURN_IF_ERROR(AllowLineEnds(request, made));
+  LeaveOutCommonEnds(made);
   compiler->CountAccepted(KindOf(*asked.kind));
   return made;
 }

@@ -132,22 +132,22 @@ std::string FaultOf(const Request& request, const std::vector<int32_t>& tokens) 
   Matcher matcher(constraint.grammar, constraint.end_ids);
   bool thinks = request.prompt_phase == Phase::kThinking;
   bool waits = !constraint.trigger_ids.empty();
-  for (size_t i = 0; i < tokens.size(); ++i) {
   size_t line_ends_left = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
     const int32_t token = tokens[i];
     if (thinks) {
       thinks = token != request.thinking.end;
-    } else if (i == 0 && token == request.thinking.begin) {
       if (!thinks) line_ends_left = constraint.line_end_ids.empty() ? 0 : kMostLineEnds;
     } else if (const size_t length = constraint.grammar->vocabulary().bytes(token).size();
                std::count(constraint.line_end_ids.begin(), constraint.line_end_ids.end(), token) > 0 &&
                length <= line_ends_left) {
       line_ends_left -= length;
+    } else if (i == 0 && token == request.thinking.begin) {
       thinks = true;
     } else if (!waits || token == constraint.trigger_ids[0]) {
       waits = false;
-      const auto taken = matcher.Advance(token);
       line_ends_left = 0;
+      const auto taken = matcher.Advance(token);
       if (!taken.ok() || !*taken) return absl::StrCat("token ", i, ", ", token, ", is not allowed");
     }
   }
