@@ -77,7 +77,7 @@ class Builder {
                    .line = origin.line,
                    .order = origin.order});
     } else {
-      errors_.Add(path, Refuse(origin, ShowText(path), DescribeUnknownKey(path)));
+      errors_.Add(path, Refuse(origin, ShowKeyPath(path), DescribeUnknownKey(path)));
     }
   }
 
@@ -252,8 +252,9 @@ class Builder {
 absl::Status ApplyFile(const ConfigSources& sources, Builder& builder) {
   ASSIGN_OR_RETURN(const YAML::Node root, ParseYaml(sources.text, sources.file));
   if (!root.IsMap() && !root.IsNull()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s:%d: %s, allowed a mapping of keys", sources.file, LineOf(root), ShowYaml(root)));
+    return absl::InvalidArgumentError(absl::StrFormat("%s:%d: %s, allowed a mapping of keys", sources.file,
+                                                      LineOf(root),
+                                                      root.IsScalar() ? "a text" : ShowYaml(root)));
   }
   builder.ApplyEntries("", root, {sources.file, 1, kFileOrder});
   return absl::OkStatus();

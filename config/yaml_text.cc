@@ -1,9 +1,11 @@
 #include "config/yaml_text.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -41,7 +43,7 @@ class TreeCheck {
       }
       const std::string& key = item.first.Scalar();
       const std::string path = prefix + key;
-      if (!keys.insert(key).second) return Refuse(item.first, ShowText(path) + ": given twice");
+      if (!keys.insert(key).second) return Refuse(item.first, ShowKeyPath(path) + ": given twice");
       RETURN_IF_ERROR(Visit(item.second, path + ".", depth + 1));
     }
     return absl::OkStatus();
@@ -112,6 +114,15 @@ std::string ShowText(std::string_view text) {
   return shown;
 }
 
+std::string ShowKeyPath(std::string_view path) {
+  constexpr size_t kLongest = 200;
+  const bool is_path = !path.empty() && path.size() <= kLongest && !absl::ascii_isdigit(path.front()) &&
+                       std::all_of(path.begin(), path.end(), [](unsigned char c) {
+                         return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
+                       });
+  return is_path ? ShowText(path) : "a text that is no key";
+}
+
 absl::StatusOr<YAML::Node> ParseYaml(const std::string& text, const std::string& file) {
   const auto refuse = [&](int line, const std::string& what) {
     return absl::InvalidArgumentError(absl::StrFormat("%s:%d: %s", file, line, what));
@@ -127,7 +138,9 @@ absl::StatusOr<YAML::Node> ParseYaml(const std::string& text, const std::string&
     RETURN_IF_ERROR(TreeCheck(file).Visit(document, "", 0));
     return document;
   } catch (const YAML::Exception& error) {
-    return refuse(error.mark.line + 1, absl::StrCat("not YAML: ", ShowText(error.msg)));
+    // Behind a colon some messages have a word of the text.
+    return refuse(error.mark.line + 1,
+                  absl::StrCat("not YAML: ", ShowText(error.msg.substr(0, error.msg.find(": ")))));
   } catch (const std::exception& error) {
     return refuse(1, absl::StrCat("not YAML: ", ShowText(error.what())));
   }

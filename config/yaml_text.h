@@ -20,6 +20,9 @@ bool IsQuoted(const YAML::Node& node);  // a string, whatever the text looks lik
 
 // As an error message shows it: the scalar (quoted if it was), "a list", "a mapping", "null".
 std::string ShowYaml(const YAML::Node& node);
+// A key's path, if it looks like one. A file that is no configuration, such as one that a link leads to by
+// mistake, may hold secrets, and its words are none of the log's business.
+std::string ShowKeyPath(std::string_view path);
 
 // Text from outside as part of a one-line message: cut after 80 bytes, control characters as '?'.
 std::string ShowText(std::string_view text);

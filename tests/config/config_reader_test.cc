@@ -183,6 +183,11 @@ TEST_P(ParseConfigRefuses, WithOneLine) {
 const Refusal kRefusals[] = {
     {"Empty", "", "r1.yaml: model: missing, allowed a checkpoint directory"},
     {"NotAMapping", "- model", "r1.yaml:1: a list, allowed a mapping of keys"},
+    {"NoConfiguration", "model: /m\nroot:*:20228:0:99999:7:::\n",
+     "r1.yaml:2: a text that is no key: unknown key, docs/configuration.md lists all"},
+    {"NoConfigurationTwice", "a b:\na b:\n", "r1.yaml:2: a text that is no key: given twice"},
+    {"ATextAlone", "s3cret", "r1.yaml:1: a text, allowed a mapping of keys"},
+    {"AnAnchorAlone", "*s3cret", "r1.yaml:1: not YAML: the referenced anchor is not defined"},
     {"NotYaml", "model: /m\n  x: [", "r1.yaml:2: not YAML: illegal map value"},
     {"TwoDocuments", "model: /m\n---\nmodel: /n\n", "r1.yaml:2: a second document, allowed one"},
     {"TokenThatEndsNoDocument", ",x", "r1.yaml:1: a second document, allowed one"},
