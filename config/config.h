@@ -172,7 +172,7 @@ struct ConstraintsConfig {
   int max_depth = 64;
   int max_configurations = 1024;
   int max_compile_steps = 2'000'000;
-  int max_mask_steps = 2'000'000;
+  int max_mask_steps = 50'000;
   int cache_mib = 256;
   int threads = 2;   // that make masks
   int max_live = 0;  // slots of a rank with a grammar; 0 = max_batch_size, at most 256

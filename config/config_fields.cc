@@ -344,7 +344,9 @@ const ConfigField kFields[] = {
      kDaemon, NoBits(), kSet, "Most steps to compile a constraint; ten million take about a second."},
     {"constraints.max_mask_steps", MEMBER(Constraints(c).max_mask_steps), Range(10'000, 1e9), kReload,
      kDaemon, NoBits(), kSet,
-     "Most steps for the mask of one token. An output that needs more ends with RESOURCE_EXHAUSTED."},
+     "Most steps for the mask of one token, and for taking one; twenty million take about a second. An "
+     "output "
+     "that needs more ends with RESOURCE_EXHAUSTED."},
     {"constraints.cache_mib", MEMBER(Constraints(c).cache_mib), Range(8, 65536), kReload, kDaemon, NoBits(),
      kSet,
      "Memory for compiled constraints with their states and masks, in MiB. The least recently used ones go "

@@ -199,6 +199,17 @@ std::string EmptyRule(const Ir& ir, const RuleFacts& facts) {
 
 }  // namespace
 
+int64_t Automaton::byte_count() const {
+  size_t bytes =
+      sizeof(int32_t) * (first_edges.capacity() + first_token_edges.capacity() + first_moves.capacity());
+  bytes +=
+      edges.capacity() * sizeof(Edge) + is_final.capacity() / 8 + nesting_need.capacity() * sizeof(uint16_t);
+  bytes += loops.capacity() * sizeof(Loop) + classes.capacity() * sizeof(ByteClass) + symbol_bytes.capacity();
+  bytes += token_sets.capacity() * sizeof(TokenSet);
+  for (const TokenSet& tokens : token_sets) bytes += tokens.ids.capacity() * sizeof(int32_t);
+  return static_cast<int64_t>(bytes);
+}
+
 int Automaton::EdgeNeed(const Edge& edge) const {
   int need = nesting_need[edge.target];
   int inner = 0;

@@ -4,6 +4,7 @@
 // call a rule, or count the iterations of a loop.
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -24,6 +25,7 @@ struct Automaton {
     Kind kind;
     int32_t label;   // class, token set, start of the called rule, loop
     int32_t target;  // where to go on, after the call or loop
+    friend auto operator<=>(const Edge&, const Edge&) = default;
   };
   // A repeat that is counted at run time. Its body is not empty, starts at `body` and ends in a final state.
   struct Loop {
@@ -35,9 +37,11 @@ struct Automaton {
   };
 
   int32_t start = 0;
-  std::vector<int32_t> first_edges;  // [states + 1]
-  std::vector<Edge> edges;           // of a state: bytes, token sets, then the others
-  std::vector<bool> is_final;        // [states]: the rule, or the loop's body, ends here
+  std::vector<int32_t> first_edges;        // [states + 1]
+  std::vector<int32_t> first_token_edges;  // [states]
+  std::vector<int32_t> first_moves;        // [states]: the edges that read nothing
+  std::vector<Edge> edges;  // of a state: bytes, token sets, then moves; each in order, and no two are equal
+  std::vector<bool> is_final;  // [states]: the rule, or the loop's body, ends here
   // [states]: how many more objects and arrays must open at once before this rule can end; kNeverEnds if it
   // cannot.
   std::vector<uint16_t> nesting_need;
@@ -53,6 +57,21 @@ struct Automaton {
   std::span<const Edge> edges_of(int32_t state) const {
     return std::span(edges).subspan(first_edges[state], first_edges[state + 1] - first_edges[state]);
   }
+  std::span<const Edge> byte_edges_of(int32_t state) const {
+    return std::span(edges).subspan(first_edges[state], first_token_edges[state] - first_edges[state]);
+  }
+  std::span<const Edge> token_edges_of(int32_t state) const {
+    return std::span(edges).subspan(first_token_edges[state], first_moves[state] - first_token_edges[state]);
+  }
+  std::span<const Edge> moves_of(int32_t state) const {
+    return std::span(edges).subspan(first_moves[state], first_edges[state + 1] - first_moves[state]);
+  }
+  bool reads(int32_t state) const { return first_moves[state] > first_edges[state]; }
+  // A call that goes on here needs no frame: what the callee ends is the caller's end, too.
+  bool is_tail(int32_t state) const {
+    return is_final[state] && first_edges[state] == first_edges[state + 1];
+  }
+  int64_t byte_count() const;
   // What the edge asks of nesting, as nesting_need.
   int EdgeNeed(const Edge& edge) const;
 };

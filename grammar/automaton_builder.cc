@@ -10,7 +10,7 @@ constexpr int32_t kMaxUnrolled = 32;  // repeats of one class of bytes up to thi
 }  // namespace
 
 RuleFacts::RuleFacts(Ir& ir) : ir_(ir), shortest_(ir.rule_count(), kEndless) {
-  for (bool changed = true; changed && ir.work().Charge(ir.rule_count());) {
+  for (bool changed = true; changed && !ir.work().is_spent();) {
     changed = false;
     for (RuleId rule = ir.rule_count(); rule-- > 0;) {  // callees mostly come after their callers
       if (ir.rule_body(rule) < 0) continue;
@@ -30,6 +30,7 @@ int32_t RuleFacts::ShortestLength(NodeId id) const {
 }
 
 int32_t RuleFacts::Compute(NodeId id) const {
+  if (!ir_.work().Charge(1)) return kEndless;
   const IrNode& node = ir_.node(id);
   int64_t length = 0;
   switch (node.kind) {
@@ -256,21 +257,32 @@ Automaton AutomatonBuilder::Build() {
 Automaton AutomatonBuilder::Finish() {
   Automaton automaton;
   automaton.first_edges.reserve(last_edges_.size() + 1);
+  automaton.first_token_edges.reserve(last_edges_.size());
+  automaton.first_moves.reserve(last_edges_.size());
   automaton.edges.reserve(edges_.size());
+  std::vector<Automaton::Edge> of_state;
   for (const int32_t last : last_edges_) {
-    automaton.first_edges.push_back(static_cast<int32_t>(automaton.edges.size()));
-    const auto rank = [](Automaton::Edge::Kind kind) { return std::min<int>(kind, Automaton::Edge::kEmpty); };
-    for (const int wanted : {Automaton::Edge::kByte, Automaton::Edge::kTokens, Automaton::Edge::kEmpty}) {
-      for (int32_t e = last; e >= 0; e = edges_[e].previous) {
-        if (rank(edges_[e].edge.kind) == wanted) automaton.edges.push_back(edges_[e].edge);
-      }
-    }
+    of_state.clear();
+    for (int32_t e = last; e >= 0; e = edges_[e].previous) of_state.push_back(edges_[e].edge);
+    std::sort(of_state.begin(), of_state.end());  // by kind first
+    of_state.erase(std::unique(of_state.begin(), of_state.end()), of_state.end());
+    const auto first = static_cast<int32_t>(automaton.edges.size());
+    const auto offset = [&](Automaton::Edge::Kind kind) {
+      const auto at = std::partition_point(of_state.begin(), of_state.end(),
+                                           [kind](const Automaton::Edge& edge) { return edge.kind < kind; });
+      return first + static_cast<int32_t>(at - of_state.begin());
+    };
+    automaton.first_edges.push_back(first);
+    automaton.first_token_edges.push_back(offset(Automaton::Edge::kTokens));
+    automaton.first_moves.push_back(offset(Automaton::Edge::kEmpty));
+    automaton.edges.insert(automaton.edges.end(), of_state.begin(), of_state.end());
   }
   automaton.first_edges.push_back(static_cast<int32_t>(automaton.edges.size()));
   automaton.is_final = std::move(is_final_);
   automaton.loops = std::move(loops_);
   automaton.classes = ir_.classes();
   automaton.token_sets = ir_.token_sets();
+  automaton.edges.shrink_to_fit();
   return automaton;
 }
 

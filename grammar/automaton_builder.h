@@ -27,7 +27,7 @@ class RuleFacts {
   int32_t Compute(NodeId node) const;
   int32_t ShortestPath(const NodeGraph& graph) const;
 
-  const Ir& ir_;
+  Ir& ir_;
   std::vector<int32_t> shortest_;         // [rules]
   mutable std::vector<int32_t> lengths_;  // [nodes], once the rules' are final; -1 = not asked for yet
 };
@@ -54,6 +54,7 @@ class AutomatonBuilder {
   int32_t AddState();
   int32_t AddState(Automaton::Edge edge);
   void AddEdge(int32_t from, Automaton::Edge edge) {
+    ir_.work().Charge(1);
     edges_.push_back({edge, last_edges_[from]});
     last_edges_[from] = static_cast<int32_t>(edges_.size()) - 1;
   }

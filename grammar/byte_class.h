@@ -25,6 +25,12 @@ class ByteClass {
   constexpr void Add(const ByteClass& other) {
     for (size_t w = 0; w < words_.size(); ++w) words_[w] |= other.words_[w];
   }
+  constexpr void Keep(const ByteClass& other) {
+    for (size_t w = 0; w < words_.size(); ++w) words_[w] &= other.words_[w];
+  }
+  constexpr void Remove(const ByteClass& other) {
+    for (size_t w = 0; w < words_.size(); ++w) words_[w] &= ~other.words_[w];
+  }
   constexpr bool Has(int byte) const { return words_[byte >> 6] >> (byte & 63) & 1; }
   constexpr bool Meets(const ByteClass& other) const {
     for (size_t w = 0; w < words_.size(); ++w) {

@@ -60,7 +60,8 @@ absl::StatusOr<NodeId> AddConstraint(Ir& ir, const Constraint& constraint, const
 
 absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint,
                                                        std::shared_ptr<const Vocabulary> vocabulary,
-                                                       const GrammarLimits& limits) {
+                                                       const GrammarLimits& limits,
+                                                       std::shared_ptr<ByteLedger> ledger) {
   if (static_cast<int64_t>(constraint.source.size()) > limits.max_source_bytes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d bytes, allowed at most constraints.max_source_kib = %d KiB",
@@ -76,7 +77,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constra
   const RuleId root = ir.AddRule("the whole output");
   ir.SetRule(root, body.node);
   ir.set_root(root);
-  return Grammar::Create(ir, std::move(vocabulary), std::move(body.trigger_ids));
+  return Grammar::Create(ir, std::move(vocabulary), std::move(body.trigger_ids), std::move(ledger));
 }
 
 }  // namespace
@@ -101,8 +102,9 @@ std::string_view ConstraintField(Constraint::Kind kind) {
 
 absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(const Constraint& constraint,
                                                                  std::shared_ptr<const Vocabulary> vocabulary,
-                                                                 const GrammarLimits& limits) {
-  auto grammar = Compile(constraint, std::move(vocabulary), limits);
+                                                                 const GrammarLimits& limits,
+                                                                 std::shared_ptr<ByteLedger> ledger) {
+  auto grammar = Compile(constraint, std::move(vocabulary), limits, std::move(ledger));
   if (grammar.ok()) return grammar;
   return absl::Status(grammar.status().code(), absl::StrFormat("%s: %s", ConstraintField(constraint.kind),
                                                                grammar.status().message()));
@@ -131,37 +133,37 @@ std::shared_ptr<const Grammar> GrammarCache::Find(const Constraint& constraint) 
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::CompileNew(const Constraint& constraint) {
   ASSIGN_OR_RETURN(std::shared_ptr<const Grammar> grammar,
-                   CompileConstraint(constraint, vocabulary_, limits_));
+                   CompileConstraint(constraint, vocabulary_, limits_, ledger_));
   Insert(constraint, grammar);
   return grammar;
 }
 
 void GrammarCache::Insert(const Constraint& constraint, std::shared_ptr<const Grammar> grammar) {
+  // The place's key and the entry are a copy of the constraint each.
+  int64_t bytes = static_cast<int64_t>(constraint.source.size());
+  for (const std::string& choice : constraint.choices) {
+    bytes += static_cast<int64_t>(choice.size() + sizeof(std::string));
+  }
+  std::vector<std::shared_ptr<const Grammar>> dropped;  // whose end takes time, after the lock's
   const std::lock_guard lock(mutex_);
   if (places_.contains(constraint)) return;
+  grammar->account().Add(2 * bytes);
+  grammar->account().SetListed(true);
   entries_.push_front({constraint, std::move(grammar)});
   places_[constraint] = entries_.begin();
-  int64_t bytes = ByteCount();
-  while (bytes > max_bytes_ && entries_.size() > 1) {
-    bytes -= entries_.back().grammar->byte_count() +
-             static_cast<int64_t>(entries_.back().constraint.source.size());
-    places_.erase(entries_.back().constraint);
+  while (entries_.size() > 1 && (ledger_->listed() > max_bytes_ || entries_.size() > kMaxGrammars)) {
+    Entry& oldest = entries_.back();
+    oldest.grammar->account().SetListed(false);
+    dropped.push_back(std::move(oldest.grammar));
+    places_.erase(oldest.constraint);
     entries_.pop_back();
   }
-}
-
-int64_t GrammarCache::ByteCount() const {
-  int64_t bytes = 0;
-  for (const Entry& entry : entries_) {
-    bytes += entry.grammar->byte_count() + static_cast<int64_t>(entry.constraint.source.size());
-  }
-  return bytes;
 }
 
 GrammarCache::Counts GrammarCache::counts() const {
   const std::lock_guard lock(mutex_);
   Counts counts = counts_;
-  counts.bytes = ByteCount();
+  counts.bytes = ledger_->held();
   counts.grammars = static_cast<int64_t>(entries_.size());
   return counts;
 }

@@ -45,15 +45,18 @@ std::string_view ConstraintField(Constraint::Kind kind);
 
 // INVALID_ARGUMENT names the field, the place in it and what is allowed: "json_schema: #/properties/a/not:
 // not supported, ...". FAILED_PRECONDITION: the vocabulary lacks a byte that the grammar needs.
-absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(const Constraint& constraint,
-                                                                 std::shared_ptr<const Vocabulary> vocabulary,
-                                                                 const GrammarLimits& limits);
+// `ledger`: Grammar::Create.
+absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(
+    const Constraint& constraint, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits,
+    std::shared_ptr<ByteLedger> ledger = nullptr);
 
 // Compiled constraints of one vocabulary, the least recently used ones dropped first. Grammars in use live on
 // in their matchers. Thread-safe; compiling holds no lock, so two requests may compile the same constraint.
 class GrammarCache {
  public:
+  // Above max_bytes, or kMaxGrammars, the cache keeps only the newest ones.
   GrammarCache(std::shared_ptr<const Vocabulary> vocabulary, GrammarLimits limits, int64_t max_bytes);
+  static constexpr size_t kMaxGrammars = 10'000;
 
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint);
   // Compile in two parts, for who measures the second: the cached grammar, or null; then the new one.
@@ -63,8 +66,8 @@ class GrammarCache {
   struct Counts {
     int64_t hits = 0;
     int64_t misses = 0;
-    int64_t bytes = 0;  // of grammars in the cache, with their states and masks
-    int64_t grammars = 0;
+    int64_t bytes = 0;     // of grammars in the cache or in use, with their states and masks
+    int64_t grammars = 0;  // in the cache
   };
   Counts counts() const;
 
@@ -74,11 +77,11 @@ class GrammarCache {
     std::shared_ptr<const Grammar> grammar;
   };
   void Insert(const Constraint& constraint, std::shared_ptr<const Grammar> grammar);
-  int64_t ByteCount() const;  // under mutex_
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const GrammarLimits limits_;
   const int64_t max_bytes_;
+  const std::shared_ptr<ByteLedger> ledger_ = std::make_shared<ByteLedger>();
 
   mutable std::mutex mutex_;
   std::list<Entry> entries_;  // most recently used first

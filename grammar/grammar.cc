@@ -1,6 +1,8 @@
 #include "grammar/grammar.h"
 
 #include <algorithm>
+#include <exception>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,28 +28,85 @@ absl::Status AtToken(const absl::Status& status, int64_t token_count) {
                       absl::StrCat("constraint: after ", token_count, " tokens: ", status.message()));
 }
 
+absl::Status TooLong(int64_t max_mask_steps) {
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "more than %d steps for a token, allowed at most constraints.max_mask_steps", max_mask_steps));
+}
+
 }  // namespace
 
+class Grammar::Turn {
+ public:
+  // `work` may be null: whatever it takes.
+  Turn(const Grammar& grammar, MaskWork* work)
+      : grammar_(grammar),
+        work_(work == nullptr ? &own_work_ : work),
+        lock_(grammar.mutex_, std::defer_lock),
+        exceptions_(std::uncaught_exceptions()) {
+    if (!work_->waits && grammar.is_held_long_) return;
+    lock_.lock();
+    grammar.is_held_long_ = work_->allowance == MaskWork::kNoEnd;
+  }
+  Turn(const Turn&) = delete;
+  ~Turn() {
+    if (!has_it()) return;
+    if (table_ != nullptr) {
+      table_->table.ChargeTo(nullptr);
+      table_->Count();
+    }
+    // Without memory a table may be left half changed.
+    if (std::uncaught_exceptions() > exceptions_) grammar_.table_ = nullptr;
+    grammar_.is_held_long_ = false;
+  }
+
+  bool has_it() const { return lock_.owns_lock(); }
+  MaskWork& work() { return *work_; }
+  // One table, once.
+  void Use(std::shared_ptr<CountedTable> table) {
+    table_ = std::move(table);
+    table_->table.ChargeTo(work_);
+  }
+  absl::Status Aborted() const {
+    return absl::AbortedError("the allowance is spent, or the grammar is in use");
+  }
+
+ private:
+  const Grammar& grammar_;
+  MaskWork own_work_;
+  MaskWork* const work_;
+  std::unique_lock<std::mutex> lock_;
+  const int exceptions_;
+  std::shared_ptr<CountedTable> table_;
+};
+
 Grammar::Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary,
-                 const GrammarLimits& limits, std::vector<int32_t> trigger_ids)
+                 const GrammarLimits& limits, std::vector<int32_t> trigger_ids,
+                 std::shared_ptr<ByteLedger> ledger)
     : automaton_(std::move(automaton)),
       vocabulary_(std::move(vocabulary)),
       limits_(limits),
       trigger_ids_(std::move(trigger_ids)),
+      account_(std::make_shared<ByteAccount>(std::move(ledger))),
       mask_maker_(automaton_, *vocabulary_, limits_) {}
 
 absl::StatusOr<std::shared_ptr<const Grammar>> Grammar::Create(Ir& ir,
                                                                std::shared_ptr<const Vocabulary> vocabulary,
-                                                               std::vector<int32_t> trigger_ids) {
+                                                               std::vector<int32_t> trigger_ids,
+                                                               std::shared_ptr<ByteLedger> ledger) {
   ASSIGN_OR_RETURN(Automaton automaton, BuildAutomaton(ir, vocabulary->longest_token()));
-  std::shared_ptr<const Grammar> grammar(
-      new Grammar(std::move(automaton), std::move(vocabulary), ir.limits(), std::move(trigger_ids)));
+  const std::shared_ptr<Grammar> grammar(new Grammar(std::move(automaton), std::move(vocabulary), ir.limits(),
+                                                     std::move(trigger_ids), std::move(ledger)));
   RETURN_IF_ERROR(grammar->CheckBytes());
-  const std::lock_guard lock(grammar->mutex_);
-  const std::shared_ptr<StateTable> table = grammar->Table();
-  const auto mask = grammar->Mask(*table, table->start());
+  Turn turn(*grammar, nullptr);
+  turn.Use(grammar->Table());
+  StateTable& table = grammar->table_->table;
+  absl::StatusOr<std::shared_ptr<const TokenMask>> mask = grammar->Mask(table, table.start());
   if (absl::IsResourceExhausted(mask.status())) return absl::InvalidArgumentError(mask.status().message());
   RETURN_IF_ERROR(mask.status());
+  grammar->start_mask_ = *std::move(mask);
+  grammar->start_accepts_ = table.state(table.start()).accepts;
+  grammar->account_->Add(kFixedBytes + grammar->automaton_.byte_count() + grammar->mask_maker_.byte_count() +
+                         grammar->start_mask_->byte_count());
   return grammar;
 }
 
@@ -62,9 +121,9 @@ absl::Status Grammar::CheckBytes() const {
   return absl::OkStatus();
 }
 
-std::shared_ptr<StateTable> Grammar::Table() const {
-  if (table_ == nullptr || table_->byte_count() > limits_.table_bytes) {
-    table_ = std::make_shared<StateTable>(automaton_, limits_);
+std::shared_ptr<Grammar::CountedTable> Grammar::Table() const {
+  if (table_ == nullptr || table_->table.byte_count() > limits_.table_bytes) {
+    table_ = std::make_shared<CountedTable>(automaton_, limits_, account_);
   }
   return table_;
 }
@@ -81,24 +140,17 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Grammar::Mask(StateTable& table
   return mask;
 }
 
-StateId Grammar::Step(StateTable& table, StateId from, int32_t token) const {
+StateId Grammar::Step(StateTable& table, StateId from, int32_t token, int64_t& steps) const {
   StateId by_bytes = StateTable::kDead;
   if (vocabulary_->IsOrdinary(token)) {
     by_bytes = from;
     for (const char byte : vocabulary_->bytes(token)) {
-      by_bytes = table.Step(by_bytes, static_cast<uint8_t>(byte));
-      if (by_bytes <= StateTable::kOverflow) break;
+      by_bytes = table.Step(by_bytes, static_cast<uint8_t>(byte), steps);
+      if (by_bytes < StateTable::kFirstState) break;
     }
   }
   if (!table.state(from).has_tokens) return by_bytes;
-  return table.Union(by_bytes, table.StepToken(from, token, vocabulary_->IsOrdinary(token)));
-}
-
-int64_t Grammar::byte_count() const {
-  const std::lock_guard lock(mutex_);
-  const int64_t automaton_bytes =
-      static_cast<int64_t>(automaton_.edges.size() * sizeof(Automaton::Edge)) + 8 * automaton_.state_count();
-  return automaton_bytes + (table_ == nullptr ? 0 : table_->byte_count());
+  return table.Union(by_bytes, table.StepToken(from, token, vocabulary_->IsOrdinary(token), steps));
 }
 
 Grammar::MaskCounts Grammar::mask_counts() const {
@@ -111,16 +163,13 @@ Matcher::Matcher(std::shared_ptr<const Grammar> grammar, std::vector<int32_t> en
   const int32_t vocab_size = grammar_->vocabulary().size();
   std::erase_if(end_ids_, [&](int32_t id) { return id < 0 || id >= vocab_size; });
   std::sort(end_ids_.begin(), end_ids_.end());
-  const std::lock_guard lock(grammar_->mutex_);
-  table_ = grammar_->Table();
-  state_ = table_->start();
 }
 
 void Matcher::Renew() {
-  const std::shared_ptr<StateTable> table = grammar_->Table();
-  if (table == table_) return;
-  state_ = table->Import(*table_, state_);
-  table_ = table;
+  const std::shared_ptr<Grammar::CountedTable> newest = grammar_->Table();
+  if (newest == table_) return;
+  state_ = table_ == nullptr ? newest->table.start() : newest->table.Import(table_->table, state_);
+  table_ = newest;
 }
 
 bool Matcher::IsEndToken(int32_t token) const {
@@ -150,11 +199,17 @@ std::shared_ptr<const TokenMask> Matcher::WithEndIds(std::shared_ptr<const Token
   return extended;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::LockedMask() {
+absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::Mask(MaskWork* work) {
   if (has_ended_) return WithEndIds(nullptr, true);
+  if (table_ == nullptr) {
+    return grammar_->start_accepts_ ? WithEndIds(grammar_->start_mask_, false) : grammar_->start_mask_;
+  }
+  Grammar::Turn turn(*grammar_, work);
+  if (!turn.has_it()) return turn.Aborted();
   Renew();
-  const bool accepts = table_->state(state_).accepts;
-  auto mask = grammar_->Mask(*table_, state_);
+  turn.Use(table_);
+  const bool accepts = table().state(state_).accepts;
+  auto mask = grammar_->Mask(table(), state_);
   if (absl::IsFailedPrecondition(mask.status()) && accepts && !end_ids_.empty()) {
     return WithEndIds(nullptr, true);  // a vocabulary without end ids of its own
   }
@@ -162,21 +217,25 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::LockedMask() {
   return accepts ? WithEndIds(*std::move(mask), false) : *std::move(mask);
 }
 
-absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::Mask() {
-  const std::lock_guard lock(grammar_->mutex_);
-  return LockedMask();
-}
-
-absl::StatusOr<bool> Matcher::Advance(int32_t token) {
+absl::StatusOr<bool> Matcher::Advance(int32_t token, MaskWork* work) {
   if (has_ended_ || token < 0 || token >= grammar_->vocabulary().size()) return false;
-  const std::lock_guard lock(grammar_->mutex_);
+  Grammar::Turn turn(*grammar_, work);
+  if (!turn.has_it()) return turn.Aborted();
   Renew();
+  turn.Use(table_);
   if (IsEndToken(token)) {
-    has_ended_ = table_->state(state_).accepts;
+    has_ended_ = table().state(state_).accepts;
     token_count_ += has_ended_;
     if (has_ended_) return true;
   }
-  const StateId next = grammar_->Step(*table_, state_, token);
+  table().BeginWalk();
+  int64_t steps = 0;
+  const StateId next = grammar_->Step(table(), state_, token, steps);
+  const int64_t most = grammar_->limits_.max_mask_steps;
+  if (steps > most || (next == StateTable::kTooLong && !turn.work().is_spent())) {
+    return AtToken(TooLong(most), token_count_);
+  }
+  if (next == StateTable::kTooLong) return turn.Aborted();
   if (next == StateTable::kDead) return false;
   if (next == StateTable::kOverflow) {
     return AtToken(absl::ResourceExhaustedError(
@@ -188,11 +247,11 @@ absl::StatusOr<bool> Matcher::Advance(int32_t token) {
   return true;
 }
 
-absl::StatusOr<GrammarRows> Matcher::RowsAlong(std::span<const int32_t> drafts,
-                                               const RowLimits& limits) const {
+absl::StatusOr<GrammarRows> Matcher::RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits,
+                                               MaskWork* work) const {
   GrammarRows rows;
   Matcher along = *this;
-  ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask, along.Mask());
+  ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask, along.Mask(work));
   while (true) {
     rows.masks.push_back(mask);
     const size_t next = rows.masks.size() - 1;
@@ -202,25 +261,28 @@ absl::StatusOr<GrammarRows> Matcher::RowsAlong(std::span<const int32_t> drafts,
     if (own) {
       draft = drafts[next];
     } else if (rows.forced_drafts.size() < limits.forced_drafts) {
-      draft = along.ForcedToken(*mask);
+      ASSIGN_OR_RETURN(draft, along.ForcedToken(*mask, work));
     }
     if (!draft.has_value()) return rows;
-    const absl::StatusOr<bool> is_taken = along.Advance(*draft);
+    const absl::StatusOr<bool> is_taken = along.Advance(*draft, work);
+    if (absl::IsAborted(is_taken.status())) return is_taken.status();
     // Only the output itself may end a request: a limit that a draft leads to ends the rows.
     if (!is_taken.ok() || along.has_ended()) return rows;
     CHECK(*is_taken) << "a token of the mask is not taken: " << *draft;
-    absl::StatusOr<std::shared_ptr<const TokenMask>> following = along.Mask();
+    absl::StatusOr<std::shared_ptr<const TokenMask>> following = along.Mask(work);
+    if (absl::IsAborted(following.status())) return following.status();
     if (!following.ok()) return rows;
     if (!own) rows.forced_drafts.push_back(*draft);
     mask = *std::move(following);
   }
 }
 
-std::optional<int32_t> Matcher::ForcedToken(const TokenMask& mask) const {
+absl::StatusOr<std::optional<int32_t>> Matcher::ForcedToken(const TokenMask& mask, MaskWork* work) {
   constexpr size_t kMostBytes = 128;  // longer than tokens of text are
   if (mask.count == 1 && mask.is_list()) return mask.ids.front();
-  const std::string text = ForcedBytes(kMostBytes);
-  std::span<const TokenTrie::Node> after = grammar_->vocabulary().trie().nodes();
+  ASSIGN_OR_RETURN(const std::string text, ForcedBytes(kMostBytes, work));
+  const Vocabulary& vocabulary = grammar_->vocabulary();
+  std::span<const TokenTrie::Node> after = vocabulary.trie().nodes();
   std::optional<int32_t> longest;
   for (const char c : text) {
     size_t i = 0;
@@ -229,36 +291,46 @@ std::optional<int32_t> Matcher::ForcedToken(const TokenMask& mask) const {
     if (mask.Allows(static_cast<int32_t>(after[i].token))) longest = after[i].token;
     after = after.subspan(i + 1, after[i].size - 1);
   }
-  const bool goes_on = std::any_of(after.begin(), after.end(), [&](const TokenTrie::Node& node) {
-    return mask.Allows(static_cast<int32_t>(node.token));
-  });
+  bool goes_on = false;
+  if (mask.is_list() && mask.ids.size() < after.size()) {
+    goes_on = std::any_of(mask.ids.begin(), mask.ids.end(), [&](int32_t id) {
+      return vocabulary.IsOrdinary(id) && vocabulary.bytes(id).size() > text.size() &&
+             vocabulary.bytes(id).starts_with(text);
+    });
+  } else {
+    goes_on = std::any_of(after.begin(), after.end(), [&](const TokenTrie::Node& node) {
+      return mask.Allows(static_cast<int32_t>(node.token));
+    });
+  }
   return goes_on ? std::nullopt : longest;
 }
 
-std::string Matcher::ForcedBytes(size_t max_bytes) const {
+absl::StatusOr<std::string> Matcher::ForcedBytes(size_t max_bytes, MaskWork* work) {
   std::string bytes;
   if (has_ended_) return bytes;
-  const std::lock_guard lock(grammar_->mutex_);
-  const Automaton& automaton = grammar_->automaton();
+  Grammar::Turn turn(*grammar_, work);
+  if (!turn.has_it()) return turn.Aborted();
+  Renew();
+  turn.Use(table_);
+  table().BeginWalk();
+  int64_t steps = 0;
   for (StateId state = state_; bytes.size() < max_bytes;) {
-    if (table_->state(state).accepts || table_->state(state).has_tokens) break;
-    int only = -1;
-    for (int byte = 0; byte < 256 && only > -2; ++byte) {
-      const int first = automaton.symbol_bytes[automaton.symbols[byte]];
-      if (table_->Step(state, static_cast<uint8_t>(first)) == StateTable::kDead) continue;
-      only = only == -1 ? byte : -2;
-    }
-    if (only < 0) break;
-    state = table_->Step(state, static_cast<uint8_t>(only));
-    if (state == StateTable::kOverflow) break;
-    bytes.push_back(static_cast<char>(only));
+    if (table().state(state).accepts || table().state(state).has_tokens) break;
+    const ByteClass next = table().NextBytes(state, steps);
+    if (next.count() != 1) break;
+    state = table().Step(state, static_cast<uint8_t>(next.first()), steps);
+    if (turn.work().is_spent()) return turn.Aborted();
+    if (state < StateTable::kFirstState || steps > grammar_->limits_.max_mask_steps) break;
+    bytes.push_back(static_cast<char>(next.first()));
   }
   return bytes;
 }
 
-bool Matcher::IsAccepting() const {
-  const std::lock_guard lock(grammar_->mutex_);
-  return has_ended_ || table_->state(state_).accepts;
+bool Matcher::IsAccepting() {
+  if (has_ended_) return true;
+  if (table_ == nullptr) return grammar_->start_accepts_;
+  const Grammar::Turn turn(*grammar_, nullptr);
+  return table().state(state_).accepts;
 }
 
 }  // namespace foredraft

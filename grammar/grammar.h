@@ -3,17 +3,20 @@
 // A compiled constraint, and the progress of one output through it. Source of the algorithm:
 // docs/structured-output.md.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grammar/automaton.h"
+#include "grammar/byte_ledger.h"
 #include "grammar/limits.h"
 #include "grammar/mask_maker.h"
 #include "grammar/state_table.h"
@@ -28,17 +31,22 @@ class Grammar {
  public:
   // The automaton of `ir`, and its first mask. INVALID_ARGUMENT: a limit, or no word. FAILED_PRECONDITION:
   // the grammar needs a byte for which the vocabulary has no token.
+  // `ledger`: where its memory counts; null: nowhere.
   static absl::StatusOr<std::shared_ptr<const Grammar>> Create(Ir& ir,
                                                                std::shared_ptr<const Vocabulary> vocabulary,
-                                                               std::vector<int32_t> trigger_ids = {});
+                                                               std::vector<int32_t> trigger_ids = {},
+                                                               std::shared_ptr<ByteLedger> ledger = nullptr);
+  // What a grammar counts for beside what is measured: the allocator, small parts, its place in a cache.
+  static constexpr int64_t kFixedBytes = 4 << 10;
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   const Automaton& automaton() const { return automaton_; }
   // The output is free until one of these tokens, with which the grammar begins; ascending. Empty: the
   // grammar is of the whole output.
   const std::vector<int32_t>& trigger_ids() const { return trigger_ids_; }
-  // Of automaton, states and masks, about.
-  int64_t byte_count() const;
+  // Of automaton, states and masks, tables that outputs still use included.
+  int64_t byte_count() const { return account_->bytes(); }
+  ByteAccount& account() const { return *account_; }
   // How many masks were made, and how many of them were asked for again.
   struct MaskCounts {
     int64_t made = 0;
@@ -48,22 +56,44 @@ class Grammar {
 
  private:
   friend class Matcher;
-  Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits,
-          std::vector<int32_t> trigger_ids);
+  // A table, and what it has counted for.
+  struct CountedTable {
+    CountedTable(const Automaton& automaton, const GrammarLimits& limits,
+                 std::shared_ptr<ByteAccount> account)
+        : table(automaton, limits), account(std::move(account)) {}
+    ~CountedTable() { account->Add(-counted); }
+    void Count() { account->Add(table.byte_count() - std::exchange(counted, table.byte_count())); }
 
-  // The four below: under mutex_.
-  std::shared_ptr<StateTable> Table() const;
+    StateTable table;
+    const std::shared_ptr<ByteAccount> account;
+    int64_t counted = 0;
+  };
+  // The right to use the grammar's tables, and whom their work is charged to. Its end counts their bytes.
+  class Turn;
+
+  Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits,
+          std::vector<int32_t> trigger_ids, std::shared_ptr<ByteLedger> ledger);
+
+  // The three below: within a Turn.
+  std::shared_ptr<CountedTable> Table() const;
   absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(StateTable& table, StateId state) const;
-  StateId Step(StateTable& table, StateId from, int32_t token) const;
+  // `steps` grows by what the token's transitions took, as if nothing were known.
+  StateId Step(StateTable& table, StateId from, int32_t token, int64_t& steps) const;
   absl::Status CheckBytes() const;
 
   const Automaton automaton_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const GrammarLimits limits_;
   const std::vector<int32_t> trigger_ids_;
+  const std::shared_ptr<ByteAccount> account_;
+  // Constant after Create.
+  std::shared_ptr<const TokenMask> start_mask_;
+  bool start_accepts_ = false;
 
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<StateTable> table_;
+  mutable std::atomic<bool> is_held_long_ = false;  // by a Turn without an allowance
+  // Guarded by mutex_.
+  mutable std::shared_ptr<CountedTable> table_;
   mutable MaskMaker mask_maker_;
   mutable MaskCounts mask_counts_;
 };
@@ -81,49 +111,53 @@ struct RowLimits {
 };
 
 // Where one output is in its grammar. A value: a copy is a place to come back to. Not thread-safe; different
-// matchers may be used by different threads.
+// matchers may be used by different threads. Calls with a MaskWork charge it, and give up with ABORTED as it
+// says: then nothing has changed, and the call may be repeated.
 class Matcher {
  public:
   // `end_ids`: tokens that end this request beside the vocabulary's, such as its special stop ids. Ids
-  // outside of the vocabulary are left out.
+  // outside of the vocabulary are left out. Waits for nobody.
   explicit Matcher(std::shared_ptr<const Grammar> grammar, std::vector<int32_t> end_ids = {});
 
   // The tokens that the next row may choose; never empty. Once the output has ended, its end tokens.
-  // RESOURCE_EXHAUSTED or FAILED_PRECONDITION (MaskMaker::Make), naming the position in tokens.
-  absl::StatusOr<std::shared_ptr<const TokenMask>> Mask();
+  // RESOURCE_EXHAUSTED or FAILED_PRECONDITION (MaskMaker::Make), naming the position in tokens. Before the
+  // first token it waits for nobody and cannot fail.
+  absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(MaskWork* work = nullptr);
 
   // Takes one token. False, and nothing changes: the grammar does not allow it here. An end token is taken
   // where the grammar accepts, and nothing after it. RESOURCE_EXHAUSTED as Mask.
-  absl::StatusOr<bool> Advance(int32_t token);
+  absl::StatusOr<bool> Advance(int32_t token, MaskWork* work = nullptr);
 
   // The rows of one step: row 0 chooses the next token, row j the token after draft j. Drafts are taken as
   // long as they are in the masks before them; where one is not, or none is left, tokens of the text that the
   // grammar forces follow, as long as there are some. Rows also end with a draft that ends the output or
   // leads to a limit. The matcher does not move. An error is that of Mask here.
-  absl::StatusOr<GrammarRows> RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits) const;
+  absl::StatusOr<GrammarRows> RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits,
+                                        MaskWork* work = nullptr) const;
 
-  // The bytes, at most `max_bytes`, that every continuation begins with. Empty where the output may end here.
-  std::string ForcedBytes(size_t max_bytes) const;
+  // The bytes, at most `max_bytes`, that every continuation begins with; fewer where more would take above
+  // max_mask_steps. Empty where the output may end here.
+  absl::StatusOr<std::string> ForcedBytes(size_t max_bytes, MaskWork* work = nullptr);
 
   // Whether the output is complete as it is, so that an end token may come.
-  bool IsAccepting() const;
+  bool IsAccepting();
   bool has_ended() const { return has_ended_; }
   int64_t token_count() const { return token_count_; }
 
  private:
-  absl::StatusOr<std::shared_ptr<const TokenMask>> LockedMask();
-  // Moves the state to the grammar's table, if that was made anew.
+  StateTable& table() { return table_->table; }
+  // Moves the state to the grammar's table, if that was made anew. Within a Turn.
   void Renew();
   bool IsEndToken(int32_t token) const;
   // The next token, where the grammar leaves one of `mask` alone, or forces a text: then the longest token
   // that the text begins with, unless a longer one of the mask goes on behind it.
-  std::optional<int32_t> ForcedToken(const TokenMask& mask) const;
+  absl::StatusOr<std::optional<int32_t>> ForcedToken(const TokenMask& mask, MaskWork* work);
   std::shared_ptr<const TokenMask> WithEndIds(std::shared_ptr<const TokenMask> mask, bool is_end_only) const;
 
   std::shared_ptr<const Grammar> grammar_;
-  std::vector<int32_t> end_ids_;  // the request's, ascending
-  std::shared_ptr<StateTable> table_;
-  StateId state_ = StateTable::kDead;  // with the counts as they are
+  std::vector<int32_t> end_ids_;                  // the request's, ascending
+  std::shared_ptr<Grammar::CountedTable> table_;  // null: it has not moved
+  StateId state_ = StateTable::kDead;             // with the counts as they are
   int64_t token_count_ = 0;
   bool has_ended_ = false;
 };

@@ -18,8 +18,22 @@ struct GrammarLimits {
   int32_t max_product_states = 20'000;  // of one product automaton
   int32_t max_configurations = 1'024;   // of one parse state
   int64_t max_compile_steps = 2'000'000;
-  int64_t max_mask_steps = 2'000'000;
+  int64_t max_mask_steps = 50'000;  // of one mask, and of one token that an output takes: see MaskWork
   int64_t table_bytes = int64_t{32} << 20;  // states and masks of one grammar; a full table is made anew
+};
+
+// What one call spends on masks and tokens of an output. A step is about 50 ns: a configuration, an edge of
+// one, or kTrieNodesPerStep nodes of the vocabulary. Transitions that the grammar knows already cost nothing
+// here. max_mask_steps counts them as if they were made anew, so that no limit depends on what came before.
+struct MaskWork {
+  static constexpr int64_t kNoEnd = int64_t{1} << 62;
+  static constexpr int kTrieNodesPerStep = 16;
+  int64_t allowance = kNoEnd;  // where `steps` passes it, the call gives up with ABORTED and may be repeated
+  // Also for calls without an allowance on the same grammar; false: gives up with ABORTED instead.
+  bool waits = true;
+  int64_t steps = 0;
+
+  bool is_spent() const { return steps > allowance; }
 };
 
 // Counts the steps of one compilation. Once it is spent it stays spent, so a loop may test it late.

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "grammar/automaton.h"
+#include "grammar/char_set.h"
 #include "grammar/limits.h"
 #include "grammar/state_table.h"
 #include "grammar/token_mask.h"
@@ -25,8 +25,11 @@ class MaskMaker {
   MaskMaker(const Automaton& automaton, const Vocabulary& vocabulary, const GrammarLimits& limits);
 
   // The tokens that may follow `state`, the vocabulary's end ids included if it accepts. RESOURCE_EXHAUSTED:
-  // max_configurations, max_mask_steps. FAILED_PRECONDITION: no token at all.
+  // max_configurations, max_mask_steps. FAILED_PRECONDITION: no token at all. ABORTED: the allowance of the
+  // table's work is spent.
   absl::StatusOr<std::shared_ptr<const TokenMask>> Make(StateTable& table, StateId state);
+  // Of its own tables, in bytes.
+  int64_t byte_count() const;
 
  private:
   // Sets the bits of the ordinary tokens. False: a limit is passed.
@@ -35,10 +38,12 @@ class MaskMaker {
   bool Walk(StateTable& table, const TokenTrie& trie, StateId state);
   // Clears the bits of a slice's tokens that `state` does not allow.
   bool WalkExceptions(StateTable& table, int slice, StateId state);
-  bool CountVisit(StateTable& table, StateId state);
+  // Counts the nodes walked since the last call. False: a limit is passed.
+  bool IsWithinLimits(StateTable& table);
   void AddWords(std::span<const uint32_t> words);
   void AddTokenSet(const TokenSet& tokens);
-  std::shared_ptr<const TokenMask> Pack() const;
+  // Takes the bits.
+  std::shared_ptr<const TokenMask> Pack();
 
   // Whether at least half of the slice begins with a byte after which any text of the slice is allowed.
   bool IsMostlyEndless(StateTable& table, int slice, StateId state);
@@ -47,20 +52,30 @@ class MaskMaker {
   bool IsEndless(StateTable& table, int slice, StateId state, int utf8);
   // How many characters inside of a JSON string are allowed whatever they are, up to 32.
   int CountTextChars(StateTable& table, StateId state);
-  bool ReadAnyChar(StateTable& table, std::vector<StateId>& states);
+  bool ReadAnyChar(StateTable& table, std::vector<StateId>& states, int64_t& steps);
+  // Whether what was found out about the text after `state` was paid for in this mask.
+  void CountText(StateTable& table, StateId state);
 
   const Automaton& automaton_;
   const Vocabulary& vocabulary_;
   const GrammarLimits& limits_;
-  // [slices][states of UTF-8]: one byte for each symbol and next state, and that next state.
-  std::vector<std::vector<std::pair<uint8_t, int>>> text_bytes_;
+  struct TextByte {
+    uint8_t byte;
+    uint8_t next;  // state of UTF-8 after it
+  };
+  // Of a slice and a state of UTF-8: one byte for each symbol and next state.
+  std::span<const TextByte> text_bytes(int slice, int utf8) const {
+    const int32_t* const first = &first_text_bytes_[slice * kUtf8States + utf8];
+    return std::span(text_bytes_).subspan(first[0], first[1] - first[0]);
+  }
+  std::vector<int32_t> first_text_bytes_;  // [slices * kUtf8States + 1]
+  std::vector<TextByte> text_bytes_;
 
   // Of the mask in the making.
   std::vector<uint32_t> words_;
-  std::vector<StateId> path_;  // [depth]: the state in front of a node
-  std::vector<int> utf8_path_;
-  int32_t visit_ = 0;
-  int64_t steps_ = 0;
+  int64_t steps_ = 0;  // as if nothing were known
+  int64_t nodes_ = 0;       // walked and not yet among steps_
+  int64_t text_steps_ = 0;  // of steps_: to find out where any text is allowed
 };
 
 }  // namespace foredraft

@@ -36,19 +36,29 @@ bool StateTable::ConfigsEqual::operator()(StateId a, std::span<const Config> b) 
 
 StateTable::StateTable(const Automaton& automaton, const GrammarLimits& limits)
     : automaton_(automaton), limits_(limits), known_(0, ConfigsHash{this}, ConfigsEqual{this}) {
-  is_tail_.resize(automaton.state_count());
-  reads_.resize(automaton.state_count());
-  for (int32_t s = 0; s < automaton.state_count(); ++s) {
-    const auto edges = automaton.edges_of(s);
-    is_tail_[s] = automaton.is_final[s] && edges.empty();
-    reads_[s] = !edges.empty() && edges[0].kind <= Automaton::Edge::kTokens;
-  }
   frames_.push_back({-1, -1, -1, 0});
   clamped_frames_.push_back(kBottom);
-  states_.resize(2);  // kDead, kOverflow
-  for (State& state : states_) state.clamped = static_cast<StateId>(&state - states_.data());
+  states_.resize(kFirstState);
+  for (StateId id = 0; id < kFirstState; ++id) {
+    states_[id].clamped = id;
+    transitions_.push_back({.to = id, .walk = 0, .steps = 0});
+  }
   Reach(automaton.start, kBottom);
-  start_ = Close();
+  int64_t steps = 0;
+  start_ = Close(steps);
+}
+
+int64_t StateTable::byte_count() const {
+  // A slot of a hash set has a control byte, and memory blocks have 16 bytes of the allocator.
+  size_t bytes = sizeof(*this) + states_.capacity() * sizeof(State) + configs_.capacity() * sizeof(Config);
+  bytes += known_.capacity() * (sizeof(StateId) + 1) + transitions_.capacity() * sizeof(Transition);
+  bytes +=
+      rows_.capacity() * sizeof(rows_[0]) + rows_.size() * (sizeof(int32_t) * automaton_.symbol_count + 16);
+  bytes += frames_.capacity() * sizeof(Frame) + clamped_frames_.capacity() * sizeof(int32_t);
+  bytes += known_frames_.capacity() * (sizeof(Frame) + sizeof(int32_t) + 1) +
+           seen_.capacity() * (sizeof(Config) + 1);
+  bytes += (kernel_.capacity() + reached_.capacity()) * sizeof(Config);
+  return static_cast<int64_t>(bytes) + mask_bytes_;
 }
 
 int32_t StateTable::PushFrame(Frame frame) {
@@ -56,7 +66,6 @@ int32_t StateTable::PushFrame(Frame frame) {
   if (is_new) {
     frames_.push_back(frame);
     clamped_frames_.push_back(-1);
-    byte_count_ += 64;
   }
   return place->second;
 }
@@ -69,13 +78,12 @@ void StateTable::Reach(int32_t state, int32_t frame) {
 
 void StateTable::Expand(int32_t state, int32_t frame) {
   const int32_t depth = frames_[frame].depth;
-  for (const Automaton::Edge& edge : automaton_.edges_of(state)) {
-    if (edge.kind <= Automaton::Edge::kTokens) continue;
+  for (const Automaton::Edge& edge : automaton_.moves_of(state)) {
     if (automaton_.EdgeNeed(edge) + depth > limits_.max_depth) continue;
     switch (edge.kind) {
       case Automaton::Edge::kCall:
-        // A tail call needs no frame: what the callee ends is the caller's end, too.
-        Reach(edge.label, is_tail_[edge.target] ? frame : PushFrame({edge.target, -1, frame, depth}));
+        Reach(edge.label,
+              automaton_.is_tail(edge.target) ? frame : PushFrame({edge.target, -1, frame, depth}));
         break;
       case Automaton::Edge::kNestedCall:
         Reach(edge.label, PushFrame({edge.target, -1, frame, depth + 1}));
@@ -110,24 +118,37 @@ void StateTable::End(int32_t index) {
   if (count >= loop.min) Reach(loop.exit, frame.parent);
 }
 
-StateId StateTable::Close() {
+StateId StateTable::Close(int64_t& steps) {
   const size_t max_seen = static_cast<size_t>(limits_.max_configurations) * 8;
   reached_.clear();
   accepts_ = false;
-  bool overflows = false;
-  while (!kernel_.empty() && !overflows) {
+  StateId failed = kUnknown;
+  while (!kernel_.empty() && failed == kUnknown) {
     const Config config = kernel_.back();
     kernel_.pop_back();
     const int32_t state = StateOf(config);
-    if (reads_[state]) reached_.push_back(config);
+    const auto taken = 1 + static_cast<int64_t>(automaton_.moves_of(state).size());
+    steps += taken;
+    work_->steps += taken;
+    if (steps > limits_.max_mask_steps || work_->is_spent()) {
+      failed = kTooLong;
+      break;
+    }
+    if (automaton_.reads(state)) reached_.push_back(config);
     Expand(state, FrameOf(config));
     if (automaton_.is_final[state]) End(FrameOf(config));
-    overflows = seen_.size() > max_seen || reached_.size() > static_cast<size_t>(limits_.max_configurations);
+    if (seen_.size() > max_seen || reached_.size() > static_cast<size_t>(limits_.max_configurations)) {
+      failed = kOverflow;
+    }
   }
   kernel_.clear();
-  seen_.clear();
-  if (overflows) return kOverflow;
-  return Intern(accepts_);
+  // Clearing a set takes time with its capacity, which one large state leaves behind.
+  if (seen_.capacity() > 1024 && seen_.size() < seen_.capacity() / 16) {
+    seen_ = {};
+  } else {
+    seen_.clear();
+  }
+  return failed == kUnknown ? Intern(accepts_) : failed;
 }
 
 StateId StateTable::Intern(bool accepts) {
@@ -144,52 +165,88 @@ StateId StateTable::Intern(bool accepts) {
   configs_.insert(configs_.end(), reached_.begin(), reached_.end());
   for (const Config config : reached_) {
     if (config == ~Config{0}) continue;
-    for (const Automaton::Edge& edge : automaton_.edges_of(StateOf(config))) {
-      state.has_tokens = state.has_tokens || edge.kind == Automaton::Edge::kTokens;
-      if (edge.kind >= Automaton::Edge::kTokens) break;
-    }
+    state.has_tokens = state.has_tokens || !automaton_.token_edges_of(StateOf(config)).empty();
   }
   known_.insert(id);
-  byte_count_ += static_cast<int64_t>(sizeof(State) + 16 + 8 * reached_.size());
   return id;
 }
 
-StateId StateTable::MakeStep(StateId from, int symbol) {
-  if (from == kDead || from == kOverflow) return from;
-  if (states_[from].row == nullptr) {
-    rows_.push_back(std::make_unique<StateId[]>(automaton_.symbol_count));
-    states_[from].row = rows_.back().get();
-    std::fill_n(states_[from].row, automaton_.symbol_count, kUnknown);
-    byte_count_ += 4 * automaton_.symbol_count;
-  }
+int32_t StateTable::MakeTransition(StateId from, int symbol) {
+  if (from < kFirstState) return from;
   const int byte = automaton_.symbol_bytes[symbol];
+  int64_t steps = 0;
   for (const Config config : configs(from)) {
     if (config == ~Config{0}) break;
-    for (const Automaton::Edge& edge : automaton_.edges_of(StateOf(config))) {
-      if (edge.kind != Automaton::Edge::kByte) break;
-      if (automaton_.classes[edge.label].Has(byte)) Reach(edge.target, FrameOf(config));
+    steps += 1 + static_cast<int64_t>(automaton_.byte_edges_of(StateOf(config)).size());
+  }
+  work_->steps += steps;
+  if (work_->is_spent()) return kTooLong;
+  ByteClass alike = ByteClass::Range(0, 255);  // bytes that no edge tells apart from this one
+  bool is_too_long = steps > limits_.max_mask_steps;
+  for (const Config config : configs(from)) {
+    if (config == ~Config{0} || is_too_long) break;
+    for (const Automaton::Edge& edge : automaton_.byte_edges_of(StateOf(config))) {
+      const ByteClass& bytes = automaton_.classes[edge.label];
+      if (bytes.Has(byte)) {
+        alike.Keep(bytes);
+        Reach(edge.target, FrameOf(config));
+      } else {
+        alike.Remove(bytes);
+      }
     }
   }
-  const StateId to = kernel_.empty() ? kDead : Close();
-  states_[from].row[symbol] = to;
-  return to;
+  const StateId to = is_too_long ? kTooLong : kernel_.empty() ? kDead : Close(steps);
+  if (to == kTooLong && work_->is_spent()) return kTooLong;
+  return KeepTransition(from, alike, {.to = to, .walk = 0, .steps = static_cast<int32_t>(steps)});
 }
 
-StateId StateTable::StepToken(StateId from, int32_t id, bool is_ordinary) {
-  if (from == kOverflow) return from;
+int32_t StateTable::KeepTransition(StateId from, const ByteClass& bytes, Transition transition) {
+  const int32_t symbol_count = automaton_.symbol_count;
+  if (states_[from].row == nullptr) {
+    rows_.push_back(std::make_unique<int32_t[]>(symbol_count));
+    states_[from].row = rows_.back().get();
+    std::fill_n(states_[from].row, symbol_count, kUnknown);
+  }
+  const auto number = static_cast<int32_t>(transitions_.size());
+  transitions_.push_back(transition);
+  for (int32_t symbol = 0; symbol < symbol_count; ++symbol) {
+    if (bytes.Has(automaton_.symbol_bytes[symbol])) states_[from].row[symbol] = number;
+  }
+  return number;
+}
+
+ByteClass StateTable::NextBytes(StateId from, int64_t& steps) {
+  ByteClass next;
+  const int64_t before = steps;
   for (const Config config : configs(from)) {
     if (config == ~Config{0}) break;
-    for (const Automaton::Edge& edge : automaton_.edges_of(StateOf(config))) {
-      if (edge.kind > Automaton::Edge::kTokens) break;
-      if (edge.kind != Automaton::Edge::kTokens) continue;
+    const auto edges = automaton_.byte_edges_of(StateOf(config));
+    steps += 1 + static_cast<int64_t>(edges.size());
+    for (const Automaton::Edge& edge : edges) next.Add(automaton_.classes[edge.label]);
+  }
+  work_->steps += steps - before;
+  return next;
+}
+
+StateId StateTable::StepToken(StateId from, int32_t id, bool is_ordinary, int64_t& steps) {
+  if (from < kFirstState) return from;
+  const int64_t before = steps;
+  for (const Config config : configs(from)) {
+    if (config == ~Config{0}) break;
+    const auto edges = automaton_.token_edges_of(StateOf(config));
+    steps += 1 + static_cast<int64_t>(edges.size());
+    for (const Automaton::Edge& edge : edges) {
       if (HasToken(automaton_.token_sets[edge.label], id, is_ordinary)) Reach(edge.target, FrameOf(config));
     }
   }
-  return kernel_.empty() ? kDead : Close();
+  work_->steps += steps - before;
+  return kernel_.empty() ? kDead : Close(steps);
 }
 
 StateId StateTable::Union(StateId a, StateId b) {
-  if (a == kOverflow || b == kOverflow) return kOverflow;
+  for (const StateId special : {kTooLong, kOverflow}) {
+    if (a == special || b == special) return special;
+  }
   if (a == kDead) return b;
   if (b == kDead || a == b) return a;
   reached_.clear();
@@ -204,15 +261,17 @@ StateId StateTable::Union(StateId a, StateId b) {
   return Intern(states_[a].accepts || states_[b].accepts);
 }
 
-std::vector<int32_t> StateTable::NextTokenSets(StateId from) const {
+std::vector<int32_t> StateTable::NextTokenSets(StateId from, int64_t& steps) {
   std::vector<int32_t> sets;
   if (!states_[from].has_tokens) return sets;
+  const int64_t before = steps;
   for (const Config config : configs(from)) {
     if (config == ~Config{0}) break;
-    for (const Automaton::Edge& edge : automaton_.edges_of(StateOf(config))) {
-      if (edge.kind == Automaton::Edge::kTokens) sets.push_back(edge.label);
-    }
+    const auto edges = automaton_.token_edges_of(StateOf(config));
+    steps += 1 + static_cast<int64_t>(edges.size());
+    for (const Automaton::Edge& edge : edges) sets.push_back(edge.label);
   }
+  work_->steps += steps - before;
   std::sort(sets.begin(), sets.end());
   sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
   return sets;
@@ -223,6 +282,7 @@ int32_t StateTable::ClampFrame(int32_t index) {
   int32_t clamped = index;
   for (; clamped_frames_[clamped] < 0; clamped = frames_[clamped].parent) chain.push_back(clamped);
   clamped = clamped_frames_[clamped];
+  work_->steps += static_cast<int64_t>(chain.size());
   for (; !chain.empty(); chain.pop_back()) {
     Frame frame = frames_[chain.back()];
     if (frame.count >= 0) {
@@ -247,6 +307,7 @@ StateId StateTable::Clamp(StateId from) {
   StateId clamped = from;
   if (!automaton_.loops.empty()) {
     std::vector<Config> changed;
+    work_->steps += states_[from].config_count;
     for (const Config config : configs(from)) {
       changed.push_back(config == ~Config{0} ? config
                                              : MakeConfig(StateOf(config), ClampFrame(FrameOf(config))));
@@ -276,7 +337,7 @@ int32_t StateTable::ImportFrame(const StateTable& other, int32_t index, std::vec
 }
 
 StateId StateTable::Import(const StateTable& other, StateId from) {
-  if (from == kDead || from == kOverflow) return from;
+  if (from < kFirstState) return from;
   std::vector<int32_t> known(other.frames_.size(), -1);
   known[kBottom] = kBottom;
   reached_.clear();
@@ -288,7 +349,7 @@ StateId StateTable::Import(const StateTable& other, StateId from) {
 }
 
 void StateTable::KeepMask(StateId id, std::shared_ptr<const TokenMask> mask) {
-  byte_count_ += mask->byte_count();
+  mask_bytes_ += mask->byte_count();
   states_[id].mask = std::move(mask);
 }
 

@@ -12,12 +12,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "grammar/automaton.h"
+#include "grammar/byte_class.h"
 #include "grammar/limits.h"
 #include "grammar/token_mask.h"
 
 namespace foredraft {
 
-// A number of the table: a sorted set of configurations, each a state of the automaton and a stack.
+// A number of the table: a sorted set of configurations, each a state of the automaton and a stack. Numbers
+// below StateTable::kFirstState are special.
 using StateId = int32_t;
 
 // Owner: a Grammar, and matchers whose states are in it. Thread: whoever holds the Grammar's lock.
@@ -26,18 +28,23 @@ class StateTable {
   static constexpr StateId kUnknown = -1;
   static constexpr StateId kDead = 0;      // nothing can follow
   static constexpr StateId kOverflow = 1;  // more than max_configurations
+  // Not made: it takes more than max_mask_steps, or than the call's allowance, which is not kept as an
+  // answer.
+  static constexpr StateId kTooLong = 2;
+  static constexpr StateId kFirstState = 3;
   static constexpr int kSliceStates = 24;  // a bit per slice of the vocabulary and state of UTF-8
 
   struct State {
     uint32_t first_config = 0, config_count = 0;
-    StateId* row = nullptr;      // [symbol_count], or kUnknown; nullptr until the first step
+    int32_t* row = nullptr;      // [symbol_count]: transitions, or kUnknown; nullptr until the first step
     StateId clamped = kUnknown;  // the state with stand-ins for counts
-    int32_t visit = 0;           // the last walk that came here (Visit)
     bool accepts = false;        // the grammar may end here
     bool has_tokens = false;     // a configuration has an edge that reads a token
-    int8_t text_chars = -1;      // memo of MaskMaker
-    uint32_t known_text = 0;     // bits: memo of MaskMaker
+    int8_t text_chars = -1;      // memos of MaskMaker, the next four too
+    uint32_t known_text = 0;     // bits
     uint32_t endless_text = 0;
+    int32_t text_steps = 0;  // that it took to find out
+    uint32_t text_walk = 0;  // the last walk that counted them
     std::shared_ptr<const TokenMask> mask;
   };
 
@@ -48,18 +55,29 @@ class StateTable {
   const State& state(StateId id) const { return states_[id]; }
   State& state(StateId id) { return states_[id]; }
 
-  // The state after a byte: kDead, kOverflow or another.
-  StateId Step(StateId from, uint8_t byte) {
-    const StateId* row = states_[from].row;
-    if (row != nullptr && row[automaton_.symbols[byte]] != kUnknown) return row[automaton_.symbols[byte]];
-    return MakeStep(from, automaton_.symbols[byte]);
+  // What is made from now on is charged to `work`, which outlives the next call of this; null: to nobody.
+  void ChargeTo(MaskWork* work) { work_ = work == nullptr ? &unlimited_ : work; }
+  MaskWork& work() { return *work_; }
+
+  // The state after a byte: a special one (below kFirstState) or another.
+  StateId Step(StateId from, uint8_t byte) { return transitions_[TransitionOf(from, byte)].to; }
+  // The same, as part of a walk: adds what the transition took to make to `steps`, once in a walk.
+  StateId Step(StateId from, uint8_t byte, int64_t& steps) {
+    Transition& transition = transitions_[TransitionOf(from, byte)];
+    if (transition.walk != walk_) {
+      transition.walk = walk_;
+      steps += transition.steps;
+    }
+    return transition.to;
   }
+  // The bytes of which one must come next, as far as nesting lets them.
+  ByteClass NextBytes(StateId from, int64_t& steps);
   // The state after token `id` read as one: edges of token sets alone. `is_ordinary`: sets by complement have
   // it.
-  StateId StepToken(StateId from, int32_t id, bool is_ordinary);
+  StateId StepToken(StateId from, int32_t id, bool is_ordinary, int64_t& steps);
   StateId Union(StateId a, StateId b);
   // The token sets that may come next, ascending.
-  std::vector<int32_t> NextTokenSets(StateId from) const;
+  std::vector<int32_t> NextTokenSets(StateId from, int64_t& steps);
 
   // The state whose masks and walks over one token are those of `from`, with few different counts: a token
   // passes a loop at most per_token times, so counts that are further than that from the loop's bounds need
@@ -68,10 +86,12 @@ class StateTable {
   // The same state in this table. `other` has the same automaton.
   StateId Import(const StateTable& other, StateId from);
 
-  // A new number for `visit` of states, so that a walk can count the states it meets.
-  int32_t NextVisit() { return ++visits_; }
+  // Begins a walk, for which each transition is charged once.
+  void BeginWalk() { ++walk_; }
+  uint32_t walk() const { return walk_; }
   void KeepMask(StateId id, std::shared_ptr<const TokenMask> mask);
-  int64_t byte_count() const { return byte_count_; }
+  // Of all that it holds, its masks included.
+  int64_t byte_count() const;
 
  private:
   // What to do when a rule or the body of a loop ends. Frame 0 is the bottom.
@@ -85,6 +105,12 @@ class StateTable {
     friend H AbslHashValue(H h, const Frame& frame) {
       return H::combine(std::move(h), frame.target, frame.count, frame.parent);
     }
+  };
+  // From a state over all bytes that its edges do not tell apart.
+  struct Transition {
+    StateId to;
+    uint32_t walk;  // the last one that counted it
+    int32_t steps;  // that it took to make
   };
   using Config = uint64_t;  // state of the automaton << 32 | frame
   struct ConfigsHash {
@@ -104,14 +130,22 @@ class StateTable {
   std::span<const Config> configs(StateId id) const {
     return std::span(configs_).subspan(states_[id].first_config, states_[id].config_count);
   }
-  StateId MakeStep(StateId from, int symbol);
+  // Number of the transition. kTooLong where the allowance is spent.
+  int32_t TransitionOf(StateId from, uint8_t byte) {
+    const int symbol = automaton_.symbols[byte];
+    const int32_t* row = states_[from].row;
+    return row != nullptr && row[symbol] != kUnknown ? row[symbol] : MakeTransition(from, symbol);
+  }
+  int32_t MakeTransition(StateId from, int symbol);
+  int32_t KeepTransition(StateId from, const ByteClass& bytes, Transition transition);
   int32_t PushFrame(Frame frame);
   // Adds the configuration to kernel_ if its rule can still end within max_depth.
   void Reach(int32_t state, int32_t frame);
   void Expand(int32_t state, int32_t frame);
   void End(int32_t frame);
-  // The state of all that kernel_ leads to without reading anything.
-  StateId Close();
+  // The state of all that kernel_ leads to without reading anything. `steps` grows by what that takes;
+  // kTooLong once it is above max_mask_steps, or the allowance is spent.
+  StateId Close(int64_t& steps);
   // Sorts reached_ and finds or makes its state.
   StateId Intern(bool accepts);
   int32_t ClampFrame(int32_t frame);
@@ -119,18 +153,19 @@ class StateTable {
 
   const Automaton& automaton_;
   const GrammarLimits limits_;
-  std::vector<bool> is_tail_;  // [automaton states]: final and without edges
-  std::vector<bool> reads_;    // [automaton states]: has an edge that reads a byte or token
+  MaskWork unlimited_;
+  MaskWork* work_ = &unlimited_;
   std::vector<State> states_;
   std::vector<Config> configs_;
   absl::flat_hash_set<StateId, ConfigsHash, ConfigsEqual> known_;
-  std::vector<std::unique_ptr<StateId[]>> rows_;
+  std::vector<std::unique_ptr<int32_t[]>> rows_;
+  std::vector<Transition> transitions_;  // first one to itself of each special state
   std::vector<Frame> frames_;
   std::vector<int32_t> clamped_frames_;  // [frames]; -1 = unknown
   absl::flat_hash_map<Frame, int32_t> known_frames_;
   StateId start_ = kDead;
-  int32_t visits_ = 0;
-  int64_t byte_count_ = 0;
+  uint32_t walk_ = 0;
+  int64_t mask_bytes_ = 0;
 
   // Scratch of Close.
   std::vector<Config> kernel_;
