@@ -187,7 +187,7 @@ class GbnfParser {
     if (!Take("\\")) {
       std::string_view rest = text_.substr(at_);
       const std::optional<uint32_t> c = TakeCodePoint(rest);
-      if (!c) return Refuse("not UTF-8, or nothing follows");
+      if (!c) return Refuse("not UTF-8");
       at_ = text_.size() - rest.size();
       return *c;
     }
@@ -227,6 +227,7 @@ class GbnfParser {
       uint32_t last = first;
       if (Sees("-") && !Sees("-]")) {
         Take("-");
+        if (at_ == text_.size()) return Refuse("a class has no end");
         ASSIGN_OR_RETURN(last, TakeChar());
       }
       if (first > last) return Refuse("the range of a class is reversed");

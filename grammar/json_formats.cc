@@ -17,10 +17,12 @@ constexpr char kTime[] =
 constexpr char kDuration[] = R"(P(?:\d{1,9}W|(?:DATE(?:T(?:TIME))?|T(?:TIME))))";
 constexpr char kDurationDate[] = R"((?:\d{1,9}Y(?:\d{1,9}M(?:\d{1,9}D)?)?|\d{1,9}M(?:\d{1,9}D)?|\d{1,9}D))";
 constexpr char kDurationTime[] = R"((?:\d{1,9}H(?:\d{1,9}M(?:\d{1,9}S)?)?|\d{1,9}M(?:\d{1,9}S)?|\d{1,9}S))";
-// RFC 1123. At most 253 characters: up to 4 long labels, or up to 10 of 24 characters.
-constexpr char kHostname[] =
-    R"((?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,60}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,60}[A-Za-z0-9])?){0,3})"
-    R"(|[A-Za-z0-9](?:[A-Za-z0-9-]{0,22}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,22}[A-Za-z0-9])?){0,9}))";
+// RFC 1123. At most 253 characters: up to 4 long labels, or up to 10 of 24 characters. RFC 5891 gives "--" at
+// places 3 and 4 a meaning, "xn--" before Punycode, which no regular expression checks: such labels are left
+// out.
+constexpr char kHostname[] = R"((?:LONG(?:\.LONG){0,3}|SHORT(?:\.SHORT){0,9}))";
+constexpr char kLabel[] =
+    R"([A-Za-z0-9](?:[A-Za-z0-9]|[A-Za-z0-9-]{1,2}[A-Za-z0-9]|[A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,REST}[A-Za-z0-9])?)";
 // RFC 5321 without quoted local parts and address literals.
 constexpr char kEmail[] =
     R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}){0,2}@HOST)";
@@ -88,6 +90,11 @@ std::string UriExpression(std::string expression, const std::string& ucs) {
   return expression;
 }
 
+std::string Hostname() {
+  return absl::StrReplaceAll(kHostname, {{"LONG", absl::StrReplaceAll(kLabel, {{"REST", "58"}})},
+                                         {"SHORT", absl::StrReplaceAll(kLabel, {{"REST", "19"}})}});
+}
+
 std::string Whole(const std::string& expression) { return "^(?:" + expression + ")$"; }
 
 }  // namespace
@@ -99,8 +106,8 @@ std::optional<std::string> FormatExpression(std::string_view format) {
   if (format == "duration") {
     return Whole(absl::StrReplaceAll(kDuration, {{"DATE", kDurationDate}, {"TIME", kDurationTime}}));
   }
-  if (format == "hostname") return Whole(kHostname);
-  if (format == "email") return Whole(absl::StrReplaceAll(kEmail, {{"HOST", kHostname}}));
+  if (format == "hostname") return Whole(Hostname());
+  if (format == "email") return Whole(absl::StrReplaceAll(kEmail, {{"HOST", Hostname()}}));
   if (format == "ipv4") return Whole(kIpv4);
   if (format == "ipv6") return Whole(Ipv6());
   if (format == "uuid") return Whole(kUuid);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "grammar/json_strings.h"
 #include "grammar/regex.h"
@@ -212,6 +213,17 @@ NodeId SchemaCompiler::AnyString(int64_t min_length, int64_t max_length) {
   return ir_.Sequence({quote, inside, quote});
 }
 
+std::string SchemaCompiler::TogetherNeed(const MergedSchema& merged) {
+  const auto is_format = [](const JsonValue* pattern) { return pattern->parent->Find("format") == pattern; };
+  const auto formats = std::count_if(merged.patterns.begin(), merged.patterns.end(), is_format);
+  std::vector<std::string> keywords;
+  if (formats < static_cast<std::ptrdiff_t>(merged.patterns.size())) keywords.emplace_back("pattern");
+  if (formats > 0) keywords.emplace_back("format");
+  if (merged.min_length > 0) keywords.emplace_back("minLength");
+  if (merged.max_length >= 0) keywords.emplace_back("maxLength");
+  return absl::StrCat(absl::StrJoin(keywords, " and "), keywords.size() > 1 ? " together need" : " need");
+}
+
 absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
   const NodeId quote = ir_.Literal("\"");
   const bool has_length = merged.min_length > 0 || merged.max_length >= 0;
@@ -229,7 +241,8 @@ absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
     ASSIGN_OR_RETURN(const auto set, reader_.PatternOf(*pattern));
     tests.push_back({set});
   }
-  const auto inside = AddStringProduct(ir_, tests, merged.min_length, merged.max_length);
+  const auto inside =
+      AddStringProduct(ir_, tests, merged.min_length, merged.max_length, TogetherNeed(merged));
   if (!inside.ok()) return RefuseSchema(first, std::string(inside.status().message()));
   return ir_.Sequence({quote, *inside, quote});
 }

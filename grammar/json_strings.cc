@@ -13,6 +13,8 @@
 namespace foredraft {
 namespace {
 
+bool IsBeyondLimits(StateId state) { return state == StateTable::kOverflow || state == StateTable::kTooLong; }
+
 CharSet MustEscape() {
   CharSet set = CharSet::Of(0, 0x1F);
   set.Add('"', '"');
@@ -74,7 +76,9 @@ absl::StatusOr<std::shared_ptr<StringSet>> StringSet::Create(Ir& ir) {
 absl::StatusOr<bool> StringSet::Has(std::string_view text) {
   StateId state = table_.start();
   for (const char byte : text) state = table_.Step(state, static_cast<uint8_t>(byte));
-  if (state == StateTable::kOverflow) return absl::ResourceExhaustedError("more configurations than allowed");
+  if (IsBeyondLimits(state)) {
+    return absl::ResourceExhaustedError("more configurations or steps than allowed");
+  }
   return table_.state(state).accepts;
 }
 
@@ -82,8 +86,13 @@ absl::StatusOr<bool> StringSet::Has(std::string_view text) {
 class StringProduct {
  public:
   StringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars, int64_t max_chars,
-                StringSpelling spelling)
-      : ir_(ir), tests_(tests), min_chars_(min_chars), max_chars_(max_chars), spelling_(spelling) {
+                const std::string& what, StringSpelling spelling)
+      : ir_(ir),
+        tests_(tests),
+        min_chars_(min_chars),
+        max_chars_(max_chars),
+        what_(what),
+        spelling_(spelling) {
     // Bytes that all automata, UTF-8 and JSON's escapes treat alike are one symbol.
     std::map<std::vector<int>, ByteClass> groups;
     for (int byte = 0; byte < 256; ++byte) {
@@ -104,11 +113,11 @@ class StringProduct {
     for (size_t i = 0; i < states_.size(); ++i) {
       RETURN_IF_ERROR(AddEdges(static_cast<int32_t>(i)));
       if (static_cast<int32_t>(states_.size()) > ir_.limits().max_product_states) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("pattern, format and length together need more than %d states, allowed a simpler "
-                            "pattern or no length",
-                            ir_.limits().max_product_states));
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s an automaton of more than %d states, allowed fewer of them or a simpler pattern", what_,
+            ir_.limits().max_product_states));
       }
+      ChargeTables();
       RETURN_IF_ERROR(ir_.status());
     }
     return ir_.Graph(std::move(graph_));
@@ -139,7 +148,7 @@ class StringProduct {
       const uint8_t byte = static_cast<uint8_t>(symbol.first());
       State next = states_[id];
       const bool is_alive = Step(next, byte);
-      if (std::find(next.begin() + 2, next.end(), StateTable::kOverflow) != next.end()) {
+      if (std::any_of(next.begin() + 2, next.end(), IsBeyondLimits)) {
         return absl::InvalidArgumentError(
             "the pattern needs more configurations than constraints.max_configurations");
       }
@@ -169,15 +178,23 @@ class StringProduct {
     if (state[0] < 0) return false;
     for (size_t t = 0; t < tests_.size(); ++t) {
       state[2 + t] = tests_[t].set->table_.Step(state[2 + t], byte);
-      if (state[2 + t] == StateTable::kOverflow) return false;
+      if (IsBeyondLimits(state[2 + t])) return false;
       if (state[2 + t] == StateTable::kDead && tests_[t].is_member) return false;
     }
     return true;
   }
 
+  // The tables count what their transitions take.
+  void ChargeTables() {
+    int64_t steps = 0;
+    for (const StringTest& test : tests_) steps += std::exchange(test.set->table_.work().steps, 0);
+    ir_.work().Charge(steps);
+  }
+
   Ir& ir_;
   const std::vector<StringTest>& tests_;
   const int64_t min_chars_, max_chars_;
+  const std::string& what_;
   const StringSpelling spelling_;
   std::vector<ByteClass> symbols_;
   std::vector<State> states_;
@@ -186,8 +203,8 @@ class StringProduct {
 };
 
 absl::StatusOr<NodeId> AddStringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars,
-                                        int64_t max_chars, StringSpelling spelling) {
-  return StringProduct(ir, tests, min_chars, max_chars, spelling).Build();
+                                        int64_t max_chars, const std::string& what, StringSpelling spelling) {
+  return StringProduct(ir, tests, min_chars, max_chars, what, spelling).Build();
 }
 
 }  // namespace foredraft

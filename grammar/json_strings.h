@@ -48,8 +48,10 @@ enum class StringSpelling {
 };
 
 // The strings that pass all tests and have min_chars to max_chars characters (-1: no end). INVALID_ARGUMENT:
-// more than max_product_states.
+// more than max_product_states; the text says that `what` needs them, as "pattern and maxLength together
+// need".
 absl::StatusOr<NodeId> AddStringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars,
-                                        int64_t max_chars, StringSpelling spelling = StringSpelling::kJson);
+                                        int64_t max_chars, const std::string& what,
+                                        StringSpelling spelling = StringSpelling::kJson);
 
 }  // namespace foredraft

@@ -24,6 +24,9 @@ class SchemaCompiler {
   // The rule of a conjunction that another reader of the same document made, all others made.
   absl::StatusOr<NodeId> CompileValue(const Conjunction& conjunction);
 
+  // "format and maxLength together need": the keywords whose automata a string multiplies.
+  static std::string TogetherNeed(const MergedSchema& merged);
+
  private:
   const JsonValue& Place(const Conjunction& conjunction) const {
     return conjunction.parts.empty() ? root_ : *conjunction.parts[0].schema;
@@ -49,6 +52,8 @@ class SchemaCompiler {
     int64_t min = 0, max = -1;
     bool may_be_empty_object = true;
   };
+  static absl::Status RefuseCount(const Conjunction& conjunction, const char* keyword, int64_t count,
+                                  const std::string& reason);
   absl::StatusOr<OtherCount> CountOthers(const Conjunction& conjunction, const MergedSchema& merged,
                                          bool has_others);
   NodeId Member(NodeId key, RuleId value);

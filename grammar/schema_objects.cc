@@ -39,7 +39,8 @@ absl::StatusOr<NodeId> SchemaCompiler::OtherKeys(const MergedSchema& merged,
   if (tests.empty()) {
     return ir_.Sequence({quote, ir_.Repeat(SpellJson(ir_, CharSet::All()), 0, -1), quote});
   }
-  ASSIGN_OR_RETURN(const NodeId inside, AddStringProduct(ir_, tests, 0, -1));
+  ASSIGN_OR_RETURN(const NodeId inside,
+                   AddStringProduct(ir_, tests, 0, -1, "the names of properties and patterns need"));
   return ir_.Sequence({quote, inside, quote});
 }
 
@@ -75,6 +76,18 @@ absl::StatusOr<NodeId> SchemaCompiler::OtherMember(const Conjunction& conjunctio
   return ir_.Alternative(choices);
 }
 
+// `keyword` of the part where it has this value.
+absl::Status SchemaCompiler::RefuseCount(const Conjunction& conjunction, const char* keyword, int64_t count,
+                                         const std::string& reason) {
+  const JsonValue* place = nullptr;
+  for (const SchemaPart& part : conjunction.parts) {
+    const JsonValue* value = part.schema->Find(keyword);
+    if (value == nullptr) continue;
+    if (place == nullptr || absl::StrCat(count) == value->text) place = value;
+  }
+  return RefuseSchema(*place, absl::StrCat(count, reason));
+}
+
 absl::StatusOr<SchemaCompiler::OtherCount> SchemaCompiler::CountOthers(const Conjunction& conjunction,
                                                                        const MergedSchema& merged,
                                                                        bool has_others) {
@@ -87,18 +100,24 @@ absl::StatusOr<SchemaCompiler::OtherCount> SchemaCompiler::CountOthers(const Con
   if (required == declared) {
     count.min = std::max<int64_t>(min - declared, 0);
     if (max >= 0) count.max = has_others ? max - declared : std::min<int64_t>(0, max - declared);
+    // Others may repeat each other, and a key that stands twice is one property. One of them is no
+    // repetition.
+    if (count.min > 1 && has_others && (count.max < 0 || count.min <= count.max)) {
+      return RefuseCount(
+          conjunction, "minProperties", min,
+          absl::StrCat(", but keys that are not declared may repeat each other, allowed at most ",
+                       declared + 1));
+    }
     return count;
   }
-  const bool max_is_idle = max < 0 || (!has_others && max >= declared);
-  if (min > std::max<int64_t>(required, 1) || !max_is_idle) {
-    for (const SchemaPart& part : conjunction.parts) {
-      for (const char* keyword : {"minProperties", "maxProperties"}) {
-        const JsonValue* value = part.schema->Find(keyword);
-        if (value == nullptr) continue;
-        return RefuseSchema(*value,
-                            "beside optional properties not supported, allowed minProperties up to 1");
-      }
-    }
+  if (min > std::max<int64_t>(required, 1)) {
+    return RefuseCount(
+        conjunction, "minProperties", min,
+        absl::StrCat(" beside optional properties, allowed at most ", std::max<int64_t>(required, 1)));
+  }
+  if (max >= 0 && (has_others || max < declared)) {
+    return RefuseCount(conjunction, "maxProperties", max,
+                       " beside optional properties, allowed where all that are declared are required");
   }
   return count;
 }

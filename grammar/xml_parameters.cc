@@ -135,7 +135,8 @@ class ParameterCompiler {
       tests.push_back({set});
     }
     if (tests.empty() && merged.min_length == 0 && merged.max_length < 0) return AddTextWithout(ir_, {});
-    return AddStringProduct(ir_, tests, merged.min_length, merged.max_length, StringSpelling::kRaw);
+    return AddStringProduct(ir_, tests, merged.min_length, merged.max_length,
+                            SchemaCompiler::TogetherNeed(merged), StringSpelling::kRaw);
   }
 
   Ir& ir_;
