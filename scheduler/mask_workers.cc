@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,8 @@
 namespace foredraft {
 namespace {
 
-constexpr std::chrono::hours kIdleWait(1);  // every wait has a deadline; Run ends this one at once
+constexpr std::chrono::hours kIdleWait(1);  // every wait has a deadline; a job ends this one at once
+constexpr int64_t kStepsPerNumber = 1'000;  // that a job owes may be so many more than a later one's
 
 }  // namespace
 
@@ -25,15 +27,18 @@ MaskWorkers::~MaskWorkers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void MaskWorkers::Run(int count, const std::function<void(int)>& job) {
-  if (count == 0) return;
-  const auto start = std::chrono::steady_clock::now();
-  while (count > 1 && static_cast<int>(threads_.size()) + 1 < thread_count_) {
+void MaskWorkers::StartThreads(int count) {
+  while (static_cast<int>(threads_.size()) < count) {
     threads_.emplace_back([this, number = threads_.size() + 1] {
       pthread_setname_np(pthread_self(), absl::StrCat("masks-", number).c_str());
       Work();
     });
   }
+}
+
+void MaskWorkers::Run(int count, const std::function<void(int)>& job) {
+  if (count == 0) return;
+  if (count > 1) StartThreads(thread_count_ - 1);
   std::unique_lock<std::mutex> lock(mutex_);
   job_ = &job;
   count_ = count;
@@ -43,7 +48,36 @@ void MaskWorkers::Run(int count, const std::function<void(int)>& job) {
   while (!all_done_.wait_for(lock, kIdleWait, [this] { return done_ == count_; })) {
   }
   job_ = nullptr;
-  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void MaskWorkers::Later(std::shared_ptr<MaskJob> job, int64_t owed) {
+  StartThreads(std::max(1, thread_count_ - 1));
+  job->is_queued_ = true;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    long_jobs_.emplace(owed + kStepsPerNumber * long_number_++, std::move(job));
+  }
+  jobs_changed_.notify_one();
+}
+
+void MaskWorkers::FinishOne() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!long_jobs_.empty()) return TakeLongJob(lock);
+  const int64_t ended = long_ended_;
+  while (!long_done_.wait_for(lock, kIdleWait, [&] { return long_ended_ > ended || long_running_ == 0; })) {
+  }
+}
+
+void MaskWorkers::TakeLongJob(std::unique_lock<std::mutex>& lock) {
+  const std::shared_ptr<MaskJob> job = std::move(long_jobs_.begin()->second);
+  long_jobs_.erase(long_jobs_.begin());
+  ++long_running_;
+  lock.unlock();
+  CHECK(job->Run(MaskWork::kNoEnd, /*waits=*/true)) << "it may take as long as it likes";
+  lock.lock();
+  --long_running_;
+  ++long_ended_;
+  long_done_.notify_all();
 }
 
 void MaskWorkers::TakeJobs(std::unique_lock<std::mutex>& lock) {
@@ -59,9 +93,16 @@ void MaskWorkers::TakeJobs(std::unique_lock<std::mutex>& lock) {
 
 void MaskWorkers::Work() {
   std::unique_lock<std::mutex> lock(mutex_);
+  const auto has_short_job = [this] { return job_ != nullptr && next_ < count_; };
   while (!stops_) {
-    TakeJobs(lock);
-    jobs_changed_.wait_for(lock, kIdleWait, [this] { return stops_ || (job_ != nullptr && next_ < count_); });
+    if (has_short_job()) {
+      TakeJobs(lock);
+    } else if (!long_jobs_.empty()) {
+      TakeLongJob(lock);
+    } else {
+      jobs_changed_.wait_for(lock, kIdleWait,
+                             [&] { return stops_ || has_short_job() || !long_jobs_.empty(); });
+    }
   }
 }
 

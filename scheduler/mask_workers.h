@@ -1,45 +1,61 @@
 #pragma once
 
-// Makes the masks of one plan on several threads. What is made does not depend on how many there are.
-// Owner: Scheduler. Thread: the scheduler's calls Run; each worker waits for jobs.
+// The threads that make masks: of short jobs, for which a plan waits, and of long ones, for which it does
+// not. Owner: Scheduler. Thread: the scheduler's calls everything; each worker waits for jobs.
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "scheduler/mask_job.h"
 
 namespace foredraft {
 
 class MaskWorkers {
  public:
-  // `thread_count` >= 1 threads work, the caller's included. The others start with the first Run that has use
-  // for them.
+  // `thread_count` >= 1 threads work, the caller's included; with one, a worker makes long jobs beside it.
+  // They start with the first call that has use for them.
   explicit MaskWorkers(int thread_count);
-  ~MaskWorkers();
+  ~MaskWorkers();  // waits for the jobs that run, and drops the others
 
   // Calls job(i) for 0 <= i < count, each once, and returns after the last one.
   void Run(int count, const std::function<void(int)>& job);
 
-  double seconds() const { return seconds_; }  // that Run took, in all
+  // Runs the job to its end on a worker. Jobs of a smaller `owed` go first; one that waits gains on those
+  // that come later.
+  void Later(std::shared_ptr<MaskJob> job, int64_t owed);
+  // Returns when one more of these jobs has ended, or none is left. The caller works, too.
+  void FinishOne();
 
  private:
+  void StartThreads(int count);
   void Work();
   // Takes jobs until none is left. `lock` holds mutex_.
   void TakeJobs(std::unique_lock<std::mutex>& lock);
+  void TakeLongJob(std::unique_lock<std::mutex>& lock);
 
   const int thread_count_;
-  double seconds_ = 0;
   std::vector<std::thread> threads_;
 
   std::mutex mutex_;
   std::condition_variable jobs_changed_;
   std::condition_variable all_done_;
+  std::condition_variable long_done_;
   // Guarded by mutex_.
   const std::function<void(int)>* job_ = nullptr;
   int count_ = 0;
   int next_ = 0;
   int done_ = 0;
+  std::multimap<int64_t, std::shared_ptr<MaskJob>> long_jobs_;  // the smaller key first
+  int64_t long_number_ = 0;
+  int long_running_ = 0;
+  int64_t long_ended_ = 0;
   bool stops_ = false;
 };
 

@@ -34,6 +34,7 @@ struct Request {
   bool strict_acceptance = false;       // opts out of relaxed acceptance
   int32_t priority = 0;                 // higher first, at most kMaxPriority
   uint64_t client = 0;                  // whose it is: clients take turns (wait_queue.h)
+  std::string caller;                   // the name of the API's token; empty: none
   uint64_t reuse_scope = 0;             // requests of one scope may share blocks of equal prefixes
   Phase prompt_phase = Phase::kAnswer;  // after the whole prompt
   ThinkingIds thinking;

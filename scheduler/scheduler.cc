@@ -14,6 +14,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
                     options.drafter.block_rows > 0),
       last_draft_len_(options.draft_len),
       waiting_(options.priority_ageing),
+      mask_budget_(options.mask_threads),
       mask_workers_(options.mask_threads) {
   CHECK_GT(options.rank_count, 0);
   CHECK_GT(options.max_num_tokens, 0);
@@ -157,6 +158,7 @@ void Scheduler::Leave(Sequence* sequence) {
       CHECK(false) << "request " << sequence->request.id << " ended twice";
   }
   sequence->state = SequenceState::kEnded;
+  sequence->mask_job = nullptr;
   if (sequence->slot >= 0) {  // stream-order
     RankState& rank = ranks_[sequence->rank];
     rank.releases.push_back(sequence->slot);

@@ -40,11 +40,13 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,6 +55,8 @@
 #include "scheduler/cache_group_shape.h"
 #include "scheduler/draft_policy.h"
 #include "scheduler/drafter_numbers.h"
+#include "scheduler/mask_budget.h"
+#include "scheduler/mask_job.h"
 #include "scheduler/mask_workers.h"
 #include "scheduler/plan.h"
 #include "scheduler/prefill_pace.h"
@@ -98,6 +102,8 @@ struct SchedulerOptions {
   int mask_threads = 1;  // that make masks, the scheduler's included
   // Sequences with a constraint that a rank admits at once; others wait as for a slot.
   int max_live_constraints = 256;
+  // For tests: whether a plan finds the masks of a slot not ready, although they may be. Changes no token.
+  std::function<bool()> masks_are_late;
 
   RequestSizeLimits request_size() const {
     return RequestSizeLimits::Of(max_seq_len, groups[kHistoryGroup].block_count,
@@ -153,12 +159,12 @@ struct SchedulerLoad {
   uint64_t replayed_tokens = 0;   // delivered tokens that were computed again
   uint64_t nonfinite_logits = 0;  // requests that they ended
   // Accounting of constrained sequences.
-  uint64_t held_slots = 0;              // slot-steps that did nothing, because the slot had no masks
+  uint64_t held_slots = 0;              // slots that a step left as they were, because they had no masks
   uint64_t mask_steps = 0;              // decode steps with masks, which were launched without overlap
   uint64_t masks = 0;                   // rows that chose with one, first tokens apart
   uint64_t drafts_outside_grammar = 0;  // slot-steps with a draft that the grammar refuses
   uint64_t forced_drafts = 0;           // SlotMasks::forced_drafts
-  double mask_seconds = 0;              // to make the masks of all these steps
+  double mask_seconds = 0;              // of CPU, to make the masks of all these steps
 };
 
 class Scheduler {
@@ -209,6 +215,9 @@ class Scheduler {
   // True while a live sequence is behind its gate: its next masks follow from the results of all launched
   // plans. A plan that is made before them holds its slot, which costs the step, never a token.
   bool NeedsResults() const;
+
+  // CPU time of masks since the last call, by Request::caller.
+  std::vector<std::pair<std::string, double>> TakeMaskSeconds();
 
   // Ends all requests with this reason (UNAVAILABLE text in error for kError).
   void EndAll(FinishReason reason, const absl::Status& error);
@@ -299,7 +308,17 @@ class Scheduler {
   int32_t AddMask(int rank, std::shared_ptr<const TokenMask> mask, IterationPlan* plan);
   void PlanFirstMask(Sequence* sequence, IterationPlan* plan);
   Masking MaskingOf(const Sequence& sequence) const;
+  void CountLongJobs();
+  void CountWork(MaskJob& job);
+  void MakeLater(const std::shared_ptr<MaskJob>& job);
+  RowLimits RowLimitsOf(const Sequence& sequence, int draft_len) const;
+  bool LacksMasks(const Sequence& sequence) const;
+  void HoldForMasks(IterationPlan* plan);
+  void WaitForMasks(std::vector<Sequence*>* lacking);
+  void WaitUnlessUseful(const IterationPlan& plan);
   void PlanMasks(IterationPlan* plan);
+  bool PlanRows(LaunchedSlot& live, IterationPlan* plan, int rank, SlotMasks& entry);
+  static void HoldLaunched(LaunchedSlot& live, int draft_len);
   void NoteRows(LaunchedSlot& live, std::span<const int32_t> drafts, const GrammarRows& rows);
   absl::Status TakeTokens(const LaunchedPlan& launched, Sequence* sequence, const SlotResult& result);
 
@@ -319,6 +338,9 @@ class Scheduler {
   void CountLoss(Sequence* sequence) const;
   void GiveTokens(LaunchedSlot& live, int draft_len, RankPlan* plan);
   absl::Status DropReplayed(Sequence* sequence, SlotResult* result);
+
+  // Steps of an attempt at masks for which a plan waits, however many there are.
+  static constexpr int64_t kLeastAttempt = 500;
 
   int DraftCap(const Sequence& sequence) const;
   int OwnPositions(int length, int draft_len) const;
@@ -344,6 +366,9 @@ class Scheduler {
   int running_ = 0;
   int constrained_count_ = 0;             // admitted sequences with a constraint
   std::vector<int> constrained_of_rank_;  // the same, of each rank
+  MaskBudget mask_budget_;
+  std::map<std::string, double> mask_seconds_;       // TakeMaskSeconds
+  std::vector<std::shared_ptr<MaskJob>> long_jobs_;  // given to mask_workers_ and not yet counted
   MaskWorkers mask_workers_;
   SchedulerLoad counters_;  // the cumulative ones
 };

@@ -14,6 +14,7 @@ void Scheduler::Commit(std::vector<RankResult> results, double step_seconds) {
   in_flight_.pop_front();
   CHECK_EQ(results.size(), ranks_.size());
   if (launched.decode_bucket > 0) ObserveStep(launched, results, step_seconds);
+  mask_budget_.Observe(launched.decode_bucket > 0 ? step_seconds : 0);
   ObservePrefill(launched, results);
   size_t live_count = 0;
   for (const LaunchedRank& rank : launched.ranks) live_count += rank.live.size();

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "grammar/grammar.h"
+#include "scheduler/mask_job.h"
 #include "scheduler/scheduler.h"
 
 namespace foredraft {
@@ -23,6 +26,8 @@ bool Scheduler::NeedsResults() const {
   for (const RankState& rank : ranks_) {
     for (const Sequence* sequence : rank.slots()) {
       if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
+      // One that a plan left out, because its masks are not ready, waits for no results.
+      if (sequence->mask_job != nullptr && sequence->live_plans == 0) continue;
       if (IsBehindGate(*sequence) && !sequence->surely_finished()) return true;
     }
   }
@@ -58,50 +63,167 @@ Scheduler::Masking Scheduler::MaskingOf(const Sequence& sequence) const {
   return is_known ? Masking::kMasked : Masking::kHeld;
 }
 
-// After all live slots are known, with K. A sequence whose masks cannot be made ends here; the plan holds its
-// slot.
-void Scheduler::PlanMasks(IterationPlan* plan) {
-  struct Job {
-    LaunchedSlot* live = nullptr;
-    std::span<const int32_t> drafts;  // of the drafter, that the step can verify
-    RowLimits limits;
-    absl::StatusOr<GrammarRows> rows;
-  };
-  std::vector<Job> jobs;
-  for (LaunchedRank& rank : planning_.ranks) {
-    for (LaunchedSlot& live : rank.live) {
-      if (live.masking != Masking::kMasked) continue;
-      const Sequence& sequence = *live.sequence;
-      const size_t most = std::min(plan->draft_len, DraftCap(sequence));
-      jobs.push_back({.live = &live,
-                      .drafts = {sequence.drafts.data(), std::min(most, sequence.drafts.size())},
-                      .limits = {.drafts = most, .forced_drafts = size_t(options_.drafter.forced_limit())},
-                      .rows = GrammarRows()});
+// Charges what long jobs have taken since the last plan.
+void Scheduler::CountLongJobs() {
+  std::erase_if(long_jobs_, [this](const std::shared_ptr<MaskJob>& job) {
+    if (!job->is_done()) return false;
+    CountWork(*job);
+    return true;
+  });
+}
+
+void Scheduler::CountWork(MaskJob& job) {
+  mask_budget_.Charge(job.client, job.TakeSteps());
+  const double seconds = job.TakeSeconds();
+  counters_.mask_seconds += seconds;
+  mask_seconds_[job.caller] += seconds;
+}
+
+void Scheduler::MakeLater(const std::shared_ptr<MaskJob>& job) {
+  long_jobs_.push_back(job);
+  mask_workers_.Later(job, mask_budget_.Owes(job->client));
+}
+
+// What the step could verify of the drafts that the slot has.
+RowLimits Scheduler::RowLimitsOf(const Sequence& sequence, int draft_len) const {
+  return {.drafts = static_cast<size_t>(std::min(draft_len, DraftCap(sequence))),
+          .forced_drafts = static_cast<size_t>(options_.drafter.forced_limit())};
+}
+
+// Whether the sequence's masks may keep it out of the next step: they are not ready, and may not be made in
+// the plan, because its client owes work or has a long job already.
+bool Scheduler::LacksMasks(const Sequence& sequence) const {
+  const MaskJob& job = *sequence.mask_job;
+  if (options_.masks_are_late && options_.masks_are_late()) return true;
+  if (job.is_queued()) return !job.is_done();
+  return mask_budget_.Owes(job.client) > 0 ||
+         std::any_of(long_jobs_.begin(), long_jobs_.end(),
+                     [&job](const std::shared_ptr<MaskJob>& other) { return other->client == job.client; });
+}
+
+// Leaves out of the plan the sequences whose masks are not ready. Where nothing would be left, what their
+// clients owe harms nobody, and the plan waits for masks.
+void Scheduler::HoldForMasks(IterationPlan* plan) {
+  CountLongJobs();
+  mask_budget_.Pay();
+  std::vector<Sequence*> lacking;
+  bool has_work = !in_flight_.empty() || HasPrefill(*plan);
+  for (const RankState& rank : ranks_) {
+    for (Sequence* sequence : rank.slots()) {
+      if (sequence == nullptr || sequence->live_in != plan->number) continue;
+      if (sequence->replays() || MaskingOf(*sequence) != Masking::kMasked) {
+        has_work = true;
+        continue;
+      }
+      if (sequence->mask_job == nullptr) {
+        sequence->mask_job = sequence->constraint->NextRows();
+        sequence->mask_job->Aim(sequence->drafts, RowLimitsOf(*sequence, last_draft_len_));
+      }
+      // A prompt that ends in this plan is live in its step, after a loss too.
+      const bool ends_prompt = sequence->last_plan == plan->number;
+      if (!ends_prompt && LacksMasks(*sequence)) {
+        lacking.push_back(sequence);
+      } else {
+        has_work = true;
+      }
     }
   }
-  mask_workers_.Run(static_cast<int>(jobs.size()), [&](int i) {
-    jobs[i].rows = jobs[i].live->sequence->constraint->RowsAlong(jobs[i].drafts, jobs[i].limits);
-  });
-  counters_.mask_steps += jobs.empty() ? 0 : 1;
-  counters_.mask_seconds = mask_workers_.seconds();
-  size_t job = 0;
+  if (!has_work) {
+    const auto may_try = [](const Sequence* sequence) { return !sequence->mask_job->is_queued(); };
+    if (std::erase_if(lacking, may_try) == 0 && !lacking.empty()) WaitForMasks(&lacking);
+  }
+  for (Sequence* sequence : lacking) sequence->live_in = 0;
+  counters_.held_slots += lacking.size();
+}
+
+// Until one has its masks: it is then not among them.
+void Scheduler::WaitForMasks(std::vector<Sequence*>* lacking) {
+  for (Sequence* sequence : *lacking) {
+    if (!sequence->mask_job->is_queued()) MakeLater(sequence->mask_job);
+  }
+  const auto is_ready = [](const Sequence* sequence) { return sequence->mask_job->is_done(); };
+  while (std::none_of(lacking->begin(), lacking->end(), is_ready)) mask_workers_.FinishOne();
+  CountLongJobs();
+  std::erase_if(*lacking, is_ready);
+}
+
+// After all live slots are known, with K. Masks that take long are made while other steps pass, and the slot
+// is held. A sequence whose masks cannot be made ends here; the plan holds its slot.
+void Scheduler::PlanMasks(IterationPlan* plan) {
+  std::vector<MaskJob*> attempts;
+  for (LaunchedRank& rank : planning_.ranks) {
+    for (LaunchedSlot& live : rank.live) {
+      if (live.masking != Masking::kMasked || live.sequence->mask_job->is_queued()) continue;
+      MaskJob& job = *live.sequence->mask_job;
+      job.Aim(live.sequence->drafts, RowLimitsOf(*live.sequence, plan->draft_len));
+      attempts.push_back(&job);
+    }
+  }
+  if (!attempts.empty()) {
+    const auto count = static_cast<int64_t>(attempts.size());
+    const int64_t allowance = std::max(kLeastAttempt, mask_budget_.per_step() / count);
+    mask_workers_.Run(static_cast<int>(count), [&](int i) { attempts[i]->Run(allowance, /*waits=*/false); });
+    for (MaskJob* job : attempts) CountWork(*job);
+    WaitUnlessUseful(*plan);
+  }
+  bool has_masks = false;
   for (size_t rank = 0; rank < planning_.ranks.size(); ++rank) {
     for (LaunchedSlot& live : planning_.ranks[rank].live) {
       if (live.masking == Masking::kFree) continue;
       SlotMasks& entry = plan->ranks[rank].slot_masks.emplace_back(SlotMasks{.slot = live.sequence->slot});
-      if (live.masking == Masking::kHeld) continue;
-      const Job& made = jobs[job++];
-      if (!made.rows.ok()) {
-        End(live.sequence, FinishReason::kError, made.rows.status());
-        continue;
-      }
-      NoteRows(live, made.drafts, *made.rows);
-      entry.forced_drafts = made.rows->forced_drafts;
-      for (const auto& mask : made.rows->masks) {
-        entry.mask_indices.push_back(AddMask(static_cast<int>(rank), mask, plan));
-      }
+      if (live.masking == Masking::kMasked) has_masks |= PlanRows(live, plan, static_cast<int>(rank), entry);
     }
   }
+  counters_.mask_steps += has_masks ? 1 : 0;
+}
+
+// Where the plan would do nothing but hold slots, waits for masks.
+void Scheduler::WaitUnlessUseful(const IterationPlan& plan) {
+  if (!in_flight_.empty() || HasPrefill(plan)) return;
+  std::vector<Sequence*> lacking;
+  for (const LaunchedRank& rank : planning_.ranks) {
+    for (const LaunchedSlot& live : rank.live) {
+      if (live.masking == Masking::kHeld) continue;
+      if (live.masking == Masking::kFree || live.sequence->mask_job->is_done()) return;
+      lacking.push_back(live.sequence);
+    }
+  }
+  if (!lacking.empty()) WaitForMasks(&lacking);
+}
+
+// Gives the slot the masks of its rows. False: it has none.
+bool Scheduler::PlanRows(LaunchedSlot& live, IterationPlan* plan, int rank, SlotMasks& entry) {
+  Sequence* const sequence = live.sequence;
+  if (!sequence->mask_job->is_done()) {
+    if (!sequence->mask_job->is_queued()) MakeLater(sequence->mask_job);
+    HoldLaunched(live, plan->draft_len);
+    return false;
+  }
+  const std::shared_ptr<MaskJob> job = std::exchange(sequence->mask_job, nullptr);
+  if (!job->rows().ok()) {
+    End(sequence, FinishReason::kError, job->rows().status());
+    return false;
+  }
+  const GrammarRows rows = job->RowsFor(plan->draft_len);
+  const size_t drafts = std::min<size_t>(job->drafts().size(), plan->draft_len);
+  NoteRows(live, job->drafts().first(drafts), rows);
+  sequence->constraint->SetRowMasks(rows.masks);
+  entry.forced_drafts = rows.forced_drafts;
+  for (const auto& mask : rows.masks) entry.mask_indices.push_back(AddMask(rank, mask, plan));
+  return true;
+}
+
+// The step, which counted on the slot, leaves it as it is.
+void Scheduler::HoldLaunched(LaunchedSlot& live, int draft_len) {
+  live.masking = Masking::kHeld;
+  live.sequence->unresolved_rows -= draft_len + 1;
+  --live.sequence->unresolved_steps;
+}
+
+std::vector<std::pair<std::string, double>> Scheduler::TakeMaskSeconds() {
+  std::vector<std::pair<std::string, double>> seconds(mask_seconds_.begin(), mask_seconds_.end());
+  mask_seconds_.clear();
+  return seconds;
 }
 
 // `drafts`: the drafter's, along which the rows were made.
@@ -130,9 +252,7 @@ absl::Status Scheduler::TakeTokens(const LaunchedPlan& launched, Sequence* seque
     if (plan.number <= launched.number) continue;
     for (LaunchedSlot& live : plan.ranks[sequence->rank].live) {
       if (live.sequence != sequence || live.given || live.masking != Masking::kFree) continue;
-      live.masking = Masking::kHeld;
-      sequence->unresolved_rows -= plan.draft_len + 1;
-      --sequence->unresolved_steps;
+      HoldLaunched(live, plan.draft_len);
     }
   }
   return status;

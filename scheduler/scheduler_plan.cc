@@ -287,6 +287,7 @@ void Scheduler::PlanRankPrefill(int rank, double seconds, IterationPlan* plan) {
 }
 
 void Scheduler::PlanDecode(IterationPlan* plan) {
+  if (constrained_count_ > 0 || !long_jobs_.empty()) HoldForMasks(plan);
   size_t most_live = 0;
   std::vector<int> live_by_cap(options_.max_draft_len + 1);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {

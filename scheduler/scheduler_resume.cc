@@ -62,6 +62,7 @@ void Scheduler::WaitAgain(Sequence* sequence) {
   sequence->unresolved_steps = 0;
   sequence->confidences.clear();
   sequence->drafts.clear();
+  sequence->mask_job = nullptr;
   sequence->live_plans = 0;
   sequence->replay_len = static_cast<int32_t>(sequence->output_ids.size());
   // The prefill samples the first token; the steps after it get the rest.

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "scheduler/mask_job.h"
 #include "scheduler/plan.h"
 #include "scheduler/request.h"
 #include "scheduler/sequence_constraint.h"
@@ -97,6 +98,8 @@ struct Sequence {
   std::unique_ptr<SequenceConstraint> constraint;  // null: it has none
   std::vector<int32_t> drafts;                     // that the device has, as of the last Commit
   int live_plans = 0;                              // launched, uncommitted plans in which it is live
+  // Behind the gate, once a plan asks for the masks of its next step, up to the plan that has them.
+  std::shared_ptr<MaskJob> mask_job;
 
   // Two sums over `groups`, so that most steps need not look at them (RankState::SetBounds): the positions
   // that the block tables of all groups reach, and the most positions for which RankState::Shrink still has a

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "grammar/grammar.h"
+#include "scheduler/mask_job.h"
 
 namespace foredraft {
 namespace {
@@ -28,29 +29,6 @@ SlotGate SlotGateOf(const Request& request) {
   return gate;
 }
 
-// The mask and one more token.
-std::shared_ptr<const TokenMask> With(const TokenMask& mask, int32_t token_id) {
-  TokenMask wider = mask;
-  if (mask.Allows(token_id) || token_id >= mask.vocab_size) {
-    return std::make_shared<const TokenMask>(std::move(wider));
-  }
-  ++wider.count;
-  if (mask.is_list()) {
-    wider.ids.insert(std::lower_bound(wider.ids.begin(), wider.ids.end(), token_id), token_id);
-  } else {
-    wider.words[token_id / 32] |= 1u << (token_id % 32);
-  }
-  return std::make_shared<const TokenMask>(std::move(wider));
-}
-
-std::vector<std::pair<int32_t, int>> WithLengths(const RequestConstraint& constraint) {
-  std::vector<std::pair<int32_t, int>> line_ends;
-  for (const int32_t id : constraint.line_end_ids) {
-    line_ends.emplace_back(id, static_cast<int>(constraint.grammar->vocabulary().bytes(id).size()));
-  }
-  return line_ends;
-}
-
 }  // namespace
 
 std::unique_ptr<SequenceConstraint> SequenceConstraint::Of(const Request& request) {
@@ -62,15 +40,18 @@ SequenceConstraint::SequenceConstraint(const Request& request)
     : thinking_(request.thinking),
       slot_gate_(SlotGateOf(request)),
       gate_(slot_gate_.first),
-      matcher_(std::make_unique<Matcher>(request.constraint.grammar, request.constraint.end_ids)),
-      line_ends_(WithLengths(request.constraint)) {}
+      progress_(
+          std::make_shared<GrammarProgress>(Matcher(request.constraint.grammar, request.constraint.end_ids))),
+      client_(request.client),
+      caller_(request.caller),
+      line_ends_(request.constraint) {}
 
 SequenceConstraint::~SequenceConstraint() = default;
 
 absl::StatusOr<SequenceConstraint::MaskPtr> SequenceConstraint::FirstMask() {
   if (slot_gate_.first != Gate::kBehind || first_mask_ != nullptr) return first_mask_;
   CHECK(!has_first_token());
-  ASSIGN_OR_RETURN(first_mask_, matcher_->Mask());
+  ASSIGN_OR_RETURN(first_mask_, progress_->FirstMask());
   if (slot_gate_.opens_thought) first_mask_ = With(*first_mask_, thinking_.begin);
   return first_mask_;
 }
@@ -84,61 +65,33 @@ bool SequenceConstraint::PassesGate(std::span<const int32_t> token_ids) const {
   return gate == Gate::kBehind;
 }
 
-absl::StatusOr<GrammarRows> SequenceConstraint::RowsAlong(std::span<const int32_t> drafts,
-                                                          const RowLimits& limits) const {
-  // The drafts that are line ends come before the grammar, so the rows up to them, and the row after the last
-  // one, have the grammar's first mask and the line ends that may come yet.
-  std::vector<int> left = {line_ends_left_};
-  const auto fits = [&](int32_t draft) { return LineEndsOf(draft) > 0 && LineEndsOf(draft) <= left.back(); };
-  size_t skipped = 0;
-  for (; skipped < std::min(drafts.size(), limits.drafts) && fits(drafts[skipped]); ++skipped) {
-    left.push_back(left.back() - LineEndsOf(drafts[skipped]));
-  }
-  RowLimits rest = limits;
-  rest.drafts -= skipped;
-  ASSIGN_OR_RETURN(GrammarRows rows, matcher_->RowsAlong(drafts.subspan(skipped), rest));
-  if (line_ends_left_ == 0) return rows;
-  const MaskPtr first = rows.masks.front();
-  rows.masks.insert(rows.masks.begin(), skipped, first);
-  for (size_t row = 0; row <= skipped; ++row) rows.masks[row] = WithLineEnds(first, left[row]);
-  return rows;
-}
-
-int SequenceConstraint::LineEndsOf(int32_t token_id) const {
-  for (const auto& [id, length] : line_ends_) {
-    if (id == token_id) return length;
-  }
-  return 0;
-}
-
-SequenceConstraint::MaskPtr SequenceConstraint::WithLineEnds(MaskPtr mask, int left) const {
-  for (const auto& [id, length] : line_ends_) {
-    if (length <= left) mask = With(*mask, id);
-  }
-  return mask;
+std::shared_ptr<MaskJob> SequenceConstraint::NextRows() const {
+  return std::make_shared<MaskJob>(progress_, line_ends_, client_, caller_);
 }
 
 absl::Status SequenceConstraint::Take(std::span<const int32_t> token_ids) {
+  const std::vector<MaskPtr> row_masks = std::exchange(row_masks_, {});
+  size_t row = 0;
   for (const int32_t token_id : token_ids) {
     const Gate before = gate_;
-    gate_ = slot_gate_.After(gate_, token_id, /*is_first=*/taken_count_++ == 0, thinking_);
+    const bool is_first = taken_count_++ == 0;
+    gate_ = slot_gate_.After(gate_, token_id, is_first, thinking_);
+    if (before == Gate::kBehind) {
+      const MaskPtr mask = is_first ? first_mask_ : row < row_masks.size() ? row_masks[row++] : nullptr;
+      if (mask == nullptr || !mask->Allows(token_id)) {
+        return absl::InternalError(
+            absl::StrFormat("token %d, number %d of the answer, is not one that the constraint allows there",
+                            token_id, taken_count_));
+      }
+    }
     // The end of thinking and line ends behind it are no part of the output's grammar; a trigger is its first
     // token.
     if (gate_ != Gate::kBehind) continue;
     if (before == Gate::kThinking) {
-      line_ends_left_ = line_ends_.empty() ? 0 : kMostLineEnds;
-      continue;
+      line_ends_.ThoughtEnds();
+    } else if (!line_ends_.Take(token_id)) {
+      progress_->Add(token_id);
     }
-    if (const int line_ends = LineEndsOf(token_id); line_ends > 0 && line_ends <= line_ends_left_) {
-      line_ends_left_ -= line_ends;
-      continue;
-    }
-    line_ends_left_ = 0;
-    ASSIGN_OR_RETURN(const bool allowed, matcher_->Advance(token_id));
-    if (allowed) continue;
-    return absl::InternalError(
-        absl::StrFormat("token %d, number %d of the answer, is not one that the constraint allows there",
-                        token_id, taken_count_));
   }
   return absl::OkStatus();
 }

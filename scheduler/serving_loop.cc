@@ -180,6 +180,7 @@ absl::Status ServingLoop::CollectAndCommit() {
   MeasureIteration(results, &stats);
   in_flight_.pop_front();
   scheduler_->Commit(std::move(results), step_seconds_);
+  stats.mask_seconds = scheduler_->TakeMaskSeconds();
   stats.load = scheduler_->load();
   if (stats_) stats_(stats);
   return absl::OkStatus();

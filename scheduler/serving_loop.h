@@ -10,7 +10,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,7 +45,8 @@ struct IterationStats {
   double decode_seconds = 0;
   bool replayed = false;
   std::vector<RankStats> ranks;
-  SchedulerLoad load;  // after Commit; its counters are cumulative
+  std::vector<std::pair<std::string, double>> mask_seconds;  // since the last one, by Request::caller
+  SchedulerLoad load;                                        // after Commit; its counters are cumulative
 };
 
 struct ServingLoopOptions {

@@ -206,6 +206,7 @@ absl::Status Admission::TrySubmit(Arrived arrived, const std::shared_ptr<Generat
   OutputSpec& spec = checked->spec;
   request.id = spec.id = next_id_.fetch_add(1);
   request.client = Fnv1a(spec.client = ClientName(context.peer(), arrived.caller));
+  request.caller = arrived.caller;
   request.reuse_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(arrived.caller) : 0;
   request.arrival = spec.arrival = arrived.time;
   request.deadline = spec.deadline = DeadlineOf(arrived.time, context, timeout_s, request_timeout_s_.load());

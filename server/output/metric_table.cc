@@ -66,12 +66,13 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_constraint_cache_bytes", kGauge, "",
      "Memory of the cached constraints with their states and masks."},
     {"foredraft_masks_total", kCounter, "", "Masks of the rows of decode steps."},
-    {"foredraft_mask_seconds_total", kCounter, "", "Time to make the masks of all steps."},
+    {"foredraft_mask_seconds_total", kCounter, "client (an API token's name, none)",
+     "CPU time to make the masks of decode steps, by whose requests asked for them. none: without a token."},
     {"foredraft_steps_for_masks_total", kCounter, "",
      "Decode steps that began after the results of the ones before, because their masks follow from them."},
     {"foredraft_held_slots_total", kCounter, "",
-     "Slots that had no mask in a step and so did nothing: one step where a thought or a tool's trigger "
-     "ends."},
+     "Slots that a step left as they were because they had no mask: one step where a thought or a tool's "
+     "trigger ends, and more where a mask takes long to make."},
     {"foredraft_drafts_outside_grammar_total", kCounter, "",
      "Steps of a request with a draft that its constraint refuses."},
     {"foredraft_forced_drafts_total", kCounter, "",

@@ -31,6 +31,8 @@ const std::vector<double> kCompileSeconds = {.0001, .00025, .0005, .001, .0025, 
                                              .025,  .05,    .1,    .25,  .5,    1,    2.5};
 const std::vector<double> kBatchSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
+const std::string kNoClient = "none";  // who sends no token, as a label
+
 std::vector<double> TokenCounts() {
   std::vector<double> bounds;
   for (double bound = 1; bound <= 1 << 20; bound *= 2) bounds.push_back(bound);
@@ -142,7 +144,7 @@ void Metrics::AddConstraints() {
   constraint_misses_ = AddCounter("foredraft_constraint_cache_lookups_total", {{"result", "miss"}});
   constraint_bytes_ = AddGauge("foredraft_constraint_cache_bytes");
   masks_ = AddCounter("foredraft_masks_total");
-  mask_seconds_ = AddCounter("foredraft_mask_seconds_total");
+  mask_seconds_[kNoClient] = AddCounter("foredraft_mask_seconds_total", {{"client", kNoClient}});
   steps_for_masks_ = AddCounter("foredraft_steps_for_masks_total");
   held_slots_ = AddCounter("foredraft_held_slots_total");
   drafts_outside_grammar_ = AddCounter("foredraft_drafts_outside_grammar_total");
@@ -303,6 +305,11 @@ void Metrics::RecordIteration(const IterationStats& stats) {
     if (stats.had_prefill) metrics.prefill_seconds->Set(of_rank.prefill_seconds);
     if (stats.decode_bucket > 0) metrics.decode_seconds->Set(of_rank.decode_seconds);
   }
+  for (const auto& [caller, seconds] : stats.mask_seconds) {
+    prometheus::Counter*& counter = mask_seconds_[caller.empty() ? kNoClient : caller];
+    if (counter == nullptr) counter = AddCounter("foredraft_mask_seconds_total", {{"client", caller}});
+    counter->Increment(seconds);
+  }
   if (stats.had_prefill) prefill_seconds_->Observe(stats.prefill_seconds);
   if (stats.decode_bucket == 0) return;
   decode_seconds_->Observe(stats.decode_seconds);
@@ -371,7 +378,6 @@ void Metrics::RefreshFromLoad(const SchedulerLoad& load) const {
   RaiseTo(rewound_blocks_, load.rewound_blocks);
   RaiseTo(cut_tokens_, load.cut_drafts);
   RaiseTo(masks_, load.masks);
-  RaiseTo(mask_seconds_, load.mask_seconds);
   RaiseTo(steps_for_masks_, load.mask_steps);
   RaiseTo(held_slots_, load.held_slots);
   RaiseTo(drafts_outside_grammar_, load.drafts_outside_grammar);

@@ -177,8 +177,9 @@ class Metrics : public prometheus::Collectable {
   prometheus::Histogram* constraint_compile_;
   prometheus::Counter *constraint_hits_, *constraint_misses_;
   prometheus::Gauge* constraint_bytes_;
-  prometheus::Counter *masks_, *mask_seconds_, *steps_for_masks_, *held_slots_, *drafts_outside_grammar_;
+  prometheus::Counter *masks_, *steps_for_masks_, *held_slots_, *drafts_outside_grammar_;
   prometheus::Counter* forced_drafts_;
+  std::map<std::string, prometheus::Counter*> mask_seconds_;  // by client; scheduler thread
   prometheus::Counter *relaxed_tokens_, *rank_failures_, *group_restarts_, *prompt_tokens_,
       *generation_tokens_;
   prometheus::Counter *prefix_queried_, *prefix_hits_, *preemptions_, *wasted_steps_, *rewound_blocks_,

@@ -51,8 +51,8 @@ std::vector<Request> AbacusRequests(bool sampled) {
 
 constexpr int kDraftLens[] = {0, 1, 3, 7};
 // K, overlap, graphs (padded, none, exact sizes), batch, budget, reuse, small pool, K changing on the way,
-// drafter, sampled, losses of the rank, draft caps
-const std::vector<int> kLevels = {4, 2, 3, 2, 2, 2, 2, 2, 3, 2, 2, 2};
+// drafter, sampled, losses of the rank, draft caps, masks that come late at random
+const std::vector<int> kLevels = {4, 2, 3, 2, 2, 2, 2, 2, 3, 2, 2, 2, 2};
 
 SameTokensCase CaseOf(const std::vector<int>& row) {
   SameTokensCase c{.name = absl::StrCat("row [", absl::StrJoin(row, " "), "]"), .setting = {}};
@@ -70,6 +70,7 @@ SameTokensCase CaseOf(const std::vector<int>& row) {
   c.sampled = row[9] == 1;
   if (row[10] == 1) c.setting.losses = {4, 11, 30};
   c.setting.draft_caps = row[11] == 1;
+  if (row[12] == 1) c.setting.late_percent = 40;
   return c;
 }
 
@@ -316,6 +317,7 @@ TEST_F(ConstrainedTokensV4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   cases[6].sampled = true;
   cases[7].setting.max_batch_size = 1;
   cases[7].setting.draft_len = 1;
+  for (const int late : {0, 2, 3, 5, 6}) cases[late].setting.late_percent = 40;
   ExpectTheSame(cases);
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -265,8 +266,9 @@ std::string Setting::DebugString() const {
                       graphs, padding ? "" : " (no padding)", ", batch ", max_batch_size, ", budget ",
                       max_num_tokens, ", reuse ", reuse, ", KV ", DTypeName(kv_dtype), ", small pool ",
                       small_pool, ", draft caps ", draft_caps, ", policy ", static_cast<int>(policy),
-                      ", rows for ", verify_len, " drafts, losses [", absl::StrJoin(losses, " "),
-                      "], K changes [", absl::StrJoin(draft_len_changes, " "), "]");
+                      ", rows for ", verify_len, " drafts, late masks ", late_percent, "%, losses [",
+                      absl::StrJoin(losses, " "), "], K changes [", absl::StrJoin(draft_len_changes, " "),
+                      "]");
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
@@ -341,6 +343,8 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
                                     const Setting& setting) {
   SchedulerOptions options;
   options.rank_count = setting.ranks;
+  if (const auto late = static_cast<uint32_t>(setting.late_percent); late > 0)
+    options.masks_are_late = [late, random = std::mt19937(1)]() mutable { return random() % 100 < late; };
   const SwapStoreShape host = SwapStoreShape::Of(engine, model.config);
   options.max_batch_size = engine.max_batch_size;
   options.max_num_tokens = engine.max_num_tokens;

@@ -67,6 +67,7 @@ struct Setting {
   int verify_len = 0;  // of a model whose drafts have confidences: steps with more drafts have rows for so
                        // many of them per seat, whatever the policy says; 0: as it says
   AcceptanceRule acceptance;           // only the strict rule keeps the target's tokens
+  int late_percent = 0;                // of looks at a slot's masks that find them not ready
   std::vector<int> losses;             // iterations, counted over the run, in which a rank is lost
   std::vector<int> draft_len_changes;  // K of successive iterations, repeated; empty = draft_len throughout
 

@@ -175,6 +175,30 @@ const RunSetting kSettings[] = {
      .host_blocks = 100,
      .constrained_percent = 30},
     {.name = "ConstrainedLosses", .ranks = 2, .blocks = 65, .loss_percent = 3, .constrained_percent = 60},
+    {.name = "ConstrainedLate", .blocks = 65, .constrained_percent = 60, .late_percent = 50},
+    {.name = "ConstrainedLateSync",
+     .overlap = false,
+     .blocks = 65,
+     .max_draft_len = 7,
+     .constrained_percent = 90,
+     .late_percent = 80},
+    {.name = "ConstrainedLateLosses",
+     .ranks = 2,
+     .blocks = 65,
+     .loss_percent = 3,
+     .constrained_percent = 60,
+     .late_percent = 40},
+    {.name = "ConstrainedLateSwaps",
+     .slots = 6,
+     .blocks = 33,
+     .host_blocks = 400,
+     .host_image_blocks = 2,
+     .windows = SmallWindows(40),
+     .max_draft_len = 7,
+     .constrained_percent = 60,
+     .late_percent = 30,
+     .expect_swaps = true,
+     .least_swaps = 20},
     {.name = "ConstrainedWindowsTight",
      .slots = 6,
      .blocks = 65,
@@ -317,6 +341,7 @@ RunSetting RandomSetting(uint64_t seed) {
     setting.windows.push_back(window);
   }
   setting.constrained_percent = pick(0, 1) * 60;
+  setting.late_percent = pick(0, 2) * 30;
   return setting;
 }
 

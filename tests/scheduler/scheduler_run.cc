@@ -46,7 +46,8 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
 
 SchedulerRun::SchedulerRun(const RunSetting& setting, uint64_t seed, const FakeRankExcess& excess)
     : setting_(setting), seed_(seed), excess_(excess), random_(seed) {
-  const SchedulerOptions options = OptionsOf(setting);
+  SchedulerOptions options = OptionsOf(setting);
+  if (setting.late_percent > 0) options.masks_are_late = [this] { return Chance(setting_.late_percent); };
   speculation_ = {.draft_len = options.draft_len, .acceptance = {}, .draft_policy = {}};
   last_draft_len_ = options.draft_len;
   scheduler_ = std::make_unique<Scheduler>(options);

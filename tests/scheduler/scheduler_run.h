@@ -39,6 +39,7 @@ struct RunSetting {
   bool vary_speculation = true;
   int loss_percent = 0;         // of iterations after which a rank is lost
   int constrained_percent = 0;  // of requests
+  int late_percent = 0;         // of plans' looks at masks that find them not ready
   // Events that the runs over all seeds must contain; without them the setting proves nothing.
   bool expect_swaps = false;
   uint64_t least_swaps = 50;

@@ -146,6 +146,20 @@ TEST(Metrics, EachRankHasItsSeries) {
   EXPECT_EQ(ValueOf(families, "vllm:kv_cache_usage_perc"), 0.5) << "of the group";
 }
 
+TEST(Metrics, TimeOfMasksIsByClient) {
+  Metrics metrics({.model_name = "m"});
+  IterationStats stats;
+  stats.mask_seconds = {{"", 0.25}, {"alice", 0.5}};
+  metrics.RecordIteration(stats);
+  stats.mask_seconds = {{"alice", 1.5}, {"bob", 4}};
+  metrics.RecordIteration(stats);
+  const auto seconds = Counters(metrics.Collect())["foredraft_mask_seconds_total"];
+  EXPECT_EQ(seconds.size(), 3u);
+  EXPECT_EQ(seconds.at("client=none,model_name=m"), 0.25);
+  EXPECT_EQ(seconds.at("client=alice,model_name=m"), 2);
+  EXPECT_EQ(seconds.at("client=bob,model_name=m"), 4);
+}
+
 TEST(Metrics, EachCacheGroupHasItsSeries) {
   Metrics metrics({.model_name = "m", .cache_groups = {"history", "window"}});
   metrics.ReadLoadFrom([] {
