@@ -19,6 +19,9 @@ inline constexpr std::string_view kReasonQueueFull = "QUEUE_FULL";
 // RESOURCE_EXHAUSTED: the client did not read its stream, which was cut.
 inline constexpr std::string_view kReasonReaderTooSlow = "READER_TOO_SLOW";
 
+// RESOURCE_EXHAUSTED: the process had no memory for the request.
+inline constexpr std::string_view kReasonOutOfMemory = "OUT_OF_MEMORY";
+
 inline absl::Status WithReason(absl::Status status, std::string_view reason) {
   status.SetPayload(kReasonPayload, absl::Cord(std::string(reason)));
   return status;

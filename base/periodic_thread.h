@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/out_of_memory.h"
+
 namespace foredraft {
 
 class PeriodicThread {
@@ -40,6 +42,7 @@ class PeriodicThread {
   using Clock = std::chrono::steady_clock;
 
   void Run() {
+    const MustHaveMemory scope;
     std::vector<Clock::time_point> due;
     for (const Job& job : jobs_) due.push_back(Clock::now() + job.period);
     while (true) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "base/out_of_memory.h"
 #include "base/visible_text.h"
 
 namespace foredraft {
@@ -19,10 +20,12 @@ namespace {
 // valid JSON that is not accepted here. (The parser's own filter looks at all siblings after every value.)
 class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit JsonBuilder(int64_t max_values) : max_values_(max_values) {}
+  explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
+  ~JsonBuilder() override { ReleaseJson(root_); }
 
   nlohmann::json& root() { return root_; }
   const std::string& refusal() const { return refusal_; }
+  bool is_list_too_long() const { return is_list_too_long_; }
 
   bool null() override { return Add(nullptr); }
   bool boolean(bool value) override { return Add(value); }
@@ -40,6 +43,7 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
     const auto [member, is_new] = open_.back()->emplace(key, nullptr);
     if (!is_new) return Refuse(absl::StrFormat("key %s given twice", ShowJson(key)));
     member_ = &member.value();
+    if (open_.size() == 1) in_limited_ = key == limits_.list_key;
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
@@ -65,15 +69,26 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
   }
   template <class Value>
   bool Add(Value&& value) {
-    if (++values_ > max_values_) return Refuse(absl::StrFormat("more than %d values", max_values_));
+    if (!Count()) return false;
     Put(std::forward<Value>(value));
     return true;
   }
   bool Open(nlohmann::json value) {
     if (open_.size() >= kMaxJsonDepth) return Refuse(absl::StrFormat("nested deeper than %d", kMaxJsonDepth));
-    if (++values_ > max_values_) return Refuse(absl::StrFormat("more than %d values", max_values_));
+    if (!Count()) return false;
     open_.push_back(Put(std::move(value)));
     return true;
+  }
+  // The next value. False: it is one too many.
+  bool Count() {
+    if (++values_ > limits_.max_values) {
+      return Refuse(absl::StrFormat("more than %d values", limits_.max_values));
+    }
+    if (!in_limited_ || open_.size() < 2 || !open_.back()->is_array()) return true;
+    if (static_cast<int64_t>(open_.back()->size()) < limits_.max_list) return true;
+    is_list_too_long_ = true;
+    return Refuse(absl::StrFormat("more than %d values in a list, allowed at most %d", limits_.max_list,
+                                  limits_.max_list));
   }
   bool Close() {
     open_.pop_back();
@@ -84,8 +99,10 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
-  const int64_t max_values_;
+  const JsonLimits limits_;
   int64_t values_ = 0;
+  bool in_limited_ = false;  // in the value of limits_.list_key
+  bool is_list_too_long_ = false;
   nlohmann::json root_;
   std::vector<nlohmann::json*> open_;  // objects and arrays around the parser; the last one grows
   nlohmann::json* member_ = nullptr;   // of the last key
@@ -141,13 +158,23 @@ bool IsJson(std::string_view text) {
 }
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file, int64_t max_values) {
+  return ParseJson(text, file, JsonLimits{.max_values = max_values, .list_key = {}});
+}
+
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
+                                         const JsonLimits& limits) {
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrFormat("%s: not JSON: byte %d is 0", file, nul));
   }
-  JsonBuilder builder(max_values);
-  const bool whole = nlohmann::json::sax_parse(text, &builder);
+  JsonBuilder builder(limits);
+  bool whole = false;
+  {
+    const MayLackMemory scope;
+    whole = nlohmann::json::sax_parse(text, &builder);
+  }
   if (whole) return std::move(builder.root());
-  return absl::InvalidArgumentError(absl::StrFormat("%s: %s", file, builder.refusal()));
+  const std::string where = builder.is_list_too_long() ? std::string(limits.list_key) : file;
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %s", where, builder.refusal()));
 }
 
 std::string ShowJson(const nlohmann::json& value) {

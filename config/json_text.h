@@ -22,9 +22,49 @@ inline constexpr int kMaxJsonDepth = 64;
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
                                          int64_t max_values = std::numeric_limits<int64_t>::max());
 
+// Of text that a stranger sends: reading ends where a limit is passed, so that no more than that is ever
+// built.
+struct JsonLimits {
+  int64_t max_values = std::numeric_limits<int64_t>::max();
+  // Lists in this member of the outermost object, itself included, have at most so many members.
+  std::string_view list_key;
+  int64_t max_list = std::numeric_limits<int64_t>::max();
+};
+// As above; "<list_key>: more than <max_list> values in a list, allowed at most <max_list>" names the member.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
+                                         const JsonLimits& limits);
+
 // Whether a text is JSON, nested no deeper than kMaxJsonDepth: what nlohmann's own functions may be given.
 // They take a byte that is 0 for the end of the text, and writing recurses.
 bool IsJson(std::string_view text);
+
+// Empties a document without an allocation, which nlohmann's destructor makes for every list and object: for
+// documents as large as a stranger may send. Recursive, so for those that are nested no deeper than
+// kMaxJsonDepth.
+template <class Json>
+void ReleaseJson(Json& value) {
+  if (value.is_array()) {
+    auto& list = value.template get_ref<typename Json::array_t&>();
+    for (Json& item : list) ReleaseJson(item);
+    list.clear();
+  } else if (value.is_object()) {
+    auto& members = value.template get_ref<typename Json::object_t&>();
+    for (auto& member : members) ReleaseJson(member.second);
+    members.clear();
+  }
+}
+// At the end of a scope.
+template <class Json>
+class JsonRelease {
+ public:
+  explicit JsonRelease(Json& document) : document_(document) {}
+  ~JsonRelease() { ReleaseJson(document_); }
+  JsonRelease(const JsonRelease&) = delete;
+  JsonRelease& operator=(const JsonRelease&) = delete;
+
+ private:
+  Json& document_;
+};
 
 // A value as an error message shows it: JSON, cut after 80 bytes.
 std::string ShowJson(const nlohmann::json& value);

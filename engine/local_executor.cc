@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/out_of_memory.h"
 
 namespace foredraft {
 namespace {
@@ -52,6 +53,7 @@ void LocalExecutor::AbandonPrefill(uint64_t plan_number) {
 }
 
 void LocalExecutor::Run() {
+  const MustHaveMemory scope;
   engine_->PinSubmitter();
   while (true) {
     std::optional<IterationPlan> plan = plans_.Pop(kIdle);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
@@ -13,20 +14,21 @@ namespace foredraft {
 namespace {
 
 absl::StatusOr<NodeId> AddChoice(Ir& ir, const std::vector<std::string>& choices) {
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (!CodePoints(choices[i])) return absl::InvalidArgumentError(absl::StrFormat("[%d]: not UTF-8", i));
+  }
+  return ir.OneOf(choices);
+}
+
+absl::Status CheckChoiceLength(const std::vector<std::string>& choices) {
   if (choices.empty() || choices.size() > kMaxConstraintChoices) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d choices, allowed 1..%d", choices.size(), kMaxConstraintChoices));
   }
   int64_t bytes = 0;
-  for (size_t i = 0; i < choices.size(); ++i) {
-    bytes += static_cast<int64_t>(choices[i].size());
-    if (!CodePoints(choices[i])) return absl::InvalidArgumentError(absl::StrFormat("[%d]: not UTF-8", i));
-  }
-  if (bytes > kMaxChoiceBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%d bytes, allowed at most %d", bytes, kMaxChoiceBytes));
-  }
-  return ir.OneOf(choices);
+  for (const std::string& choice : choices) bytes += static_cast<int64_t>(choice.size());
+  if (bytes <= kMaxChoiceBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("%d bytes, allowed at most %d", bytes, kMaxChoiceBytes));
 }
 
 absl::StatusOr<NodeId> AddRegex(Ir& ir, std::string_view source) {
@@ -62,11 +64,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constra
                                                        std::shared_ptr<const Vocabulary> vocabulary,
                                                        const GrammarLimits& limits,
                                                        std::shared_ptr<ByteLedger> ledger) {
-  if (static_cast<int64_t>(constraint.source.size()) > limits.max_source_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%d bytes, allowed at most constraints.max_source_kib = %d KiB",
-                        constraint.source.size(), limits.max_source_bytes >> 10));
-  }
+  RETURN_IF_ERROR(CheckConstraintLength(constraint.kind, constraint.source, constraint.choices, limits));
   Ir ir(limits);
   StructuralTag body;
   if (constraint.kind == Constraint::kStructuralTag) {
@@ -100,10 +98,20 @@ std::string_view ConstraintField(Constraint::Kind kind) {
   return "";
 }
 
+absl::Status CheckConstraintLength(Constraint::Kind kind, std::string_view source,
+                                   const std::vector<std::string>& choices, const GrammarLimits& limits) {
+  if (kind == Constraint::kChoice) return CheckChoiceLength(choices);
+  if (static_cast<int64_t>(source.size()) <= limits.max_source_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%d bytes, allowed at most constraints.max_source_kib = %d KiB", source.size(),
+                      limits.max_source_bytes >> 10));
+}
+
 absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(const Constraint& constraint,
                                                                  std::shared_ptr<const Vocabulary> vocabulary,
                                                                  const GrammarLimits& limits,
                                                                  std::shared_ptr<ByteLedger> ledger) {
+  const MayLackMemory scope;
   auto grammar = Compile(constraint, std::move(vocabulary), limits, std::move(ledger));
   if (grammar.ok()) return grammar;
   return absl::Status(grammar.status().code(), absl::StrFormat("%s: %s", ConstraintField(constraint.kind),
@@ -139,6 +147,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::CompileNew(const Co
 }
 
 void GrammarCache::Insert(const Constraint& constraint, std::shared_ptr<const Grammar> grammar) {
+  const MustHaveMemory scope;  // Abseil's maps do not survive a key that cannot be copied into them
   // The place's key and the entry are a copy of the constraint each.
   int64_t bytes = static_cast<int64_t>(constraint.source.size());
   for (const std::string& choice : constraint.choices) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grammar/grammar.h"
 #include "grammar/limits.h"
@@ -43,6 +44,11 @@ inline constexpr int64_t kMaxChoiceBytes = 64 << 10;
 // every API.
 std::string_view ConstraintField(Constraint::Kind kind);
 
+// What CompileConstraint says of a source or choices that are too long, without the field's name; for who
+// asks before they are copied into a Constraint. INVALID_ARGUMENT.
+absl::Status CheckConstraintLength(Constraint::Kind kind, std::string_view source,
+                                   const std::vector<std::string>& choices, const GrammarLimits& limits);
+
 // INVALID_ARGUMENT names the field, the place in it and what is allowed: "json_schema: #/properties/a/not:
 // not supported, ...". FAILED_PRECONDITION: the vocabulary lacks a byte that the grammar needs.
 // `ledger`: Grammar::Create.
@@ -70,6 +76,7 @@ class GrammarCache {
     int64_t grammars = 0;  // in the cache
   };
   Counts counts() const;
+  const GrammarLimits& limits() const { return limits_; }
 
  private:
   struct Entry {

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 
 namespace foredraft {
 namespace {
@@ -113,6 +114,7 @@ void Acceptor::Stop() {
 }
 
 void Acceptor::Run() {
+  const MustHaveMemory scope;
   std::vector<pollfd> polled = {{.fd = wake_fd_, .events = POLLIN, .revents = 0}};
   for (const int fd : sockets_.fds()) polled.push_back({.fd = fd, .events = POLLIN, .revents = 0});
   while (!stopped_.load()) {

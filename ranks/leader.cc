@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "ranks/leader_stream.h"
 #include "ranks/plan_codec.h"
@@ -236,6 +237,7 @@ void Leader::SendToAll(const worker::v1::LeaderMessage& message) {
 }
 
 void Leader::Run() {
+  const MustHaveMemory scope;
   const auto interval =
       std::min({options_.heartbeat_timeout / 5, options_.join_timeout / 5, std::chrono::milliseconds(1000)});
   std::unique_lock<std::mutex> lock(mutex_);

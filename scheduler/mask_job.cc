@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <ctime>
-#include <new>
 
 #include "absl/strings/str_format.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 
 namespace foredraft {
@@ -67,12 +67,10 @@ absl::StatusOr<GrammarRows> MaskJob::TryRows(MaskWork* work) {
 bool MaskJob::Run(int64_t allowance, bool waits) {
   const double begin = ThreadSeconds();
   MaskWork work = {.allowance = allowance, .waits = waits};
-  absl::StatusOr<GrammarRows> rows;
-  try {
-    rows = TryRows(&work);
-  } catch (const std::bad_alloc&) {
-    rows = absl::ResourceExhaustedError("constraint: out of memory for a mask");
-  }
+  absl::StatusOr<GrammarRows> rows = OrOutOfMemory([&] {
+    const MayLackMemory scope;
+    return TryRows(&work);
+  });
   steps_ += work.steps + kStepsOfAJob;
   seconds_ += ThreadSeconds() - begin;
   if (absl::IsAborted(rows.status())) return false;

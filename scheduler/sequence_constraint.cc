@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "grammar/grammar.h"
 #include "scheduler/mask_job.h"
@@ -51,9 +52,12 @@ SequenceConstraint::~SequenceConstraint() = default;
 absl::StatusOr<SequenceConstraint::MaskPtr> SequenceConstraint::FirstMask() {
   if (slot_gate_.first != Gate::kBehind || first_mask_ != nullptr) return first_mask_;
   CHECK(!has_first_token());
-  ASSIGN_OR_RETURN(first_mask_, progress_->FirstMask());
-  if (slot_gate_.opens_thought) first_mask_ = With(*first_mask_, thinking_.begin);
-  return first_mask_;
+  return OrOutOfMemory([this]() -> absl::StatusOr<MaskPtr> {
+    const MayLackMemory scope;
+    ASSIGN_OR_RETURN(MaskPtr mask, progress_->FirstMask());
+    first_mask_ = slot_gate_.opens_thought ? With(*mask, thinking_.begin) : std::move(mask);
+    return first_mask_;
+  });
 }
 
 bool SequenceConstraint::PassesGate(std::span<const int32_t> token_ids) const {

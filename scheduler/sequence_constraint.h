@@ -37,7 +37,8 @@ class SequenceConstraint {
   bool has_first_token() const { return taken_count_ > 0; }
 
   // The mask of the first token; null where the gate is up then. It also allows the token that begins a
-  // thought, where that raises the gate. Errors: Matcher::Mask's.
+  // thought, where that raises the gate. Errors: Matcher::Mask's; RESOURCE_EXHAUSTED also where there is no
+  // memory.
   absl::StatusOr<MaskPtr> FirstMask();
 
   // The masks of the rows that the step in flight chooses from.

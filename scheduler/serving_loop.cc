@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 
@@ -45,6 +46,7 @@ ServingLoop::ServingLoop(const ServingLoopOptions& options, std::unique_ptr<Sche
 ServingLoop::~ServingLoop() { Stop(); }
 
 void ServingLoop::Run() {
+  const MustHaveMemory scope;
   results_time_ = Clock::now();
   for (;;) {
     last_turn_.store(Clock::now());

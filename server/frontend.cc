@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "server/output/request_log.h"
 #include "server/port_probe.h"
@@ -67,6 +68,7 @@ HttpLimits ApiLimits(const ServerConfig& config) {
 absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options,
                                                            const AdminHooks& hooks) {
   std::unique_ptr<Frontend> frontend(new Frontend(options, hooks));
+  KeepMemoryReserve();
   RETURN_IF_ERROR(frontend->LoadFiles());
   RETURN_IF_ERROR(frontend->ListenMetrics());
   RETURN_IF_ERROR(frontend->ListenGrpc());
@@ -252,7 +254,7 @@ void Frontend::ReloadChangedFiles() {
 }
 
 // After a flood the allocator keeps what it took: gRPC has freed it in pieces between which others are in
-// use.
+// use. After a shortage the reserve is filled again.
 void Frontend::GiveMemoryBack() {
   const bool flood = guard_.TakeFlood();
   if (admin_guard_.TakeFlood() || flood) malloc_trim(0);
@@ -284,6 +286,9 @@ void Frontend::ReloadFiles() {
 }
 
 HttpAnswer Frontend::Live() const {
+  if (RefillMemoryReserve()) {
+    Log(LogLevel::kWarning, "out of memory: the reserve was needed; requests may have been refused");
+  }
   if (failed_probes_.load() >= kFailedProbes) {
     return {.status = 503, .body = absl::StrCat(options_.server.grpc_address, " does not answer\n")};
   }

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/out_of_memory.h"
 
 namespace foredraft {
 namespace {
@@ -72,6 +73,7 @@ void GuardLoop::Post(std::function<void()> task) {
 }
 
 void GuardLoop::Run() {
+  const MustHaveMemory scope;
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);  // a write under TLS raises SIGPIPE

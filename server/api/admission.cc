@@ -8,9 +8,9 @@
 #include "base/check.h"
 #include "base/error_reason.h"
 #include "base/fnv.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "server/api/constraint_check.h"
-#include "server/api/out_of_memory.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
 
@@ -37,6 +37,11 @@ SteadyTime DeadlineOf(SteadyTime arrival, const CallContext& context, std::optio
 // A text of this size is tokenized in less than a millisecond.
 constexpr size_t kShortInputBytes = 4096;
 constexpr size_t kMessageBytes = 64;  // that a message of a chat is worth, besides its content
+
+ClientRequest Take(const std::function<ClientRequest()>& take) {
+  const MayLackMemory scope;
+  return take();
+}
 
 // What the answer says beside its tokens.
 void Label(CallContext& context, const std::string& id, const std::optional<TraceContext>& trace) {
@@ -91,7 +96,10 @@ std::string ClientOf(const std::string& peer) {
 
 void Admission::Open(ServingParts parts) {
   CHECK(parts_ == nullptr) << "the model is served already";
-  pool_.Start(tokenizer_threads_);
+  pool_.Start({.thread_name = "tokenize",
+               .threads = tokenizer_threads_,
+               .nice = 5,
+               .waiting = " long inputs wait to be tokenized, max_queue_size is "});
   parts_ = std::make_unique<const ServingParts>(std::move(parts));
   opened_.store(parts_.get());
 }
@@ -124,19 +132,30 @@ bool Admission::WaitForNoCalls(SteadyTime deadline) const {
 }
 
 void Admission::Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call) {
-  const std::string request_id = request.request_id.empty() ? MakeRequestId() : request.request_id;
+  const MustHaveMemory scope;
+  const auto shared = std::make_shared<ClientRequest>(std::move(request));
+  Submit(access,
+         WaitingRequest{.request_id = shared->request_id,
+                        .is_constrained = IsConstrained(*shared),
+                        .text_bytes = TextBytes(shared->input) + TextBytes(shared->tools),
+                        .take = [shared] { return std::move(*shared); }},
+         std::move(call));
+}
+
+void Admission::Submit(const Access& access, WaitingRequest request, std::shared_ptr<GenerationCall> call) {
+  const MustHaveMemory scope;
+  if (request.request_id.empty()) request.request_id = MakeRequestId();
+  const std::string request_id = request.request_id;
+  // What compiles a constraint takes long whatever its size is.
+  const size_t bytes = request.is_constrained ? kShortInputBytes + 1 : request.text_bytes;
   absl::StatusOr<Arrived> arrived =
-      OrOutOfMemory([&] { return Arrive(call->context(), access, std::move(request), request_id); });
+      OrOutOfMemory([&] { return Arrive(call->context(), access, std::move(request)); });
   if (!arrived.ok()) {
     Refuse(request_id, arrived.status(), call);
     return;
   }
   const auto shared = std::make_shared<Arrived>(*std::move(arrived));  // a Job can be copied
   const std::string client = ClientName(call->context().peer(), shared->caller);
-  // What compiles a constraint takes long whatever its size is.
-  const size_t bytes = IsConstrained(shared->request)
-                           ? kShortInputBytes + 1
-                           : TextBytes(shared->request.input) + TextBytes(shared->request.tools);
   Tokenize(client, bytes, [this, shared, call = std::move(call)](const absl::Status& may) {
     if (may.ok()) {
       SubmitOrRefuse(std::move(*shared), call);
@@ -147,40 +166,48 @@ void Admission::Submit(const Access& access, ClientRequest request, std::shared_
 }
 
 absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context, const Access& access,
-                                                     ClientRequest request, const std::string& request_id) {
+                                                     WaitingRequest request) {
   ASSIGN_OR_RETURN(std::string caller, access.Check(context, Role::kApi));
   RETURN_IF_ERROR(health_.Admits());
   ASSIGN_OR_RETURN(QueueShare::Place place, TakeShare(ClientName(context.peer(), caller)));
-  return Arrived{.request = std::move(request),
-                 .request_id = request_id,
+  return Arrived{.take = std::move(request.take),
+                 .request_id = std::move(request.request_id),
                  .time = steady_clock::now(),
                  .caller = std::move(caller),
                  .place = std::move(place)};
 }
 
 void Admission::SubmitOrRefuse(Arrived arrived, const std::shared_ptr<GenerationCall>& call) {
+  const MustHaveMemory scope;
   if (call->cancelled()) {  // while it waited to be tokenized
     metrics_.RecordRefused(RequestOutcome::kCancelled);
     call->End(
         {}, {.finish = FinishReason::kCancelled, .status = absl::CancelledError("cancelled by the client")});
     return;
   }
-  const std::string request_id = arrived.request_id;
-  const absl::Status status = OrOutOfMemory([&] { return TrySubmit(std::move(arrived), call); });
-  if (!status.ok()) Refuse(request_id, status, call);
+  std::optional<double> timeout_s;
+  absl::StatusOr<CheckedRequest> checked = OrOutOfMemory([&] {
+    ClientRequest client = Take(std::exchange(arrived.take, nullptr));
+    client.request_id = arrived.request_id;
+    timeout_s = client.timeout_s;
+    return opened_.load()->validator->Check(std::move(client));  // not null: the server serves
+  });
+  if (!checked.ok()) return Refuse(arrived.request_id, checked.status(), call);
+  SubmitChecked(*std::move(checked), std::move(arrived), timeout_s, call);
 }
 
-void Admission::Tokenize(const std::string& client, size_t input_bytes, const TokenizerPool::Job& tokenize) {
+void Admission::Tokenize(const std::string& client, size_t input_bytes, const TurnPool::Job& tokenize) {
   if (input_bytes <= kShortInputBytes) {
     tokenize(absl::OkStatus());
     return;
   }
-  const absl::Status added = pool_.Add(client, max_queue_size_.load(), tokenize);
+  const absl::Status added = pool_.Add(client, TurnPool::Size::kLong, max_queue_size_.load(), tokenize);
   if (!added.ok()) tokenize(added);
 }
 
 void Admission::Refuse(const std::string& request_id, const absl::Status& status,
                        const std::shared_ptr<GenerationCall>& call) {
+  const MustHaveMemory scope;
   CountRefusal(status);
   const std::string id = PrintableId(request_id.empty() ? MakeRequestId() : request_id);
   const std::optional<TraceContext> trace = ReadTraceParent(call->context().traceparent());
@@ -195,15 +222,14 @@ absl::StatusOr<QueueShare::Place> Admission::TakeShare(const std::string& client
   return queue_share_.Take(client, share);
 }
 
-absl::Status Admission::TrySubmit(Arrived arrived, const std::shared_ptr<GenerationCall>& call) {
+// From here on the request is known to the output thread and must be ended there.
+void Admission::SubmitChecked(CheckedRequest checked, Arrived arrived, std::optional<double> timeout_s,
+                              const std::shared_ptr<GenerationCall>& call) {
   CallContext& context = call->context();
-  const ServingParts& parts = *opened_.load();  // not null: the server serves
+  const ServingParts& parts = *opened_.load();
   const std::string& request_id = arrived.request_id;
-  const std::optional<double> timeout_s = arrived.request.timeout_s;
-  absl::StatusOr<CheckedRequest> checked = parts.validator->Check(std::move(arrived.request));
-  if (!checked.ok()) return checked.status();
-  Request& request = checked->request;
-  OutputSpec& spec = checked->spec;
+  Request& request = checked.request;
+  OutputSpec& spec = checked.spec;
   request.id = spec.id = next_id_.fetch_add(1);
   request.client = Fnv1a(spec.client = ClientName(context.peer(), arrived.caller));
   request.caller = arrived.caller;
@@ -221,12 +247,11 @@ absl::Status Admission::TrySubmit(Arrived arrived, const std::shared_ptr<Generat
   const std::optional<TraceContext> trace = spec.trace;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   call->Submitted();
-  const absl::Status submitted = OrOutOfMemory([&] { return parts.loop->Submit(std::move(request)); });
+  const absl::Status submitted = parts.loop->Submit(std::move(request));
   if (!submitted.ok()) {
     LogRefusal(PrintableId(request_id), context.peer(), submitted, trace);
     parts.output->Refused(id, submitted);
   }
-  return absl::OkStatus();
 }
 
 }  // namespace foredraft

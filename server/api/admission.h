@@ -9,13 +9,16 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/turn_pool.h"
 #include "scheduler/serving_loop.h"
 #include "server/api/access.h"
 #include "server/api/call_context.h"
@@ -24,7 +27,6 @@
 #include "server/api/health.h"
 #include "server/api/model_card.h"
 #include "server/api/request_validator.h"
-#include "server/api/tokenizer_pool.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
 
@@ -84,6 +86,15 @@ struct AdmissionLimits {
   bool reuse_by_token = false;  // prompts share blocks only with those of the same token's name
 };
 
+// A request that waits until it is read. The choices of one message share its content until then.
+struct WaitingRequest {
+  std::string request_id;       // empty: the server makes one
+  bool is_constrained = false;  // constraint_check.h
+  size_t text_bytes = 0;        // to be tokenized in the turn in which `take` is called
+  // Makes the request, with any request_id. Called at most once, on the thread that reads it.
+  std::function<ClientRequest()> take;
+};
+
 class Admission {
  public:
   // Health and metrics outlive the admission.
@@ -111,6 +122,7 @@ class Admission {
   // once or, where its input is long or its output constrained, once a thread of the pool has read it. Gives
   // the answer its id (request_id.h).
   void Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call);
+  void Submit(const Access& access, WaitingRequest request, std::shared_ptr<GenerationCall> call);
   // Refuses a call whose message its wire cannot read.
   void Refuse(const std::string& request_id, const absl::Status& status,
               const std::shared_ptr<GenerationCall>& call);
@@ -120,7 +132,7 @@ class Admission {
 
   // Calls `tokenize` with OkStatus: here, or on a thread of the pool if the input has more than a few bytes.
   // With an error, here or later, if it may not: the queue is full, or the server stops. client: ClientName.
-  void Tokenize(const std::string& client, size_t input_bytes, const TokenizerPool::Job& tokenize);
+  void Tokenize(const std::string& client, size_t input_bytes, const TurnPool::Job& tokenize);
   // Inputs that wait to be tokenized are refused, now and later.
   void EndTokenizing() { pool_.Close(absl::UnavailableError("draining: the daemon stops")); }
 
@@ -132,17 +144,17 @@ class Admission {
  private:
   // A request whose caller may generate, before its input is tokenized.
   struct Arrived {
-    ClientRequest request;
+    std::function<ClientRequest()> take;
     std::string request_id;
     SteadyTime time;
     std::string caller;  // the name of its token, if it has one
     QueueShare::Place place;
   };
 
-  absl::StatusOr<Arrived> Arrive(const CallContext& context, const Access& access, ClientRequest request,
-                                 const std::string& request_id);
+  absl::StatusOr<Arrived> Arrive(const CallContext& context, const Access& access, WaitingRequest request);
   void SubmitOrRefuse(Arrived arrived, const std::shared_ptr<GenerationCall>& call);
-  absl::Status TrySubmit(Arrived arrived, const std::shared_ptr<GenerationCall>& call);
+  void SubmitChecked(CheckedRequest checked, Arrived arrived, std::optional<double> timeout_s,
+                     const std::shared_ptr<GenerationCall>& call);
   absl::StatusOr<QueueShare::Place> TakeShare(const std::string& client);
 
   const Health& health_;
@@ -162,7 +174,7 @@ class Admission {
   mutable std::condition_variable calls_changed_;
   int open_calls_ = 0;  // guarded by calls_mutex_
 
-  TokenizerPool pool_;  // last: its threads use the others
+  TurnPool pool_;  // last: its threads use the others
 };
 
 }  // namespace foredraft

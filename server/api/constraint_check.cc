@@ -141,6 +141,12 @@ bool IsConstrained(const ClientRequest& client) {
   return client.constraint.has_value() || HasToolConstraint(client);
 }
 
+absl::Status CheckConstraintLength(const ClientRequest& client, ConstraintCompiler* compiler) {
+  if (!client.constraint || !client.constraint->kind || compiler == nullptr) return absl::OkStatus();
+  const ClientConstraint& asked = *client.constraint;
+  return compiler->CheckLength(*asked.kind, asked.source, asked.choices, asked.field);
+}
+
 absl::Status CheckConstraint(const ClientRequest& client, ConstraintCompiler* compiler) {
   if (!IsConstrained(client)) return absl::OkStatus();
   if (compiler == nullptr) return absl::InvalidArgumentError(OffText(client));

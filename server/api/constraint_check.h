@@ -15,6 +15,9 @@ namespace foredraft {
 // Whether not every output is allowed: a constraint, forced calls, or tools whose schema must be followed.
 bool IsConstrained(const ClientRequest& client);
 
+// Refuses a source that Compile would refuse for its length.
+absl::Status CheckConstraintLength(const ClientRequest& client, ConstraintCompiler* compiler);
+
 // Refuses what does not go together, before the prompt is tokenized. `compiler` null: nothing is constrained
 // here. INVALID_ARGUMENT names the field, its value and what is allowed.
 absl::Status CheckConstraint(const ClientRequest& client, ConstraintCompiler* compiler);

@@ -2,16 +2,19 @@
 
 #include <utility>
 
+#include "base/out_of_memory.h"
 #include "base/trace.h"
 
 namespace foredraft {
 
 void GenerationCall::CallCancelled() {
+  const MustHaveMemory scope;
   cancelled_.store(true);  // first: Submitted reports it where the id comes later
   if (const uint64_t id = id_.load(); id != 0) hooks_.cancelled(id);
 }
 
 void GenerationCall::CallDone() {
+  const MustHaveMemory scope;
   std::shared_ptr<GenerationCall> self;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -62,6 +65,7 @@ void StreamCall::End(OutputDelta delta, OutputEnd end) {
 }
 
 void StreamCall::Advance() {
+  const MustHaveMemory scope;
   std::shared_ptr<GenerationCall> alive;  // FinishStream may let CallDone run before it returns
   bool is_last = false;
   {
@@ -89,6 +93,7 @@ void StreamCall::Advance() {
 }
 
 void StreamCall::MessageWritten(bool ok) {
+  const MustHaveMemory scope;
   if (TraceIsOn() && write_begin_ != SteadyTime()) {
     RecordTrace({.name = "write",
                  .begin = write_begin_,

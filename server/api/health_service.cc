@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/out_of_memory.h"
 
 namespace foredraft {
 namespace {
@@ -225,6 +226,7 @@ void HealthService::ShutDownQueue() {
 }
 
 void HealthService::Run() {
+  const MustHaveMemory scope;
   void* event = nullptr;
   bool ok = false;
   while (queue_->Next(&event, &ok)) static_cast<Event*>(event)->run(ok);

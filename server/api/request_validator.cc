@@ -95,6 +95,7 @@ Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& promp
 
 absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) const {
   RETURN_IF_ERROR(CheckLengths(client));
+  RETURN_IF_ERROR(CheckPromptLength(client.input, client.tools));
   if (HasControlBytes(client.request_id)) {
     return Refuse("request_id: has control characters, allowed printable characters only");
   }
@@ -172,7 +173,11 @@ absl::Status RequestValidator::CheckLengths(const ClientRequest& client) const {
     return Refuse("stop_token_ids: ", Grouped(client.stop_token_ids.size()), " ids, allowed at most ",
                   kMaxStopIds - eos_count);
   }
-  return CheckPromptLength(client.input, client.tools);
+  if (client.sampling.logit_bias.size() > kMaxLogitBiases) {
+    return Refuse("sampling.logit_bias: ", Grouped(client.sampling.logit_bias.size()),
+                  " tokens, allowed at most ", kMaxLogitBiases);
+  }
+  return CheckConstraintLength(client, constraints_);
 }
 
 absl::Status RequestValidator::CheckPromptLength(const PromptInput& input, const ChatTools& tools) const {
@@ -271,10 +276,6 @@ absl::StatusOr<SamplingParams> RequestValidator::Sampling(const ClientSampling& 
 }
 
 absl::StatusOr<std::vector<TokenBias>> RequestValidator::LogitBias(std::vector<TokenBias> client) const {
-  if (client.size() > kMaxLogitBiases) {
-    return Refuse("sampling.logit_bias: ", Grouped(client.size()), " tokens, allowed at most ",
-                  kMaxLogitBiases);
-  }
   std::sort(client.begin(), client.end(),
             [](const TokenBias& a, const TokenBias& b) { return a.token_id < b.token_id; });
   for (size_t i = 0; i < client.size(); ++i) {

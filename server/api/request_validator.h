@@ -65,6 +65,9 @@ class RequestValidator {
 
   // Compiles what the request asks of its output, which may take up to a second (IsConstrained).
   absl::StatusOr<CheckedRequest> Check(ClientRequest client) const;
+  // What Check looks at first: how long the fields are, but for the prompt, and how long a prompt is.
+  absl::Status CheckLengths(const ClientRequest& client) const;
+  absl::Status CheckPromptLength(const PromptInput& input, const ChatTools& tools) const;
   // Text or chat into token ids; the options are for text, `choices` and `tools` for chat.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options,
                                                 const ChatChoices& choices = {},
@@ -78,8 +81,6 @@ class RequestValidator {
   const RequestLimits& limits() const { return limits_; }
 
  private:
-  absl::Status CheckLengths(const ClientRequest& client) const;
-  absl::Status CheckPromptLength(const PromptInput& input, const ChatTools& tools) const;
   // EOS, and for chat the tokens that begin another turn.
   std::vector<int32_t> EndIds(const PromptInput& input) const;
   absl::StatusOr<std::vector<int32_t>> PromptIds(ClientRequest& client) const;

@@ -54,7 +54,8 @@ absl::Status CheckTool(const ChatTool& tool, const std::string& name) {
                   " letters, digits, _, - and .");
   }
   if (tool.parameters.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const nlohmann::json schema, ParseJson(tool.parameters, name + ".parameters"));
+  ASSIGN_OR_RETURN(nlohmann::json schema, ParseJson(tool.parameters, name + ".parameters"));
+  const JsonRelease<nlohmann::json> release(schema);
   if (schema.is_object()) return absl::OkStatus();
   return Refuse(name, ".parameters: ", ShowJson(schema), ", allowed a JSON schema, which is an object");
 }

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "config/config_warnings.h"
@@ -47,6 +48,7 @@ class SignalThread {
 
  private:
   void Run(Daemon& daemon) {
+    const MustHaveMemory scope;
     const sigset_t signals = ServeSignals();
     while (true) {
       int signal = 0;

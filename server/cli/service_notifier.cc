@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 
 namespace foredraft {
 namespace {
@@ -93,6 +94,7 @@ void ServiceNotifier::Watch(ServiceView view) {
 }
 
 void ServiceNotifier::Follow() {
+  const MustHaveMemory scope;
   const microseconds watchdog = socket_->watchdog();
   steady_clock::time_point next_feed = steady_clock::now();
   std::unique_lock<std::mutex> lock(mutex_);

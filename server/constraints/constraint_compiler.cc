@@ -109,9 +109,23 @@ absl::StatusOr<std::shared_ptr<const Grammar>> ConstraintCompiler::Compile(const
   }
   absl::StatusOr<std::shared_ptr<const Grammar>> grammar = FindOrCompile(*cache, constraint);
   if (grammar.ok()) return grammar;
-  const bool is_limit = absl::StrContains(grammar.status().message(), "constraints.max_");
+  return Refused(grammar.status(), constraint.kind, field);
+}
+
+absl::Status ConstraintCompiler::Refused(const absl::Status& status, Constraint::Kind kind,
+                                         const std::string& field) {
+  const bool is_limit = absl::StrContains(status.message(), "constraints.max_");
   metrics_.RecordConstraintRefused(is_limit ? ConstraintRefusal::kLimit : ConstraintRefusal::kSource);
-  return Named(grammar.status(), constraint.kind, field);
+  return Named(status, kind, field);
+}
+
+absl::Status ConstraintCompiler::CheckLength(Constraint::Kind kind, const std::string& source,
+                                             const std::vector<std::string>& choices,
+                                             const std::string& field) {
+  const std::shared_ptr<GrammarCache> cache = Cache();
+  if (cache == nullptr) return absl::OkStatus();
+  const absl::Status status = CheckConstraintLength(kind, source, choices, cache->limits());
+  return status.ok() ? status : Refused(status, kind, field);
 }
 
 bool ConstraintCompiler::CanCompile(const Constraint& constraint) {

@@ -50,6 +50,10 @@ class ConstraintCompiler {
   // FAILED_PRECONDITION: CompileConstraint. Counts what it refuses.
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint,
                                                          const std::string& field);
+  // What Compile says of a source or choices that are too long, counted likewise; OK while nothing is
+  // compiled.
+  absl::Status CheckLength(Constraint::Kind kind, const std::string& source,
+                           const std::vector<std::string>& choices, const std::string& field);
   // Whether Compile would succeed; nothing is counted as refused. False while nothing is compiled.
   bool CanCompile(const Constraint& constraint);
   // INVALID_ARGUMENT, counted as a refusal.
@@ -61,6 +65,8 @@ class ConstraintCompiler {
 
  private:
   std::shared_ptr<GrammarCache> Cache() const;
+  // What Compile answers where the grammar says `status`; counts it.
+  absl::Status Refused(const absl::Status& status, Constraint::Kind kind, const std::string& field);
   absl::StatusOr<std::shared_ptr<const Grammar>> FindOrCompile(GrammarCache& cache,
                                                                const Constraint& constraint);
 

@@ -4,6 +4,9 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "base/out_of_memory.h"
+
 namespace foredraft {
 namespace {
 
@@ -12,6 +15,8 @@ using boost::system::error_code;
 
 constexpr std::chrono::seconds kDrainTimeout(2);
 constexpr int64_t kMaxDrainedBytes = int64_t{64} << 20;
+constexpr size_t kShortBodyBytes = 16 << 10;  // read in less than a millisecond
+constexpr int kMostWaitingBodies = 4096;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 std::string WithoutPort(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
@@ -53,29 +58,44 @@ Connection::Connection(ConnectionHome& home, Transport::Socket socket, const Tra
 
 Connection::~Connection() { home_.open.Remove(this); }
 
+template <class Handler>
+void Connection::Guard(Handler&& handler) {
+  try {
+    handler();
+  } catch (const std::bad_alloc&) {
+    CloseNow();
+  }
+}
+
 void Connection::Start() {
   net::dispatch(timer_.get_executor(), [self = shared_from_this()] {
-    self->EnterWaiting();
-    self->SetDeadline(self->home_.limits.handshake_timeout);
-    self->transport_->Handshake([self](const error_code& error, size_t) {
-      if (self->state_ == State::kClosed) return;
-      if (error) return self->CloseNow();
-      self->LeaveWaiting();
-      self->AwaitRequest();
+    self->Guard([&] {
+      self->EnterWaiting();
+      self->SetDeadline(self->home_.limits.handshake_timeout);
+      self->transport_->Handshake([self](const error_code& error, size_t) {
+        if (self->state_ == State::kClosed) return;
+        if (error) return self->CloseNow();
+        self->Guard([&] {
+          self->LeaveWaiting();
+          self->AwaitRequest();
+        });
+      });
     });
   });
 }
 
 void Connection::Send(Outgoing outgoing) {
+  const MustHaveMemory scope;
   net::post(timer_.get_executor(), [self = shared_from_this(), outgoing = std::move(outgoing)]() mutable {
     if (self->state_ == State::kClosed || self->exchange_ != outgoing.exchange)
       return outgoing.written(false);
     self->outgoing_.push_back(std::move(outgoing));
-    if (!self->writing_) self->WriteNext();
+    if (!self->writing_) self->Guard([&] { self->WriteNext(); });
   });
 }
 
 void Connection::Close() {
+  const MustHaveMemory scope;
   net::post(timer_.get_executor(), [self = shared_from_this()] { self->CloseNow(); });
 }
 
@@ -94,9 +114,10 @@ void Connection::AwaitRequest() {
 void Connection::Read() {
   if (reading_) return;
   reading_ = true;
-  transport_->ReadSome(
-      net::buffer(area_),
-      [self = shared_from_this()](const error_code& error, size_t bytes) { self->HasRead(error, bytes); });
+  transport_->ReadSome(net::buffer(area_),
+                       [self = shared_from_this()](const error_code& error, size_t bytes) {
+                         self->Guard([&] { self->HasRead(error, bytes); });
+                       });
 }
 
 void Connection::HasRead(const error_code& error, size_t bytes) {
@@ -109,7 +130,10 @@ void Connection::HasRead(const error_code& error, size_t bytes) {
     if (drained_bytes_ > kMaxDrainedBytes) return CloseNow();
     return Read();
   }
-  input_.append(area_.data(), bytes);
+  {
+    const MayLackMemory scope;
+    input_.append(area_.data(), bytes);
+  }
   if (state_ != State::kServing) return Advance();
   if (static_cast<int64_t>(input_.size()) > home_.limits.max_pipelined_bytes) return CloseNow();
   Read();
@@ -120,7 +144,12 @@ void Connection::Advance() {
     head_begun_ = true;
     SetDeadline(home_.limits.head_timeout);
   }
-  switch (reader_->Feed(input_)) {
+  RequestReader::Progress progress;
+  {
+    const MayLackMemory scope;
+    progress = reader_->Feed(input_);
+  }
+  switch (progress) {
     case RequestReader::Progress::kMore:
       return state_ == State::kBody && !TakeBudget() ? void() : Read();
     case RequestReader::Progress::kHead:
@@ -151,13 +180,13 @@ void Connection::HasHead() {
     self->writing_ = false;
     if (self->state_ == State::kClosed) return;
     if (error) return self->CloseNow();
-    self->Advance();
+    self->Guard([&] { self->Advance(); });
   });
 }
 
 bool Connection::TakeBudget() {
   const int64_t more = reader_->body_bytes() - body_taken_;
-  if (home_.budget.Take(more)) {
+  if (home_.budget->Take(more)) {
     body_taken_ += more;
     return true;
   }
@@ -170,22 +199,29 @@ void Connection::HasRequest() {
   timer_.cancel();
   ++deadline_number_;
   state_ = State::kServing;
-  const int64_t taken = std::exchange(body_taken_, 0);
-  exchange_ = std::make_shared<Exchange>(reader_->TakeRequest(), shared_from_this());
+  exchange_ = std::make_shared<Exchange>(reader_->TakeRequest(),
+                                         BodyBudget::Hold(home_.budget, std::exchange(body_taken_, 0)),
+                                         shared_from_this());
   const bool is_http_1_0 = reader_->is_http_1_0();
   reader_.reset();
   if (is_http_1_0) close_after_ = true;  // a stream ends with the connection
-  const auto serve = [exchange = exchange_, home = &home_, taken] {
-    home->service.Serve(exchange);
+  const HttpRequest& request = exchange_->request();
+  const TurnPool::Job serve = [exchange = exchange_, home = &home_](const absl::Status& may) {
+    if (may.ok()) {
+      home->service.Serve(exchange);
+    } else {
+      exchange->Answer(
+          [home, text = std::string(may.message())] { return home->service.Refusal(503, text); });
+    }
     exchange->ReleaseBody();
-    home->budget.Give(taken);
   };
   if (home_.workers == nullptr) {
-    serve();
-  } else if (!home_.workers->Post(serve)) {
-    home_.budget.Give(taken);
-    exchange_->Answer(
-        [home = &home_] { return home->service.Refusal(503, "too many requests wait to be read"); });
+    serve(absl::OkStatus());
+  } else {
+    const auto size = request.body.size() <= kShortBodyBytes ? TurnPool::Size::kShort : TurnPool::Size::kLong;
+    const absl::Status added =
+        home_.workers->Add(home_.service.ClientOf(request), size, kMostWaitingBodies, serve);
+    if (!added.ok()) serve(added);
   }
   Read();
 }
@@ -204,12 +240,12 @@ void Connection::Respond(const HttpAnswer& answer) {
     self->writing_ = false;
     if (self->state_ == State::kClosed) return;
     if (error) return self->CloseNow();
-    self->EndAnswer();
+    self->Guard([&] { self->EndAnswer(); });
   });
 }
 
 void Connection::Refuse(int status, std::string text) {
-  home_.budget.Give(std::exchange(body_taken_, 0));
+  home_.budget->Give(std::exchange(body_taken_, 0));
   close_after_ = true;
   Respond(home_.service.Refusal(status, std::move(text)));
 }
@@ -228,7 +264,7 @@ void Connection::WriteNext() {
   }
   writing_ = true;
   transport_->WriteAll(net::buffer(out_), [self = shared_from_this()](const error_code& error, size_t) {
-    self->HasWritten(error);
+    self->Guard([&] { self->HasWritten(error); });
   });
 }
 
@@ -266,13 +302,14 @@ void Connection::Drain() {
 
 void Connection::CloseNow() {
   if (state_ == State::kClosed) return;
+  const MustHaveMemory scope;
   state_ = State::kClosed;
   LeaveWaiting();
   timer_.cancel();
   home_.connections.Remove(transport_->socket().native_handle());
   error_code ignored;
   transport_->socket().close(ignored);
-  home_.budget.Give(std::exchange(body_taken_, 0));
+  home_.budget->Give(std::exchange(body_taken_, 0));
   std::deque<Outgoing> unsent = std::exchange(outgoing_, {});
   for (Outgoing& outgoing : unsent) outgoing.written(false);
   if (exchange_ != nullptr) std::exchange(exchange_, nullptr)->End(/*complete=*/false);
@@ -282,7 +319,7 @@ void Connection::CloseNow() {
 void Connection::SetDeadline(std::chrono::milliseconds timeout) {
   timer_.expires_after(timeout);
   timer_.async_wait([self = shared_from_this(), number = ++deadline_number_](const error_code& error) {
-    if (!error && number == self->deadline_number_) self->DeadlinePassed();
+    if (!error && number == self->deadline_number_) self->Guard([&] { self->DeadlinePassed(); });
   });
 }
 

@@ -28,6 +28,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "base/turn_pool.h"
 #include "net/acceptor.h"
 #include "server/http/answer_text.h"
 #include "server/http/cors.h"
@@ -37,7 +38,6 @@
 #include "server/http/request_reader.h"
 #include "server/http/transport.h"
 #include "server/http/waiting_connections.h"
-#include "server/http/worker_pool.h"
 
 namespace foredraft {
 
@@ -61,9 +61,10 @@ struct ConnectionHome {
   HttpService& service;
   const HttpLimits limits;
   const CorsPolicy cors;
-  WorkerPool* const workers;     // null: Serve runs on the connection's strand
+  TurnPool* const workers;       // null: Serve runs on the connection's strand
   ConnectionCount& connections;  // has counted each
-  BodyBudget budget{limits.body_budget_bytes};
+  // Shared with what is made of the bodies, which may outlive the listener.
+  const std::shared_ptr<BodyBudget> budget = std::make_shared<BodyBudget>(limits.body_budget_bytes);
   WaitingConnections waiting{limits.max_waiting, limits.max_waiting_per_address};
   OpenConnections open;
 };
@@ -83,6 +84,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
  private:
   enum class State { kHandshake, kHead, kBody, kServing, kDraining, kClosed };
 
+  // Runs a handler of the strand. Where it finds no memory, the connection ends.
+  template <class Handler>
+  void Guard(Handler&& handler);
   void AwaitRequest();
   void Read();
   void HasRead(const boost::system::error_code& error, size_t bytes);

@@ -2,12 +2,16 @@
 
 #include <utility>
 
+#include "base/out_of_memory.h"
 #include "server/http/connection.h"
 
 namespace foredraft {
 
-Exchange::Exchange(HttpRequest request, std::shared_ptr<Connection> connection)
-    : request_(std::move(request)), connection_(std::move(connection)) {}
+Exchange::Exchange(HttpRequest request, std::shared_ptr<const void> body_memory,
+                   std::shared_ptr<Connection> connection)
+    : request_(std::move(request)),
+      body_memory_(std::move(body_memory)),
+      connection_(std::move(connection)) {}
 
 std::shared_ptr<Connection> Exchange::connection() const {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -61,6 +65,7 @@ void Exchange::OnEnd(std::function<void(bool complete)> ended) {
 }
 
 void Exchange::End(bool complete) {
+  const MustHaveMemory scope;
   std::function<void(bool complete)> ended;
   std::shared_ptr<Connection> connection;  // released after the lock
   {

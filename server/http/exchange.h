@@ -26,9 +26,12 @@ struct Outgoing {
 
 class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(HttpRequest request, std::shared_ptr<Connection> connection);
+  // body_memory: BodyBudget::Hold.
+  Exchange(HttpRequest request, std::shared_ptr<const void> body_memory,
+           std::shared_ptr<Connection> connection);
 
   const HttpRequest& request() const override { return request_; }
+  std::shared_ptr<const void> body_memory() const override { return body_memory_; }
   void Answer(std::function<HttpAnswer()> make) override;
   void StartStream(HttpAnswer head) override;
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written) override;
@@ -41,13 +44,17 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   // From the connection, once.
   void End(bool complete);
   // Frees the body; from the thread on which Serve has returned.
-  void ReleaseBody() { request_.body = {}; }
+  void ReleaseBody() {
+    request_.body = {};
+    body_memory_.reset();
+  }
 
  private:
   void Send(Outgoing outgoing);
   std::shared_ptr<Connection> connection() const;
 
   HttpRequest request_;
+  std::shared_ptr<const void> body_memory_;
   mutable std::mutex mutex_;
   std::shared_ptr<Connection> connection_;    // guarded by mutex_; null after the end
   HttpAnswer stream_head_;                    // guarded by mutex_

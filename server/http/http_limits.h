@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 namespace foredraft {
 
@@ -36,6 +38,10 @@ class BodyBudget {
     return false;
   }
   void Give(int64_t bytes) { left_.fetch_add(bytes); }
+  // Gives `bytes`, which were taken, back with the last copy of what it returns.
+  static std::shared_ptr<const void> Hold(std::shared_ptr<BodyBudget> budget, int64_t bytes) {
+    return {nullptr, [budget = std::move(budget), bytes](const void*) { budget->Give(bytes); }};
+  }
   int64_t left() const { return left_.load(); }
 
  private:

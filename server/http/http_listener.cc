@@ -9,27 +9,33 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "net/socket_address.h"
 
 namespace foredraft {
 namespace {
 
-constexpr size_t kMostWaitingJobs = 4096;
+constexpr int kNice = 5;
 constexpr std::chrono::seconds kClosing(1);
 
 }  // namespace
 
 HttpListener::HttpListener(const Options& options)
     : address_(options.address),
-      workers_(options.workers == 0
-                   ? nullptr
-                   : std::make_unique<WorkerPool>("http-work", options.workers, kMostWaitingJobs)),
+      workers_(options.workers == 0 ? nullptr : std::make_unique<TurnPool>()),
       home_{.service = *options.service,
             .limits = options.limits,
             .cors = CorsPolicy(options.cors_origins),
             .workers = workers_.get(),
-            .connections = *options.connections} {}
+            .connections = *options.connections} {
+  if (workers_ == nullptr) return;
+  workers_->Start({.thread_name = "http-work",
+                   .threads = options.workers,
+                   .short_threads = 1,
+                   .nice = kNice,
+                   .waiting = " requests wait to be read, allowed at most "});
+}
 
 absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(Options options) {
   ASSIGN_OR_RETURN(ListeningSockets sockets,
@@ -44,7 +50,10 @@ absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(Options options
     return absl::ResourceExhaustedError(absl::StrCat(options.key, ": ", options.address, ": ", error.what()));
   }
   for (int i = 0; i < options.io_threads; ++i) {
-    listener->threads_.emplace_back([io = &listener->io_] { io->run(); });
+    listener->threads_.emplace_back([io = &listener->io_] {
+      const MustHaveMemory scope;  // for Asio itself; a connection's handlers have their own
+      io->run();
+    });
     pthread_setname_np(listener->threads_.back().native_handle(), "http-io");
   }
   listener->acceptor_ = std::make_unique<Acceptor>(
@@ -86,7 +95,11 @@ void HttpListener::Take(int fd) {
     std::lock_guard<std::mutex> lock(mutex_);
     tls = tls_;
   }
-  std::make_shared<Connection>(home_, std::move(socket), tls, AddressText(address))->Start();
+  try {
+    std::make_shared<Connection>(home_, std::move(socket), tls, AddressText(address))->Start();
+  } catch (const boost::system::system_error&) {
+    // OpenSSL had no memory for it, and its socket is closed.
+  }
 }
 
 void HttpListener::Shutdown() {

@@ -35,7 +35,8 @@ class HttpListener {
     std::vector<std::string> cors_origins;
     ServerPems certificate;  // without one: in clear
     int io_threads = 1;
-    int workers = 0;  // 0: Serve runs on the io threads
+    // Read long bodies; one more reads short ones. 0: Serve runs on the io threads.
+    int workers = 0;
   };
 
   // The error names key and address.
@@ -57,7 +58,7 @@ class HttpListener {
   void Take(int fd);
 
   std::string address_;
-  std::unique_ptr<WorkerPool> workers_;
+  std::unique_ptr<TurnPool> workers_;
   ConnectionHome home_;
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> keeps_running_{io_.get_executor()};

@@ -18,6 +18,9 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
 
   virtual const HttpRequest& request() const = 0;
+  // The body's share of the listener's budget, which is given back with the last copy. Held by what is made
+  // of the body for longer than Serve takes.
+  virtual std::shared_ptr<const void> body_memory() const = 0;
 
   // Answers in one piece. `make` runs on a thread of the listener.
   virtual void Answer(std::function<HttpAnswer()> make) = 0;
@@ -47,8 +50,10 @@ class HttpService {
   // Answers a request by its head alone: pages without a body to read, and refusals of bodies that shall not
   // be read. Runs on the threads that move bytes, so it must be quick.
   virtual std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) = 0;
+  // Whose turn a request takes among those that wait to be read.
+  virtual std::string ClientOf(const HttpRequest& request) { return request.peer; }
   // A request whose head AnswerHead let pass. Runs on a worker of the listener, or without workers where
-  // AnswerHead runs.
+  // AnswerHead runs. Where it finds no memory, it answers so: nothing is thrown.
   virtual void Serve(std::shared_ptr<HttpExchange> exchange) = 0;
   // The answer to a request that the listener refuses itself: malformed, too large, too slow.
   virtual HttpAnswer Refusal(int status, std::string text) = 0;

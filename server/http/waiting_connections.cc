@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/out_of_memory.h"
+
 namespace foredraft {
 
 void WaitingConnections::Enter(const std::string& address, uint64_t number, std::function<void()> close) {
+  const MustHaveMemory scope;  // a queue that is half made would be found empty
   std::function<void()> evicted;
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/error_reason.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
 #include "server/output/request_log.h"
@@ -96,6 +97,7 @@ void OutputThread::Stop() {
 
 void OutputThread::Run() {
   constexpr auto kTick = std::chrono::milliseconds(500);
+  const MustHaveMemory scope;
   SteadyTime next_sweep = std::chrono::steady_clock::now() + kTick;
   while (true) {
     last_turn_.store(std::chrono::steady_clock::now());
@@ -179,10 +181,14 @@ void OutputThread::Send(StreamOutput output) {
   if (output.is_last) {
     if (found->second.stream->ended_by_text()) cancel_sequence_(output.id, FinishReason::kCancelled);
     Close(output.id, std::move(output.delta));
-  } else if (!output.delta.token_ids.empty() && !found->second.sink->Push(std::move(output.delta))) {
-    EndEarly(output.id, FinishReason::kCancelled,
-             WithReason(absl::ResourceExhaustedError("reader too slow: too many tokens wait to be read"),
-                        kReasonReaderTooSlow));
+  } else if (!output.delta.token_ids.empty()) {
+    const absl::Status pushed = OrOutOfMemory([&]() -> absl::Status {
+      const MayLackMemory may_lack;
+      if (found->second.sink->Push(std::move(output.delta))) return absl::OkStatus();
+      return WithReason(absl::ResourceExhaustedError("reader too slow: too many tokens wait to be read"),
+                        kReasonReaderTooSlow);
+    });
+    if (!pushed.ok()) EndEarly(output.id, FinishReason::kCancelled, pushed);
   }
 }
 

@@ -107,7 +107,8 @@ struct OutputEnd {
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
-  // False: the client reads too slowly, and the delta was not taken.
+  // False: the client reads too slowly, and the delta was not taken. Throws std::bad_alloc where there is no
+  // memory for it; then nothing but End may follow.
   virtual bool Push(OutputDelta delta) = 0;
   // Called once, as the last. `delta` has the tokens left to deliver, if any, and the final stats.
   virtual void End(OutputDelta delta, OutputEnd end) = 0;

@@ -18,6 +18,7 @@ class ChatPage final : public HttpService {
   explicit ChatPage(HttpService& api);
 
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;
+  std::string ClientOf(const HttpRequest& request) override { return api_.ClientOf(request); }
   void Serve(std::shared_ptr<HttpExchange> exchange) override { api_.Serve(std::move(exchange)); }
   HttpAnswer Refusal(int status, std::string text) override { return api_.Refusal(status, std::move(text)); }
 

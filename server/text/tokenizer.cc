@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "server/text/byte_alphabet.h"
@@ -176,6 +177,7 @@ absl::StatusOr<std::vector<std::string_view>> Tokenizer::Cut(std::string_view te
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
                                                        const EncodeOptions& options) const {
+  const MayLackMemory scope;
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d bytes, allowed at most %d", text.size(), kMaxTextBytes));

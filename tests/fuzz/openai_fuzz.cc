@@ -76,12 +76,12 @@ void CheckAnswer(const AnswerShape& shape, const ServedAbacus::Answer& answer, c
 }
 
 void FuzzBody(OpenAiKind kind, const std::string& body) {
-  const auto request = ReadOpenAiRequest(kind, body);
+  auto request = ReadOpenAiRequest(kind, body);
   if (!request.ok()) return ServedAbacus::CheckRefusal(request.status());
   CHECK(request->choice_count() >= 1 && request->choice_count() <= kMaxChoices) << request->choice_count();
   ServedAbacus& abacus = ServedAbacus::Get();
   for (int i = 0; i < std::min(request->choice_count(), kMostPlayedChoices); ++i) {
-    auto checked = abacus.validator().Check(request->Choice(i));
+    auto checked = abacus.validator().Check(request->TakeChoice(i));
     if (!checked.ok()) {
       (void)ParamOf(kind, {checked.status().message().data(), checked.status().message().size()});
       ServedAbacus::CheckRefusal(checked.status());

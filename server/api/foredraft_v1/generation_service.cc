@@ -5,12 +5,12 @@
 #include <memory>
 #include <utility>
 
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "server/api/foredraft_v1/messages.h"
 #include "server/api/generation_call.h"
 #include "server/api/grpc_context.h"
 #include "server/api/grpc_status.h"
-#include "server/api/out_of_memory.h"
 
 namespace foredraft {
 namespace {
@@ -126,8 +126,10 @@ grpc::ServerWriteReactor<v1::GenerateChunk>* GenerationService::GenerateStream(
 
 void GenerationService::Submit(const v1::GenerateRequest& request,
                                const std::shared_ptr<GenerationCall>& call) {
-  absl::StatusOr<ClientRequest> client =
-      OrOutOfMemory([&]() -> absl::StatusOr<ClientRequest> { return ReadRequest(request); });
+  absl::StatusOr<ClientRequest> client = OrOutOfMemory([&]() -> absl::StatusOr<ClientRequest> {
+    const MayLackMemory scope;
+    return ReadRequest(request);
+  });
   if (client.ok()) {
     admission_.Submit(access_, *std::move(client), call);
   } else {
@@ -166,6 +168,7 @@ grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerCont
   const absl::StatusOr<const ServingParts*> parts = PartsFor(*context);
   if (!parts.ok()) return FinishNow(context, parts.status());
   return FinishNow(context, OrOutOfMemory([&]() -> absl::Status {
+                     const MayLackMemory scope;
                      const auto& ids = request->token_ids();
                      ASSIGN_OR_RETURN(std::string text, (*parts)->validator->Detokenize(
                                                             {ids.data(), static_cast<size_t>(ids.size())}));

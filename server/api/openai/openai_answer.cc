@@ -281,6 +281,9 @@ ErrorKind KindOf(const absl::Status& status) {
     case absl::StatusCode::kNotFound:
       return {404, "invalid_request_error", "model_not_found"};
     case absl::StatusCode::kResourceExhausted:
+      if (ReasonOf(status) == kReasonOutOfMemory) {
+        return {503, "service_unavailable_error", "out_of_memory"};
+      }
       return {429, "rate_limit_error",
               ReasonOf(status) == kReasonReaderTooSlow ? "reader_too_slow" : "queue_full"};
     case absl::StatusCode::kUnavailable:

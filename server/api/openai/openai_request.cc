@@ -1,5 +1,6 @@
 #include "server/api/openai/openai_request.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -253,48 +254,53 @@ absl::Status CountChoices(FieldReader& fields, OpenAiRequest& request) {
 
 }  // namespace
 
-ClientRequest OpenAiRequest::Choice(int index) const {
-  ClientRequest choice = prompts[index / choices_per_prompt];
+ClientRequest OpenAiRequest::TakeChoice(int index) {
+  ClientRequest choice = common;
+  PromptInput& prompt = prompts[index / choices_per_prompt];
+  if (choices_per_prompt == 1) {
+    choice.input = std::move(prompt);  // no other choice has it
+  } else {
+    choice.input = prompt;
+  }
   if (choice.sampling.seed.has_value()) *choice.sampling.seed += index % choices_per_prompt;
   return choice;
 }
 
-absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body) {
-  absl::StatusOr<json> parsed = ParseJson(body, "body", kMaxRequestValues);
+absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body,
+                                                int64_t max_prompt_ids) {
+  absl::StatusOr<json> parsed = ParseJson(body, "body",
+                                          {.max_values = kMaxRequestValues,
+                                           .list_key = "prompt",
+                                           .max_list = std::max<int64_t>(max_prompt_ids, kMaxChoices)});
   if (!parsed.ok()) return Shortened(parsed.status());
+  const JsonRelease<json> release(*parsed);
   const json& object = *parsed;
   if (!object.is_object()) return Refuse("body: ", ShowJson(object), ", allowed an object");
   FieldReader fields(object, "");
   OpenAiRequest request;
   request.kind = kind;
   request.model = fields.String("model").value_or("");
-  ClientRequest common;
+  ClientRequest& common = request.common;
   ReadCommon(fields, common);
   request.return_token_ids = fields.Bool("return_token_ids", false);
   ReadStreaming(fields, request);
   common.constraint = ReadConstraint(fields, body);
-  std::vector<PromptInput> prompts(1);
   if (kind == OpenAiKind::kChat) {
     ReadChat(fields, body, common);
     if (const std::optional<int32_t> most = fields.Int("max_completion_tokens")) common.max_tokens = most;
-    prompts[0] = std::move(common.input);
+    request.prompts.push_back(std::exchange(common.input, {}));
   } else {
     if (!common.max_tokens.has_value()) common.max_tokens = kDefaultCompletionTokens;
     common.logprobs = fields.Int("logprobs");
     absl::StatusOr<std::vector<PromptInput>> read = ReadPrompts(fields.Find("prompt"));
     fields.Keep(read.status());
-    if (read.ok()) prompts = *std::move(read);
+    if (read.ok()) request.prompts = *std::move(read);
     fields.AllowOnly("tools", json::array(), "allowed unset: /v1/chat/completions takes tools");
     fields.AllowOnly("tool_choice", "none", "allowed unset: /v1/chat/completions takes tools");
     fields.Ignore({"parallel_tool_calls"});
   }
   RefuseUnsupported(fields);
   IgnoreHarmless(fields);
-  common.input = {};
-  for (PromptInput& prompt : prompts) {
-    request.prompts.push_back(common);
-    request.prompts.back().input = std::move(prompt);
-  }
   RETURN_IF_ERROR(CountChoices(fields, request));
   fields.RefuseUnknown();
   RETURN_IF_ERROR(fields.status());

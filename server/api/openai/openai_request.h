@@ -3,6 +3,7 @@
 // Requests of OpenAI's API: JSON into what RequestValidator checks. A field that would change the answer and
 // that the daemon does not have is refused by name; docs/clients.md lists the fields that change nothing.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,19 +22,24 @@ inline constexpr int kDefaultCompletionTokens = 16;  // OpenAI's max_tokens for 
 struct OpenAiRequest {
   OpenAiKind kind = OpenAiKind::kChat;
   std::string model;  // empty: not named
-  // One per prompt. Choice i of a prompt has the prompt's seed plus i, so that the first is what n = 1 gives.
-  std::vector<ClientRequest> prompts;
+  // All choices share these fields, and there is only one copy: a body may have 128 prompts. Without input.
+  ClientRequest common;
+  std::vector<PromptInput> prompts;
   int choices_per_prompt = 1;  // n
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;  // with their origins
 
   int choice_count() const { return static_cast<int>(prompts.size()) * choices_per_prompt; }
-  // As its own request.
-  ClientRequest Choice(int index) const;
+  const PromptInput& prompt_of(int index) const { return prompts[index / choices_per_prompt]; }
+  // Choice `index` as a request of its own, once. Choice i of a prompt has the request's seed plus i, so that
+  // the first is what n = 1 gives. May be called for several choices at the same time.
+  ClientRequest TakeChoice(int index);
 };
 
-// INVALID_ARGUMENT names the field, its value and what is allowed.
-absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body);
+// INVALID_ARGUMENT names the field, its value and what is allowed. A prompt of more than `max_prompt_ids`
+// token ids is refused before the rest of it is read.
+absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body,
+                                                int64_t max_prompt_ids = kMaxRequestValues);
 
 }  // namespace foredraft

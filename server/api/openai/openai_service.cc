@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "server/api/openai/completion_answer.h"
@@ -28,6 +29,12 @@ OpenAiKind KindOf(const std::string& path) {
 bool IsJsonType(std::string_view content_type) {
   return absl::StartsWithIgnoreCase(absl::string_view(content_type.data(), content_type.size()),
                                     "application/json");
+}
+
+// The id of a choice in the log, no longer than a client's own may be.
+std::string ChoiceId(const std::string& request_id, int index) {
+  const std::string suffix = absl::StrCat("-", index);
+  return request_id.substr(0, kMaxRequestIdBytes - suffix.size()) + suffix;
 }
 
 HttpAnswer OnlyMethods(const char* methods) {
@@ -105,48 +112,70 @@ HttpAnswer OpenAiService::Models(const std::string& path) const {
   return answer;
 }
 
-absl::StatusOr<OpenAiRequest> OpenAiService::Read(const HttpRequest& http) const {
+absl::StatusOr<OpenAiRequest> OpenAiService::Read(const HttpRequest& http,
+                                                  const std::string& request_id) const {
   ASSIGN_OR_RETURN(const ServingParts* parts, admission_.Parts());
-  ASSIGN_OR_RETURN(OpenAiRequest request, ReadOpenAiRequest(KindOf(http.path), http.body));
+  ASSIGN_OR_RETURN(OpenAiRequest request, ReadOpenAiRequest(KindOf(http.path), http.body,
+                                                            parts->validator->limits().size.max_seq_len));
   if (!request.model.empty() && request.model != parts->model.name) {
     return absl::NotFoundError(
         absl::StrCat("model: ", ShowJson(request.model.substr(0, 64)), ", allowed ", parts->model.name));
   }
+  // Once for all choices, before any of them has a copy.
+  request.common.request_id = request_id;
+  RETURN_IF_ERROR(parts->validator->CheckLengths(request.common));
+  for (const PromptInput& prompt : request.prompts) {
+    RETURN_IF_ERROR(parts->validator->CheckPromptLength(prompt, request.common.tools));
+  }
   return request;
 }
 
+std::string OpenAiService::ClientOf(const HttpRequest& request) {
+  return ClientName(request.peer,
+                    access_.Check(request.Header("authorization"), Role::kApi).value_or(std::string()));
+}
+
 void OpenAiService::Serve(std::shared_ptr<HttpExchange> exchange) {
+  const MustHaveMemory scope;
   const HttpRequest& http = exchange->request();
   std::string request_id(http.Header(kRequestIdMetadata));
   if (request_id.empty()) request_id = MakeRequestId();
-  absl::StatusOr<OpenAiRequest> request = Read(http);
+  absl::StatusOr<OpenAiRequest> read = OrOutOfMemory([&] { return Read(http, request_id); });
   AnswerShape shape{.kind = KindOf(http.path), .created = absl::ToUnixSeconds(absl::Now())};
-  if (!request.ok()) {
+  if (!read.ok()) {
     const auto answer = std::make_shared<CompletionAnswer>(exchange, shape, OpenAiRequest{.prompts = {{}}});
     const std::shared_ptr<GenerationCall> call =
         answer->AddChoice(admission_.OpenCall(), max_pending_tokens_);
-    admission_.Refuse(request_id, request.status(), call);
+    admission_.Refuse(request_id, read.status(), call);
     return answer->AllSubmitted();
   }
+  const auto request = std::make_shared<OpenAiRequest>(*std::move(read));
   const ServingParts& parts = **admission_.Parts();  // Read has seen them
   shape.id = absl::StrCat(shape.kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-", PrintableId(request_id));
   shape.model = parts.model.name;
   shape.fingerprint = parts.model.numerics_class;
-  shape.has_logprobs = request->prompts.front().logprobs.has_value();
+  shape.has_logprobs = request->common.logprobs.has_value();
   shape.return_token_ids = request->return_token_ids;
   shape.include_usage = request->include_usage;
   shape.tokenizer = parts.tokenizer;
-  Submit(*request, request_id, std::make_shared<CompletionAnswer>(exchange, std::move(shape), *request));
+  Submit(request, request_id, exchange->body_memory(),
+         std::make_shared<CompletionAnswer>(exchange, std::move(shape), *request));
 }
 
-void OpenAiService::Submit(const OpenAiRequest& request, const std::string& request_id,
+void OpenAiService::Submit(const std::shared_ptr<OpenAiRequest>& request, const std::string& request_id,
+                           const std::shared_ptr<const void>& memory,
                            const std::shared_ptr<CompletionAnswer>& answer) {
   answer->SetRequestId(PrintableId(request_id));
-  const int count = request.choice_count();
+  const int count = request->choice_count();
+  const ClientRequest& common = request->common;
+  const bool is_constrained = common.constraint.has_value() || common.tools.constrain();
+  const size_t tool_bytes = TextBytes(common.tools);
   for (int i = 0; i < count && !answer->has_failed(); ++i) {
-    ClientRequest choice = request.Choice(i);
-    choice.request_id = count == 1 ? request_id : absl::StrCat(request_id, "-", i);
-    admission_.Submit(access_, std::move(choice),
+    admission_.Submit(access_,
+                      {.request_id = count == 1 ? request_id : ChoiceId(request_id, i),
+                       .is_constrained = is_constrained,
+                       .text_bytes = count * (TextBytes(request->prompt_of(i)) + tool_bytes),
+                       .take = [request, memory, i] { return request->TakeChoice(i); }},
                       answer->AddChoice(admission_.OpenCall(), max_pending_tokens_));
   }
   answer->AllSubmitted();

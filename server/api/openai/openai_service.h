@@ -22,6 +22,7 @@ class OpenAiService final : public HttpService {
   OpenAiService(Admission& admission, const Access& access, const Health& health, int max_pending_tokens);
 
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;
+  std::string ClientOf(const HttpRequest& request) override;
   void Serve(std::shared_ptr<HttpExchange> exchange) override;
   HttpAnswer Refusal(int status, std::string text) override;
 
@@ -30,8 +31,10 @@ class OpenAiService final : public HttpService {
   HttpAnswer Models(const std::string& path) const;
   // What is sent to a path that takes POST, by its head.
   std::optional<HttpAnswer> CheckPost(const HttpRequest& head) const;
-  absl::StatusOr<OpenAiRequest> Read(const HttpRequest& http) const;
-  void Submit(const OpenAiRequest& request, const std::string& request_id,
+  absl::StatusOr<OpenAiRequest> Read(const HttpRequest& http, const std::string& request_id) const;
+  // `memory`: HttpExchange::body_memory, held until every choice has its own request.
+  void Submit(const std::shared_ptr<OpenAiRequest>& request, const std::string& request_id,
+              const std::shared_ptr<const void>& memory,
               const std::shared_ptr<class CompletionAnswer>& answer);
 
   Admission& admission_;

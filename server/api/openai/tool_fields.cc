@@ -54,7 +54,8 @@ absl::StatusOr<ChatTool> ReadTool(const json& object, const nlohmann::ordered_js
 
 absl::StatusOr<std::vector<ChatTool>> ReadToolList(const json& list, std::string_view body) {
   if (!list.is_array()) return Refuse("tools: ", ShowJson(list), ", allowed a list of tools");
-  const auto ordered = nlohmann::ordered_json::parse(body, nullptr, /*allow_exceptions=*/false);
+  auto ordered = nlohmann::ordered_json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const JsonRelease<nlohmann::ordered_json> release(ordered);
   std::vector<ChatTool> tools;
   for (size_t i = 0; i < list.size(); ++i) {
     ASSIGN_OR_RETURN(ChatTool tool,

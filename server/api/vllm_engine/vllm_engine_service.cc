@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "server/api/grpc_context.h"
 #include "server/api/grpc_status.h"
-#include "server/api/out_of_memory.h"
 #include "server/api/request_id.h"
 #include "server/api/request_validator.h"
 #include "server/output/request_log.h"
@@ -28,7 +28,10 @@ grpc::ServerWriteReactor<vllm_wire::GenerateResponse>* VllmEngineService::Genera
         if (*registered) Unregister(key);
       },
       request->stream(), max_pending_tokens_);
-  absl::StatusOr<ClientRequest> client = OrOutOfMemory([&] { return ReadRequest(*request); });
+  absl::StatusOr<ClientRequest> client = OrOutOfMemory([&] {
+    const MayLackMemory scope;
+    return ReadRequest(*request);
+  });
   *registered = caller.ok() && Register(key, call);
   if (!caller.ok()) {
     client = caller.status();

@@ -18,7 +18,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Echoes bodies; "/wait" is answered by the test, "/stream" gets parts until its client is gone.
+// Echoes bodies, and keeps the memory of those to "/keep"; "/wait" is answered by the test, "/stream" gets
+// parts until its client is gone.
 class TestService final : public HttpService {
  public:
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override {
@@ -36,6 +37,7 @@ class TestService final : public HttpService {
       exchange->StartStream({.content_type = "text/event-stream"});
       Next(exchange, 0);
     } else {
+      if (exchange->request().path == "/keep") kept.push_back(exchange->body_memory());
       exchange->Answer([body = exchange->request().body] { return HttpAnswer{.body = body}; });
     }
   }
@@ -58,6 +60,7 @@ class TestService final : public HttpService {
 
   std::mutex mutex;
   std::vector<std::shared_ptr<HttpExchange>> waiting;
+  std::vector<std::shared_ptr<const void>> kept;  // the listener's worker, between requests the test
   std::atomic<int> completed = 0;
   std::atomic<int> lost = 0;
   std::atomic<int> parts = 1 << 30;
@@ -190,6 +193,19 @@ TEST_F(HttpListenerTest, BodiesShareABudget) {
   ASSERT_TRUE(first.Send("x"));
   EXPECT_EQ(first.Read().body.size(), 901u);
   EXPECT_TRUE(Eventually([&] { return Ask(port(), "POST", "/echo", std::string(900, 'z')).status == 200; }));
+}
+
+TEST_F(HttpListenerTest, WhatIsMadeOfABodyStaysInTheBudgetUntilItIsGone) {
+  HttpLimits limits;
+  limits.body_budget_bytes = 1000;
+  Open(limits);
+  ASSERT_EQ(Ask(port(), "POST", "/keep", std::string(900, 'x')).status, 200);
+  EXPECT_EQ(Ask(port(), "POST", "/echo", std::string(200, 'y')).status, 503);
+  service_.kept.clear();
+  EXPECT_EQ(Ask(port(), "POST", "/echo", std::string(900, 'z')).status, 200);
+  ASSERT_EQ(Ask(port(), "POST", "/keep", std::string(900, 'x')).status, 200);
+  listener_.reset();
+  service_.kept.clear();  // also after the listener
 }
 
 TEST_F(HttpListenerTest, DrippedHeadsAndBodiesEndInTime) {

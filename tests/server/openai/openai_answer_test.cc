@@ -200,6 +200,7 @@ TEST(OpenAiAnswer, ErrorsHaveOpenAisShapeAndTheDaemonsText) {
     const json error = json::parse(answer.body)["error"];
     EXPECT_EQ(error["message"], std::string(status.message()));
     EXPECT_EQ(error["param"], param == nullptr ? json(nullptr) : json(param));
+      {WithReason(absl::ResourceExhaustedError("out of memory: x"), kReasonOutOfMemory), 503, nullptr},
     EXPECT_TRUE(error["type"].is_string() && error["code"].is_string());
     const bool again = http == 429 || http == 503;
     EXPECT_EQ(std::count(answer.headers.begin(), answer.headers.end(),

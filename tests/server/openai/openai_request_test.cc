@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
+
 namespace foredraft {
 namespace {
 
@@ -20,7 +22,7 @@ OpenAiRequest Read(OpenAiKind kind, const std::string& body) {
 }
 
 TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
-  const OpenAiRequest request = Read(OpenAiKind::kChat, R"({
+  OpenAiRequest request = Read(OpenAiKind::kChat, R"({
     "model": "abacus", "messages": [{"role": "developer", "content": "short"},
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "bob"}],
     "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5,
@@ -33,8 +35,8 @@ TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
   EXPECT_EQ(request.model, "abacus");
   EXPECT_TRUE(request.stream && request.include_usage && request.return_token_ids);
   EXPECT_EQ(request.choice_count(), 3);
-  const ClientRequest& client = request.prompts.at(0);
-  const auto& messages = std::get<ChatMessages>(client.input);
+  const ClientRequest& client = request.common;
+  const auto& messages = std::get<ChatMessages>(request.prompts.at(0));
   ASSERT_EQ(messages.size(), 2u);
   EXPECT_EQ(messages[0].role, "system");
   EXPECT_EQ(messages[1].content, "a\nb");
@@ -57,14 +59,13 @@ TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
   EXPECT_EQ(client.max_draft_tokens, 2);
   EXPECT_EQ(client.priority, 1);
   EXPECT_EQ(client.timeout_s, 2.5);
-  EXPECT_EQ(request.Choice(0).sampling.seed, 18446744073709551615u);
-  EXPECT_EQ(request.Choice(2).sampling.seed, 1u);  // around the end
+  EXPECT_EQ(request.TakeChoice(0).sampling.seed, 18446744073709551615u);
+  EXPECT_EQ(request.TakeChoice(2).sampling.seed, 1u);  // around the end
 }
 
 TEST(OpenAiRequest, WhatIsAbsentStaysAbsent) {
   const ClientRequest client =
-      Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}], "seed": null})")
-          .prompts.at(0);
+      Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}], "seed": null})").common;
   EXPECT_FALSE(client.sampling.temperature.has_value() || client.sampling.seed.has_value());
   EXPECT_FALSE(client.max_tokens.has_value() || client.logprobs.has_value() ||
                client.choices.thinking.has_value());
@@ -74,11 +75,39 @@ TEST(OpenAiRequest, PromptsAreTextIdsOrListsOfThem) {
   const auto prompts = [](const std::string& prompt) {
     return Read(OpenAiKind::kCompletion, R"({"prompt": )" + prompt + R"(, "n": 2})").prompts;
   };
-  EXPECT_EQ(std::get<std::string>(prompts(R"("a b")").at(0).input), "a b");
-  EXPECT_THAT(std::get<std::vector<int32_t>>(prompts("[1, 2]").at(0).input), ElementsAre(1, 2));
-  EXPECT_EQ(std::get<std::string>(prompts(R"(["a", "b"])").at(1).input), "b");
-  EXPECT_THAT(std::get<std::vector<int32_t>>(prompts("[[1], [2, 3]]").at(1).input), ElementsAre(2, 3));
-  EXPECT_EQ(prompts(R"("a")").at(0).max_tokens, 16);
+  EXPECT_EQ(std::get<std::string>(prompts(R"("a b")").at(0)), "a b");
+  EXPECT_THAT(std::get<std::vector<int32_t>>(prompts("[1, 2]").at(0)), ElementsAre(1, 2));
+  EXPECT_EQ(std::get<std::string>(prompts(R"(["a", "b"])").at(1)), "b");
+  EXPECT_THAT(std::get<std::vector<int32_t>>(prompts("[[1], [2, 3]]").at(1)), ElementsAre(2, 3));
+  EXPECT_EQ(Read(OpenAiKind::kCompletion, R"({"prompt": "a"})").common.max_tokens, 16);
+}
+
+TEST(OpenAiRequest, EachChoiceHasItsPromptAndWhatIsCommon) {
+  OpenAiRequest request =
+      Read(OpenAiKind::kCompletion, R"({"prompt": ["a", "b"], "n": 2, "stop": "x", "guided_regex": "r"})");
+  ASSERT_EQ(request.choice_count(), 4);
+  for (int i = 0; i < 4; ++i) {
+    const ClientRequest choice = request.TakeChoice(i);
+    EXPECT_EQ(std::get<std::string>(choice.input), i < 2 ? "a" : "b");
+    EXPECT_THAT(choice.stop, ElementsAre("x"));
+    EXPECT_EQ(choice.constraint->source, "r");
+  }
+}
+
+TEST(OpenAiRequest, APromptOfTooManyIdsIsReadNoFurther) {
+  const std::string ids = "[" + absl::StrJoin(std::vector<int>(200, 7), ",");
+  for (const std::string& prompt : {ids, "[[1]," + ids}) {
+    // What follows the 200 ids is no JSON.
+    const std::string body = R"({"prompt": )" + prompt + "]!";
+    const absl::Status status = ReadOpenAiRequest(OpenAiKind::kCompletion, body, 150).status();
+    EXPECT_EQ(status.message(), "prompt: more than 150 values in a list, allowed at most 150");
+    EXPECT_THAT(std::string(ReadOpenAiRequest(OpenAiKind::kCompletion, body, 200).status().message()),
+                HasSubstr("body: not JSON"));
+  }
+  EXPECT_TRUE(
+      ReadOpenAiRequest(OpenAiKind::kCompletion, R"({"stop_token_ids": )" + ids + R"(], "prompt": "a"})", 2)
+          .ok())
+      << "other lists have limits of their own";
 }
 
 struct Refusal {
@@ -215,7 +244,7 @@ TEST(OpenAiRequest, ConstraintsArriveAsTheyWereWritten) {
           std::string(api == OpenAiKind::kChat ? R"({"messages": [{"role": "user", "content": "a"}], )"
                                                : R"({"prompt": "a", )") +
           asked.field + "}";
-      const std::optional<ClientConstraint> read = Read(api, body).prompts.at(0).constraint;
+      const std::optional<ClientConstraint> read = Read(api, body).common.constraint;
       ASSERT_TRUE(read.has_value());
       EXPECT_EQ(read->field, asked.constraint.field);
       EXPECT_EQ(read->kind, asked.constraint.kind);
@@ -228,7 +257,7 @@ TEST(OpenAiRequest, ConstraintsArriveAsTheyWereWritten) {
        {R"("response_format": {"type": "text"})", R"("response_format": null)", R"("structured_outputs": {})",
         R"("structured_outputs": {"json_object": false})"}) {
     const std::string body = std::string(R"({"prompt": "a", )") + none + "}";
-    EXPECT_FALSE(Read(OpenAiKind::kCompletion, body).prompts.at(0).constraint.has_value()) << none;
+    EXPECT_FALSE(Read(OpenAiKind::kCompletion, body).common.constraint.has_value()) << none;
   }
 }
 
@@ -246,7 +275,7 @@ TEST(OpenAiRequest, RefusesMessagesByTheirPlace) {
 }
 
 TEST(OpenAiRequest, ToolsCallsAndResultsArrive) {
-  const ClientRequest client = Read(OpenAiKind::kChat, R"({
+  const OpenAiRequest request = Read(OpenAiKind::kChat, R"({
     "messages": [{"role": "user", "content": "Paris?"},
       {"role": "assistant", "content": null, "reasoning_content": "Look.", "tool_calls": [{"id": "c1", "index": 0,
         "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Paris\"}"}}]},
@@ -255,9 +284,9 @@ TEST(OpenAiRequest, ToolsCallsAndResultsArrive) {
       "parameters": {"type": "object", "properties": {"zip": {"type": "string"}, "city": {"type": "string"}},
                      "additionalProperties": false}}},
       {"type": "function", "function": {"name": "now"}}],
-    "tool_choice": "auto", "parallel_tool_calls": false})")
-                                   .prompts.at(0);
-  const auto& messages = std::get<ChatMessages>(client.input);
+    "tool_choice": "auto", "parallel_tool_calls": false})");
+  const ClientRequest& client = request.common;
+  const auto& messages = std::get<ChatMessages>(request.prompts.at(0));
   ASSERT_EQ(messages.size(), 3u);
   EXPECT_EQ(messages[1].thinking, "Look.");
   ASSERT_EQ(messages[1].tool_calls.size(), 1u);
@@ -276,23 +305,22 @@ TEST(OpenAiRequest, ToolsCallsAndResultsArrive) {
   EXPECT_EQ(client.tools.tools[1].parameters, "");
   const auto choice = [](const std::string& value) {
     return Read(OpenAiKind::kChat,
-                R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": )" + value + "}")
-        .prompts.at(0)
-        .tools.choice;
+                R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"function": {"name": "f"}}], )"
+                R"("tool_choice": )" +
+                    value + "}")
+        .common.tools.choice;
   };
   EXPECT_EQ(choice("\"required\""), "required");
   EXPECT_EQ(choice(R"({"type": "function", "function": {"name": "f"}})"), "function:f");
   const ChatTools allowed = Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}],
     "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
       {"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}]}}})")
-                                .prompts.at(0)
-                                .tools;
+                                .common.tools;
   EXPECT_EQ(allowed.choice, "required");
   EXPECT_THAT(allowed.allowed, testing::ElementsAre("f", "g"));
   const ChatTools flat = Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}],
     "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "h"}]}})")
-                             .prompts.at(0)
-                             .tools;
+                             .common.tools;
   EXPECT_EQ(flat.choice, "auto");
   EXPECT_THAT(flat.allowed, testing::ElementsAre("h"));
 }

@@ -235,6 +235,15 @@ TEST_F(OpenAiServiceTest, TheIdIsTheClientsOrANewOne) {
   EXPECT_EQ(named.headers.at("x-request-id"), "mine-7");
   EXPECT_EQ(json::parse(named.body)["id"], "cmpl-mine-7");
   EXPECT_THAT(Post(kCompletion, SimpleBody(1, 2)).headers.at("x-request-id"), HasSubstr("r-"));
+  // The longest id that a client may send also names the choices of a request, whose ids have a suffix.
+  for (const size_t bytes : {126, 127, 128, 129}) {
+    json body = SimpleBody(1, 2);
+    body["n"] = 12;
+    const HttpReply long_id = Post(kCompletion, body, {"X-Request-Id: " + std::string(bytes, 'i')});
+    EXPECT_EQ(long_id.status, bytes <= 128 ? 200 : 400) << bytes << long_id.body;
+    if (bytes <= 128) continue;
+    EXPECT_THAT(long_id.body, HasSubstr("request_id: 129 bytes, allowed at most 128"));
+  }
 }
 
 TEST_F(OpenAiServiceTest, AnAnswerNamesItsPlaceInTheClientsTrace) {

@@ -1,8 +1,10 @@
-#include "server/api/tokenizer_pool.h"
+#include "base/turn_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <mutex>
 #include <string>
@@ -15,15 +17,17 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+constexpr TurnPool::Size kLong = TurnPool::Size::kLong;
+constexpr TurnPool::Size kShort = TurnPool::Size::kShort;
 
 // A pool of one thread, which the first job holds until Release.
 class HeldPool : public testing::Test {
  protected:
   HeldPool() {
-    pool_.Start(1);
+    pool_.Start({.thread_name = "turns", .waiting = " long inputs wait to be tokenized, max_queue_size is "});
     std::promise<void> running;
     EXPECT_TRUE(pool_
-                    .Add("holder", 8,
+                    .Add("holder", kLong, 8,
                          [&running, this](const absl::Status&) {
                            running.set_value();
                            gate_.get_future().wait();
@@ -38,7 +42,7 @@ class HeldPool : public testing::Test {
     released_ = true;
   }
   absl::Status Add(const std::string& client, int max_waiting = 100) {
-    return pool_.Add(client, max_waiting, [this, client](const absl::Status& status) {
+    return pool_.Add(client, kLong, max_waiting, [this, client](const absl::Status& status) {
       std::lock_guard<std::mutex> lock(mutex_);
       (status.ok() ? served_ : refused_).push_back(client);
     });
@@ -46,7 +50,7 @@ class HeldPool : public testing::Test {
   // Those served so far, once `client`, which is to have the most jobs that wait, has been served once more.
   std::vector<std::string> ServedUntil(const std::string& client) {
     std::promise<void> last;
-    EXPECT_TRUE(pool_.Add(client, 100, [&last](const absl::Status&) { last.set_value(); }).ok());
+    EXPECT_TRUE(pool_.Add(client, kLong, 100, [&last](const absl::Status&) { last.set_value(); }).ok());
     last.get_future().wait();
     std::lock_guard<std::mutex> lock(mutex_);
     return served_;
@@ -56,7 +60,7 @@ class HeldPool : public testing::Test {
   std::vector<std::string> served_, refused_;  // guarded by mutex_
   std::promise<void> gate_;
   bool released_ = false;
-  TokenizerPool pool_;  // last: its threads use the others
+  TurnPool pool_;  // last: its threads use the others
 };
 
 TEST_F(HeldPool, ClientsTakeTurns) {
@@ -66,7 +70,7 @@ TEST_F(HeldPool, ClientsTakeTurns) {
   EXPECT_TRUE(Add("carol").ok());
   std::promise<void> last;
   for (const char* client : {"bob", "alice"}) EXPECT_TRUE(Add(client).ok());
-  EXPECT_TRUE(pool_.Add("bob", 100, [&last](const absl::Status&) { last.set_value(); }).ok());
+  EXPECT_TRUE(pool_.Add("bob", kLong, 100, [&last](const absl::Status&) { last.set_value(); }).ok());
   Release();
   last.get_future().wait();
   std::lock_guard<std::mutex> lock(mutex_);
@@ -83,6 +87,28 @@ TEST_F(HeldPool, AFullQueueRefuses) {
   EXPECT_TRUE(Add("alice", 4).ok()) << "the bound may change";
   Release();
   EXPECT_EQ(ServedUntil("bob").size(), 4u);
+}
+
+TEST(TurnPool, AShortJobWaitsForNoLongOne) {
+  std::promise<void> gate;
+  const std::shared_future<void> opened = gate.get_future().share();
+  std::atomic<int> long_done = 0;
+  TurnPool pool;
+  pool.Start({.thread_name = "turns", .threads = 2, .short_threads = 1});
+  const auto hold = [&](const absl::Status&) {
+    opened.wait();
+    ++long_done;
+  };
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(pool.Add("bob", kLong, 100, hold).ok());
+  for (int i = 0; i < 10; ++i) {
+    std::promise<void> done;
+    EXPECT_TRUE(pool.Add("bob", kShort, 100, [&](const absl::Status&) { done.set_value(); }).ok());
+    ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  }
+  EXPECT_EQ(long_done, 0);
+  gate.set_value();
+  pool.Stop();
+  EXPECT_EQ(long_done, 10) << "with OkStatus, or with the reason of Stop";
 }
 
 TEST_F(HeldPool, ClosingEndsWhatWaits) {

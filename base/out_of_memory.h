@@ -1,0 +1,63 @@
+#pragma once
+
+// What happens where the process gets no more memory. Work whose size a request decides, such as reading its
+// body or compiling its constraint, runs in a MayLackMemory scope inside of OrOutOfMemory: it fails at once,
+// and the request ends. All else is small, and no single request could be blamed for it. It runs in a
+// MustHaveMemory scope, as the daemon's threads do from their start: there an allocation takes from a
+// reserve, and waits once that is empty, for requests that end give memory back.
+//
+// nlohmann's values allocate when they are destroyed, which must not fail: MayLackMemory scopes end before
+// their values do.
+//
+// Thread-safe; scopes belong to their thread.
+
+#include <cstddef>
+#include <new>
+
+#include "absl/status/status.h"
+
+namespace foredraft {
+
+// Sets the process's new-handler and fills the reserve. Safe to call again.
+void KeepMemoryReserve(size_t bytes = size_t{8} << 20);
+// Fills it again after it was used, if there is memory. False: it was not used.
+bool RefillMemoryReserve();
+
+class MemoryScope {
+ public:
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ protected:
+  explicit MemoryScope(bool must_have_memory);
+  ~MemoryScope();
+
+ private:
+  const bool outer_;
+};
+
+// Until the end of the scope, allocations of this thread (operator new) do not fail, unless there is no
+// memory for 10 s.
+struct MustHaveMemory : MemoryScope {
+  MustHaveMemory() : MemoryScope(true) {}
+};
+// Until the end of the scope they throw std::bad_alloc at once, as they do outside of all scopes.
+struct MayLackMemory : MemoryScope {
+  MayLackMemory() : MemoryScope(false) {}
+};
+
+absl::Status OutOfMemoryError();
+
+// What `function` returns, a Status or a StatusOr; RESOURCE_EXHAUSTED if it runs out of memory. What it had
+// allocated is free again by then, so that the answer can be sent.
+template <class Function>
+auto OrOutOfMemory(Function&& function) -> decltype(function()) {
+  const MustHaveMemory scope;
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return OutOfMemoryError();
+  }
+}
+
+}  // namespace foredraft
