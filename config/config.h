@@ -67,6 +67,7 @@ struct ServerConfig {
   std::string gateway_address;  // empty = gateways use grpc_address
   std::string http_address;     // empty = no OpenAI API
   std::vector<std::string> cors_origins;
+  std::vector<std::string> http_hosts;
   bool allow_insecure = false;
   int max_message_mib = 16;
   int max_connections = 4096;

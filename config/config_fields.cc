@@ -108,7 +108,12 @@ const ConfigField kFields[] = {
      "tokens, certificates and limits of `grpc_address`. Off loopback it needs what that needs."},
     {"server.cors_origins", MEMBER(c.server.cors_origins), Any(), kRestart, kDaemon, NoBits(), "none",
      "Origins whose pages a browser lets use `http_address`, like `[\"https://chat.example\"]`; `[\"*\"]` is "
-     "every origin."},
+     "every origin. Requests of pages of other origins are refused."},
+    {"server.http_hosts", MEMBER(c.server.http_hosts), Any(), kRestart, kDaemon, NoBits(), "none",
+     "Names of `http_address` and `metrics_address` beside `localhost` and IP addresses, like "
+     "`[\"box.example\"]`, where they are on loopback and ask for no token: requests whose Host is another "
+     "name "
+     "are refused ([security.md](security.md))."},
     {"server.allow_insecure", MEMBER(c.server.allow_insecure), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Accept listeners off loopback that are in plain text or do not ask who calls: whoever reaches them may "
      "do what they serve."},

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/out_of_memory.h"
 #include "base/status_macros.h"
+#include "config/config_check.h"
 #include "server/output/request_log.h"
 #include "server/port_probe.h"
 #include "server/wires.h"
@@ -67,8 +68,8 @@ HttpLimits ApiLimits(const ServerConfig& config) {
 
 absl::StatusOr<std::unique_ptr<Frontend>> Frontend::Listen(const FrontendOptions& options,
                                                            const AdminHooks& hooks) {
-  std::unique_ptr<Frontend> frontend(new Frontend(options, hooks));
   KeepMemoryReserve();
+  std::unique_ptr<Frontend> frontend(new Frontend(options, hooks));
   RETURN_IF_ERROR(frontend->LoadFiles());
   RETURN_IF_ERROR(frontend->ListenMetrics());
   RETURN_IF_ERROR(frontend->ListenGrpc());
@@ -94,11 +95,12 @@ Frontend::Frontend(const FrontendOptions& options, const AdminHooks& hooks)
       guard_(connections_, [this](GuardEvent event) { metrics_->RecordGuard(event); }),
       admin_guard_(admin_connections_, [this](GuardEvent event) { metrics_->RecordGuard(event); }),
       // Probes have no tokens, and what they are told is no secret.
-      pages_({{"/metrics", [this](const std::string& authorization) { return MetricsAnswer(authorization); }},
-              {"/healthz", [this](const std::string&) { return Live(); }},
-              {"/readyz", [this](const std::string&) { return Ready(); }}}),
+      pages_({{"/metrics", [this](const HttpRequest& head) { return MetricsAnswer(head); }},
+              {"/healthz", [this](const HttpRequest&) { return Live(); }},
+              {"/readyz", [this](const HttpRequest&) { return Ready(); }}}),
       page_connections_(kPageConnections),
       watched_files_(WatchedFiles(options.server)) {
+  tokens_.OnRefused([this](TokenRefusal cause) { metrics_->RecordTokenRefused(cause); });
   for (Access* const access : {&everyone_, &tokens_}) {
     access->OnAdmitted([this](std::string_view connection) {
       guard_.Admitted(connection);
@@ -134,14 +136,40 @@ absl::Status Frontend::ListenMetrics() {
                                                           .service = &pages_,
                                                           .connections = &page_connections_,
                                                           .refused = [] {},
-                                                          .limits = PageLimits()}));
+                                                          .limits = PageLimits(),
+                                                          .browsers = PageRules()}));
   return absl::OkStatus();
 }
 
-HttpAnswer Frontend::MetricsAnswer(const std::string& authorization) const {
+// A listener that only this host's processes reach, and that asks them for no token, must not serve a page in
+// their browsers under whatever name the page has.
+BrowserRules Frontend::PageRules() const {
+  BrowserRules rules{.origins = {}, .asks_for_known_host = nullptr, .hosts = options_.server.http_hosts};
+  if (IsLoopback(options_.server.metrics_address)) {
+    rules.asks_for_known_host = [this] { return !tokens_.HasRole(Role::kMetrics); };
+  }
+  return rules;
+}
+
+BrowserRules Frontend::ApiRules() const {
+  const ServerConfig& server = options_.server;
+  BrowserRules rules{
+      .origins = server.cors_origins, .asks_for_known_host = nullptr, .hosts = server.http_hosts};
+  if (IsLoopback(server.http_address) && server.auth.tokens_file.empty()) {
+    rules.asks_for_known_host = [] { return true; };
+  }
+  return rules;
+}
+
+HttpAnswer Frontend::MetricsAnswer(const HttpRequest& head) const {
   if (tokens_.HasRole(Role::kMetrics)) {
+    const std::string_view authorization = head.Header("authorization");
     const absl::Status allowed = tokens_.Check(authorization, Role::kMetrics).status();
-    if (!allowed.ok()) return Refuse(allowed);
+    if (!allowed.ok()) {
+      HttpAnswer refusal = Refuse(allowed);
+      refusal.delay = tokens_.HoldBack(allowed, authorization, ClientOf(head.peer));
+      return refusal;
+    }
   }
   return {.body = MetricsPage(*metrics_), .content_type = kMetricsPageType};
 }
@@ -156,7 +184,7 @@ absl::Status Frontend::ListenHttp() {
                                        .connections = &connections_,
                                        .refused = [this] { metrics_->RecordRefusedConnection(); },
                                        .limits = ApiLimits(options_.server),
-                                       .cors_origins = options_.server.cors_origins,
+                                       .browsers = ApiRules(),
                                        .certificate = certificate,
                                        .io_threads = kHttpThreads,
                                        .workers = kHttpWorkers}));
@@ -258,6 +286,9 @@ void Frontend::ReloadChangedFiles() {
 void Frontend::GiveMemoryBack() {
   const bool flood = guard_.TakeFlood();
   if (admin_guard_.TakeFlood() || flood) malloc_trim(0);
+  if (RefillMemoryReserve()) {
+    Log(LogLevel::kWarning, "out of memory: the reserve was needed; requests may have been refused");
+  }
 }
 
 void Frontend::ReloadFiles() {
@@ -286,9 +317,6 @@ void Frontend::ReloadFiles() {
 }
 
 HttpAnswer Frontend::Live() const {
-  if (RefillMemoryReserve()) {
-    Log(LogLevel::kWarning, "out of memory: the reserve was needed; requests may have been refused");
-  }
   if (failed_probes_.load() >= kFailedProbes) {
     return {.status = 503, .body = absl::StrCat(options_.server.grpc_address, " does not answer\n")};
   }

@@ -135,9 +135,12 @@ class Frontend {
   absl::Status ListenGateway();
   absl::Status ListenMetrics();
   absl::Status ListenHttp();
+  // Of metrics_address, of http_address.
+  BrowserRules PageRules() const;
+  BrowserRules ApiRules() const;
   void AttachHealth();
   void StartWatchdog();
-  HttpAnswer MetricsAnswer(const std::string& authorization) const;
+  HttpAnswer MetricsAnswer(const HttpRequest& head) const;
   HttpAnswer Live() const;
   HttpAnswer Ready() const;
   void StartConstraints(const RequestLimits& limits, bool forced);

@@ -159,20 +159,36 @@ absl::StatusOr<std::string> Access::Check(std::string_view authorization, Role r
   if (table == nullptr) return std::string();
   constexpr std::string_view kScheme = "Bearer ";
   if (authorization.empty()) {
-    return absl::UnauthenticatedError("no token: send \"authorization: Bearer TOKEN\"");
+    return Refuse(TokenRefusal::kMissing,
+                  absl::UnauthenticatedError("no token: send \"authorization: Bearer TOKEN\""));
   }
   if (authorization.size() > kMaxTokenBytes ||
       !absl::StartsWithIgnoreCase(absl::string_view(authorization.data(), authorization.size()),
                                   absl::string_view(kScheme.data(), kScheme.size()))) {
-    return absl::UnauthenticatedError("authorization: not \"Bearer TOKEN\"");
+    return Refuse(TokenRefusal::kMalformed,
+                  absl::UnauthenticatedError("authorization: not \"Bearer TOKEN\""));
   }
   const TokenTable::Entry* entry = table->Find(authorization.substr(kScheme.size()));
-  if (entry == nullptr) return absl::UnauthenticatedError("the token is not known here");
+  if (entry == nullptr) {
+    return Refuse(TokenRefusal::kUnknown, absl::UnauthenticatedError("the token is not known here"));
+  }
   if (entry->role < role) {
-    return absl::PermissionDeniedError(absl::StrCat("the token ", entry->name, " has the role ",
-                                                    RoleName(entry->role), ", this needs ", RoleName(role)));
+    return Refuse(TokenRefusal::kRole, absl::PermissionDeniedError(absl::StrCat(
+                                           "the token ", entry->name, " has the role ", RoleName(entry->role),
+                                           ", this needs ", RoleName(role))));
   }
   return entry->name;
+}
+
+std::chrono::milliseconds Access::HoldBack(const absl::Status& refused, std::string_view authorization,
+                                           const std::string& client) const {
+  if (!absl::IsUnauthenticated(refused) || authorization.empty()) return std::chrono::milliseconds(0);
+  return guess_delay_.Note(client, std::chrono::steady_clock::now());
+}
+
+absl::Status Access::Refuse(TokenRefusal cause, const absl::Status& status) const {
+  if (refused_) refused_(cause);
+  return status;
 }
 
 }  // namespace foredraft

@@ -6,6 +6,7 @@
 #include <grpcpp/server_context.h>
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/api/call_context.h"
+#include "server/api/guess_delay.h"
+#include "server/output/metrics.h"
 
 namespace foredraft {
 
@@ -69,6 +72,14 @@ class Access {
     admitted_ = std::move(admitted);
   }
 
+  // `refused` is called for each call that Check does not let in. Once, before the first Check.
+  void OnRefused(std::function<void(TokenRefusal cause)> refused) { refused_ = std::move(refused); }
+
+  // How long to hold back the answer to a caller that Check has refused so (guess_delay.h). `client`:
+  // ClientOf.
+  std::chrono::milliseconds HoldBack(const absl::Status& refused, std::string_view authorization,
+                                     const std::string& client) const;
+
   // Whether a token of exactly this role exists.
   bool HasRole(Role role) const;
 
@@ -82,7 +93,11 @@ class Access {
  private:
   std::shared_ptr<const TokenTable> table() const;
 
+  absl::Status Refuse(TokenRefusal cause, const absl::Status& status) const;
+
   std::function<void(std::string_view connection)> admitted_;
+  std::function<void(TokenRefusal cause)> refused_;
+  mutable GuessDelay guess_delay_;
   mutable std::mutex mutex_;
   std::shared_ptr<const TokenTable> table_;  // guarded by mutex_; null: everyone
 };

@@ -165,8 +165,13 @@ void Connection::HasHead() {
   const HttpRequest& head = reader_->request();
   close_after_ = !reader_->keep_alive();
   is_head_ = head.method == "HEAD";
-  cors_headers_ = home_.cors.HeadersFor(head.Header("origin"));
-  std::optional<HttpAnswer> answer = home_.cors.Preflight(head);
+  cors_headers_ = home_.browsers.HeadersFor(head.Header("origin"));
+  std::optional<HttpAnswer> answer;
+  if (auto refusal = home_.browsers.Refuse(head); refusal.has_value()) {
+    answer = home_.service.Refusal(refusal->status, std::move(refusal->text));
+  } else {
+    answer = home_.browsers.Preflight(head);
+  }
   if (!answer.has_value()) answer = home_.service.AnswerHead(head);
   if (answer.has_value()) {
     close_after_ |= reader_->has_body();  // which is not read
@@ -231,9 +236,15 @@ AnswerFrame Connection::Frame() const {
 }
 
 void Connection::Respond(const HttpAnswer& answer) {
+  out_ = WholeAnswer(answer, Frame());
+  if (answer.delay.count() == 0) return SendOut();
+  state_ = State::kDelayed;
+  SetDeadline(answer.delay);
+}
+
+void Connection::SendOut() {
   LeaveWaiting();
   state_ = State::kServing;
-  out_ = WholeAnswer(answer, Frame());
   SetDeadline(home_.limits.write_timeout);
   writing_ = true;
   transport_->WriteAll(net::buffer(out_), [self = shared_from_this()](const error_code& error, size_t) {
@@ -324,6 +335,7 @@ void Connection::SetDeadline(std::chrono::milliseconds timeout) {
 }
 
 void Connection::DeadlinePassed() {
+  if (state_ == State::kDelayed) return SendOut();
   const bool late_head = state_ == State::kHead && head_begun_;
   if (state_ == State::kBody || late_head) return Refuse(408, "the request did not arrive in time");
   CloseNow();

@@ -9,12 +9,13 @@
 // | handshake | finish TLS's handshake | handshake_timeout |
 // | head | send a head; idle before its first byte | head_timeout, idle_timeout |
 // | body | send a body | body_timeout |
+// | delayed | wait for a refusal that is held back | HttpAnswer::delay |
 // | serving | read. What it sends meanwhile is kept for later, so a lost connection is seen at once | write_timeout, the service |
 // | draining | close: it is told so, and what it still sends is thrown away, so that it can read the answer | drain_timeout |
 // | closed | - | - |
 // clang-format on
 //
-// Handshake, head, body and draining are waiting (waiting_connections.h).
+// Handshake, head, body, delayed and draining are waiting (waiting_connections.h).
 
 #include <array>
 #include <boost/asio/steady_timer.hpp>
@@ -31,7 +32,7 @@
 #include "base/turn_pool.h"
 #include "net/acceptor.h"
 #include "server/http/answer_text.h"
-#include "server/http/cors.h"
+#include "server/http/browser_policy.h"
 #include "server/http/exchange.h"
 #include "server/http/http_limits.h"
 #include "server/http/http_service.h"
@@ -60,7 +61,7 @@ class OpenConnections {
 struct ConnectionHome {
   HttpService& service;
   const HttpLimits limits;
-  const CorsPolicy cors;
+  const BrowserPolicy browsers;
   TurnPool* const workers;       // null: Serve runs on the connection's strand
   ConnectionCount& connections;  // has counted each
   // Shared with what is made of the bodies, which may outlive the listener.
@@ -82,7 +83,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void Close();
 
  private:
-  enum class State { kHandshake, kHead, kBody, kServing, kDraining, kClosed };
+  enum class State { kHandshake, kHead, kBody, kDelayed, kServing, kDraining, kClosed };
 
   // Runs a handler of the strand. Where it finds no memory, the connection ends.
   template <class Handler>
@@ -99,6 +100,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   // Answers without the service's Serve.
   void Respond(const HttpAnswer& answer);
+  void SendOut();  // out_, the answer to Respond
   void Refuse(int status, std::string text);
   void WriteNext();
   void HasWritten(const boost::system::error_code& error);

@@ -26,7 +26,7 @@ HttpListener::HttpListener(const Options& options)
       workers_(options.workers == 0 ? nullptr : std::make_unique<TurnPool>()),
       home_{.service = *options.service,
             .limits = options.limits,
-            .cors = CorsPolicy(options.cors_origins),
+            .browsers = BrowserPolicy(options.browsers),
             .workers = workers_.get(),
             .connections = *options.connections} {
   if (workers_ == nullptr) return;

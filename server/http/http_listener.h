@@ -32,7 +32,7 @@ class HttpListener {
     ConnectionCount* connections = nullptr;  // outlives the listener
     std::function<void()> refused;           // a connection that was one too many; on the acceptor's thread
     HttpLimits limits;
-    std::vector<std::string> cors_origins;
+    BrowserRules browsers;
     ServerPems certificate;  // without one: in clear
     int io_threads = 1;
     // Read long bodies; one more reads short ones. 0: Serve runs on the io threads.

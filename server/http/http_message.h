@@ -3,6 +3,7 @@
 // A request and its answer, without the connection that carries them.
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,7 +32,8 @@ struct HttpAnswer {
   int status = 200;
   std::string body;
   std::string content_type = "text/plain; charset=utf-8";
-  HttpHeaders headers;  // beside the type, the length and what the connection needs
+  HttpHeaders headers;                 // beside the type, the length and what the connection needs
+  std::chrono::milliseconds delay{0};  // before it is sent; of answers by the head alone
 };
 
 }  // namespace foredraft

@@ -10,7 +10,7 @@ std::optional<HttpAnswer> HttpPages::AnswerHead(const HttpRequest& head) {
     answer.headers.emplace_back("Allow", "GET, HEAD");
     return answer;
   }
-  return page->second(std::string(head.Header("authorization")));
+  return page->second(head);
 }
 
 }  // namespace foredraft

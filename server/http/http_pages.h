@@ -13,8 +13,8 @@ namespace foredraft {
 
 class HttpPages final : public HttpService {
  public:
-  // Receives the Authorization header, empty without one. Thread-safe.
-  using Page = std::function<HttpAnswer(const std::string& authorization)>;
+  // Thread-safe.
+  using Page = std::function<HttpAnswer(const HttpRequest& head)>;
 
   // By path, "/metrics".
   explicit HttpPages(std::map<std::string, Page> pages) : pages_(std::move(pages)) {}

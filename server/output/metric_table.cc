@@ -127,6 +127,10 @@ constexpr MetricRow kMetrics[] = {
      "Times that a gRPC connection was left unread for a while because of its rate of frames or calls. "
      "stranger: "
      "no call on it was admitted so far."},
+    {"foredraft_tokens_refused_total", kCounter, "cause (missing, malformed, unknown, role)",
+     "Calls and requests that were not let in. missing: without a token; malformed: not `Bearer TOKEN`; "
+     "unknown: no "
+     "line of `server.auth.tokens_file` has it, as when somebody guesses; role: it may not do this."},
     {"foredraft_worker_connections_refused_total", kCounter, "",
      "Connections to parallel.leader_address that were closed because more than "
      "parallel.max_pending_connections had not joined as a worker."},

@@ -184,6 +184,9 @@ void Metrics::AddListeners() {
         Closes(event) ? AddCounter("foredraft_connections_closed_total", {{"reason", NameOf(event)}})
                       : AddCounter("foredraft_connections_slowed_total", {{"who", NameOf(event)}});
   }
+  for (size_t i = 0; i < tokens_refused_.size(); ++i) {
+    tokens_refused_[i] = AddCounter("foredraft_tokens_refused_total", {{"cause", kTokenRefusals[i]}});
+  }
   worker_connections_refused_ = AddCounter("foredraft_worker_connections_refused_total");
   port_probe_failures_ = AddCounter("foredraft_port_probe_failures_total");
   certificate_expiry_ = AddGauge("foredraft_tls_certificate_expiry_timestamp_seconds");

@@ -46,6 +46,10 @@ struct MetricsOptions {
 enum class ConstrainedBy { kJsonSchema, kJsonObject, kRegex, kChoice, kGrammar, kStructuralTag, kTools };
 inline constexpr const char* kConstrainedBy[] = {"json_schema", "json_object",    "regex", "choice",
                                                  "grammar",     "structural_tag", "tools"};
+// Why a caller was not let in: no token, no token's form, a token that is not known here, one of too low a
+// role.
+enum class TokenRefusal { kMissing, kMalformed, kUnknown, kRole };
+inline constexpr const char* kTokenRefusals[] = {"missing", "malformed", "unknown", "role"};
 enum class ConstraintRefusal { kOff, kCombination, kSource, kLimit };
 inline constexpr const char* kConstraintRefusals[] = {"off", "combination", "source", "limit"};
 struct ConstraintCacheCounts {
@@ -91,6 +95,7 @@ class Metrics : public prometheus::Collectable {
   void RecordRefusedConnection() { connections_refused_->Increment(); }
   void RecordRefusedWorkerConnection() { worker_connections_refused_->Increment(); }
   void RecordGuard(GuardEvent event) { guard_events_[static_cast<size_t>(event)]->Increment(); }
+  void RecordTokenRefused(TokenRefusal cause) { tokens_refused_[static_cast<size_t>(cause)]->Increment(); }
   void RecordPortProbeFailure() { port_probe_failures_->Increment(); }
   void SetConnections(int open) { connections_->Set(open); }
   void SetCertificateExpiry(int64_t seconds) { certificate_expiry_->Set(static_cast<double>(seconds)); }
@@ -189,6 +194,7 @@ class Metrics : public prometheus::Collectable {
   prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *calibration_error_, *forced_, *waiting_;
   prometheus::Counter *connections_refused_, *port_probe_failures_, *worker_connections_refused_;
   std::array<prometheus::Counter*, kGuardEvents> guard_events_;
+  std::array<prometheus::Counter*, std::size(kTokenRefusals)> tokens_refused_;
   prometheus::Gauge *connections_, *certificate_expiry_;
   std::vector<RankMetrics> ranks_;
   ProcessMetrics process_;

@@ -37,7 +37,6 @@ HttpHeaders SecurityHeaders() {
                         "; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
                         "frame-ancestors 'none'; require-trusted-types-for 'script'")},
           {"Cross-Origin-Opener-Policy", "same-origin"},
-          {"Cross-Origin-Resource-Policy", "same-origin"},
           {"Referrer-Policy", "no-referrer"}};
 }
 

@@ -28,6 +28,7 @@ constexpr const char* kFixedKeys[] = {
     "server.gateway_address",
     "server.http_address",
     "server.cors_origins",
+    "server.http_hosts",
     "server.allow_insecure",
     "server.max_message_mib",
     "server.max_connections",

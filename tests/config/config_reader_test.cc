@@ -48,6 +48,7 @@ TEST(ParseConfig, TakesListenersOffLoopbackThatKnowTheirCallers) {
                              "admin_address: '0.0.0.0:1', tls: {cert: c, key: k}, auth: {tokens_file: t}",
                              "http_address: '0.0.0.0:1', tls: {cert: c, key: k}, auth: {tokens_file: t}",
                              "http_address: '127.0.0.1:8000', cors_origins: ['https://a.example', '*']",
+                             "http_address: '127.0.0.1:8000', http_hosts: [box.example, 'b.example:8443']",
                              "admin_address: none", "admin_address: 'unix:/s'", "grpc_address: 'unix:/s'",
                              "grpc_address: '0.0.0.0:1', admin_address: '0.0.0.0:2', allow_insecure: true"}) {
     const absl::Status status = Parse(absl::StrCat("model: /m\nserver: {", server, "}")).status();
@@ -182,12 +183,12 @@ TEST_P(ParseConfigRefuses, WithOneLine) {
 
 const Refusal kRefusals[] = {
     {"Empty", "", "r1.yaml: model: missing, allowed a checkpoint directory"},
-    {"NotAMapping", "- model", "r1.yaml:1: a list, allowed a mapping of keys"},
     {"NoConfiguration", "model: /m\nroot:*:20228:0:99999:7:::\n",
      "r1.yaml:2: a text that is no key: unknown key, docs/configuration.md lists all"},
     {"NoConfigurationTwice", "a b:\na b:\n", "r1.yaml:2: a text that is no key: given twice"},
     {"ATextAlone", "s3cret", "r1.yaml:1: a text, allowed a mapping of keys"},
     {"AnAnchorAlone", "*s3cret", "r1.yaml:1: not YAML: the referenced anchor is not defined"},
+    {"NotAMapping", "- model", "r1.yaml:1: a list, allowed a mapping of keys"},
     {"NotYaml", "model: /m\n  x: [", "r1.yaml:2: not YAML: illegal map value"},
     {"TwoDocuments", "model: /m\n---\nmodel: /n\n", "r1.yaml:2: a second document, allowed one"},
     {"TokenThatEndsNoDocument", ",x", "r1.yaml:1: a second document, allowed one"},

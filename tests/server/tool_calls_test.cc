@@ -325,13 +325,13 @@ TEST_F(ToolCallsTest, ForcedCallsAreRefusedByName) {
       {"tool_choice",
        {{"type", "function"}, {"function", {{"name", "sub"}}}},
        "tool_choice",
-       "chat.tool_choice: \"function:sub\", allowed auto, none, required or function:NAME of chat.tools"},
+       "tool_choice.function.name: \"sub\", allowed a name in tools"},
       {"ignore_eos", true, "ignore_eos", "ignore_eos: true, allowed false with forced calls"},
-      {"min_tokens", 3, "min_tokens", "sampling.min_tokens: 3, allowed 0 with forced calls"},
+      {"min_tokens", 3, "min_tokens", "min_tokens: 3, allowed 0 with forced calls"},
       {"response_format",
        {{"type", "json_object"}},
        "response_format",
-       "response_format: given with chat.tools, allowed one of them"}};
+       "response_format: given with tools, allowed one of them"}};
   for (const Case& test : cases) {
     json body = Body(6);
     body["tool_choice"] = "required";
@@ -345,7 +345,7 @@ TEST_F(ToolCallsTest, ForcedCallsAreRefusedByName) {
   json body = Body(6);
   body["tools"][0]["function"].update(
       {{"strict", true}, {"parameters", {{"type", "object"}, {"not", {{"a", 1}}}}}});
-  EXPECT_THAT(Post(body).body, HasSubstr("chat.tools[0].parameters: #/not: not supported"));
+  EXPECT_THAT(Post(body).body, HasSubstr("\"tools[0].parameters: #/not: not supported"));
 }
 
 TEST_F(ToolCallsTest, GetModelSaysThatChatTakesTools) {

@@ -142,7 +142,7 @@ def drip(address: tuple[str, int], count: int, seconds: float) -> None:
     sockets = []
     for i in range(count):
         sockets.append(socket.create_connection(address, 10, (f"127.0.1.{i % 250 + 1}", 0)))
-        sockets[-1].sendall(b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
+        sockets[-1].sendall(b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.2)

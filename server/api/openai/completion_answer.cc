@@ -225,7 +225,7 @@ void CompletionAnswer::SendError(const absl::Status& status, bool has_begun) {
         [self = shared_from_this(), status] { return ErrorEvent(self->shape_, status) + kDoneEvent; });
   } else {
     exchange_->Answer([self = shared_from_this(), status] {
-      HttpAnswer answer = ErrorAnswer(self->shape_.kind, status);
+      HttpAnswer answer = ErrorAnswer(self->shape_.names(), status);
       std::lock_guard<std::mutex> lock(self->mutex_);
       for (auto& header : self->Headers()) answer.headers.push_back(std::move(header));
       return answer;

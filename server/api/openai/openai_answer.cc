@@ -303,12 +303,40 @@ json ErrorJson(const char* type, const char* code, const std::string& param, std
             {"code", code}}}};
 }
 
-json ErrorJson(OpenAiKind kind, const absl::Status& status) {
+json ErrorJson(const FieldNames& names, const absl::Status& status) {
   const ErrorKind error = KindOf(status);
   const std::string text(status.message());
   if (error.http_status != 400) return ErrorJson(error.type, error.code, "", text);
   const auto field = status.GetPayload(kClientField);
-  return ErrorJson(error.type, error.code, field ? std::string(*field) : ParamOf(kind, text), text);
+  if (field) return ErrorJson(error.type, error.code, std::string(*field), text);
+  return ErrorJson(error.type, error.code, ParamOf(names, text), ClientText(names, text));
+}
+
+bool IsNameByte(unsigned char c) {
+  return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '[' || c == ']';
+}
+
+// A name of foredraft.v1 as the request has it, with what follows its first part.
+std::string ClientName(const FieldNames& names, const std::string& name) {
+  const bool chat = names.kind == OpenAiKind::kChat;
+  const std::pair<std::string_view, std::string_view> renamed[] = {
+      {"sampling.", ""},
+      {"chat.messages", "messages"},
+      {"chat.allowed_tools", "tool_choice.allowed_tools.tools"},
+      {"chat.", ""},
+      {"chat", "messages"},
+      {"text", "prompt"},
+      {"token_ids", "prompt"},
+      {"logprobs", chat ? "top_logprobs" : "logprobs"},
+      {"max_tokens", names.max_tokens},
+      {"thinking", "chat_template_kwargs.enable_thinking"}};
+  for (const auto& [ours, theirs] : renamed) {
+    if (!name.starts_with(ours)) continue;
+    const bool is_prefix = name.size() == ours.size() || ours.back() == '.' || name[ours.size()] == '[';
+    const bool is_messages = ours == "chat.messages";
+    if (is_prefix || is_messages) return std::string(theirs) + name.substr(ours.size());
+  }
+  return name;
 }
 
 }  // namespace
@@ -320,13 +348,14 @@ std::string ModelsBody(const ModelCard& card, int64_t created) {
 std::string ModelBody(const ModelCard& card, int64_t created) { return Dump(ModelOf(card, created)); }
 
 std::string ErrorEvent(const AnswerShape& shape, const absl::Status& status) {
-  return Event(ErrorJson(shape.kind, status));
+  return Event(ErrorJson(shape.names(), status));
 }
 
-HttpAnswer ErrorAnswer(OpenAiKind kind, const absl::Status& status) {
+HttpAnswer ErrorAnswer(const FieldNames& names, const absl::Status& status) {
   const ErrorKind error = KindOf(status);
-  HttpAnswer answer{
-      .status = error.http_status, .body = Dump(ErrorJson(kind, status)), .content_type = "application/json"};
+  HttpAnswer answer{.status = error.http_status,
+                    .body = Dump(ErrorJson(names, status)),
+                    .content_type = "application/json"};
   if (error.http_status == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
   if (error.http_status == 429 || error.http_status == 503) answer.headers.emplace_back("Retry-After", "1");
   return answer;
@@ -342,32 +371,37 @@ HttpAnswer ErrorAnswer(int http_status, const std::string& text) {
   return answer;
 }
 
-std::string ParamOf(OpenAiKind kind, std::string_view text) {
-  std::string param(text.substr(0, text.find(": ")));
-  const bool is_name =
-      param.size() < text.size() && std::all_of(param.begin(), param.end(), [](unsigned char c) {
-        return std::isalnum(c) != 0 ||
-               std::string_view("_.[]").find(static_cast<char>(c)) != std::string_view::npos;
-      });
-  if (!is_name) return "";
-  const bool chat = kind == OpenAiKind::kChat;
-  const std::pair<std::string_view, std::string_view> renamed[] = {
-      {"sampling.", ""},
-      {"chat.messages", "messages"},
-      {"chat.allowed_tools", "tool_choice.allowed_tools.tools"},
-      {"chat.", ""},
-      {"chat", "messages"},
-      {"text", "prompt"},
-      {"token_ids", "prompt"},
-      {"logprobs", chat ? "top_logprobs" : "logprobs"},
-      {"thinking", "chat_template_kwargs.enable_thinking"}};
-  for (const auto& [ours, theirs] : renamed) {
-    if (!param.starts_with(ours)) continue;
-    const bool is_prefix = param.size() == ours.size() || ours.back() == '.' || param[ours.size()] == '[';
-    const bool is_messages = ours == "chat.messages";
-    if (is_prefix || is_messages) return std::string(theirs) + param.substr(ours.size());
+std::string ParamOf(const FieldNames& names, std::string_view text) {
+  const std::string param(text.substr(0, text.find(": ")));
+  const bool is_name = param.size() < text.size() && std::all_of(param.begin(), param.end(), IsNameByte);
+  return is_name ? ClientName(names, param) : "";
+}
+
+std::string ClientText(const FieldNames& names, std::string_view text) {
+  std::string renamed = ParamOf(names, text);
+  size_t at = renamed.empty() ? 0 : text.find(": ");
+  bool quoted = false;
+  while (at < text.size()) {
+    const char c = text[at];
+    if (quoted && c == '\\') {
+      renamed.append(text.substr(at, 2));
+      at += 2;
+    } else if (c == '"' || quoted || !IsNameByte(static_cast<unsigned char>(c))) {
+      quoted ^= c == '"';
+      renamed.push_back(c);
+      ++at;
+    } else {
+      size_t end = at;
+      while (end < text.size() && IsNameByte(static_cast<unsigned char>(text[end]))) ++end;
+      const std::string word(text.substr(at, end - at));
+      // Words of one part may be words of the sentence.
+      const bool is_field =
+          word.starts_with("chat.") || word.starts_with("sampling.") || word == "max_tokens";
+      renamed.append(is_field ? ClientName(names, word) : word);
+      at = end;
+    }
   }
-  return param;
+  return renamed;
 }
 
 }  // namespace foredraft

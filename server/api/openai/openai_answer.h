@@ -17,6 +17,14 @@
 
 namespace foredraft {
 
+// What a request calls its fields, for errors; the daemon's texts have those of foredraft.v1.
+struct FieldNames {
+  OpenAiKind kind;
+  const char* max_tokens;
+  // NOLINTNEXTLINE(google-explicit-constructor): most errors come before a request has more than its kind.
+  FieldNames(OpenAiKind kind, const char* max_tokens = "max_tokens") : kind(kind), max_tokens(max_tokens) {}
+};
+
 // What all parts of an answer repeat.
 struct AnswerShape {
   OpenAiKind kind = OpenAiKind::kChat;
@@ -28,6 +36,9 @@ struct AnswerShape {
   bool return_token_ids = false;
   bool include_usage = false;
   const Tokenizer* tokenizer = nullptr;  // outlives the answer
+  const char* max_tokens_field = "max_tokens";
+
+  FieldNames names() const { return {kind, max_tokens_field}; }
 };
 
 // What a choice's text so far leaves for the next part of its stream. Owner: one choice; not thread-safe.
@@ -59,10 +70,12 @@ std::string ModelsBody(const ModelCard& card, int64_t created);
 std::string ModelBody(const ModelCard& card, int64_t created);
 
 // {"error": ...} with the status that OpenAI's clients know.
-HttpAnswer ErrorAnswer(OpenAiKind kind, const absl::Status& status);
+HttpAnswer ErrorAnswer(const FieldNames& names, const absl::Status& status);
 HttpAnswer ErrorAnswer(int http_status, const std::string& text);
 // The request's field that an error text names, for OpenAI's `param`: "sampling.top_p" is "top_p" here. Empty
 // where the text names none.
-std::string ParamOf(OpenAiKind kind, std::string_view text);
+std::string ParamOf(const FieldNames& names, std::string_view text);
+// The text with the request's own names of fields. What is quoted is the client's and stays.
+std::string ClientText(const FieldNames& names, std::string_view text);
 
 }  // namespace foredraft

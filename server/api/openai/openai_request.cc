@@ -268,6 +268,9 @@ ClientRequest OpenAiRequest::TakeChoice(int index) {
 
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body,
                                                 int64_t max_prompt_ids) {
+  // The parser would skip it, and another reader of the same body might not.
+  if (body.starts_with("\xEF\xBB\xBF"))
+    return Refuse("body: begins with a byte order mark, allowed JSON alone");
   absl::StatusOr<json> parsed = ParseJson(body, "body",
                                           {.max_values = kMaxRequestValues,
                                            .list_key = "prompt",
@@ -287,7 +290,10 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_vie
   common.constraint = ReadConstraint(fields, body);
   if (kind == OpenAiKind::kChat) {
     ReadChat(fields, body, common);
-    if (const std::optional<int32_t> most = fields.Int("max_completion_tokens")) common.max_tokens = most;
+    if (const std::optional<int32_t> most = fields.Int("max_completion_tokens")) {
+      common.max_tokens = most;
+      request.max_tokens_field = "max_completion_tokens";
+    }
     request.prompts.push_back(std::exchange(common.input, {}));
   } else {
     if (!common.max_tokens.has_value()) common.max_tokens = kDefaultCompletionTokens;
@@ -297,7 +303,7 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_vie
     if (read.ok()) request.prompts = *std::move(read);
     fields.AllowOnly("tools", json::array(), "allowed unset: /v1/chat/completions takes tools");
     fields.AllowOnly("tool_choice", "none", "allowed unset: /v1/chat/completions takes tools");
-    fields.Ignore({"parallel_tool_calls"});
+    fields.Bool("parallel_tool_calls", true);
   }
   RefuseUnsupported(fields);
   IgnoreHarmless(fields);

@@ -25,7 +25,8 @@ struct OpenAiRequest {
   // All choices share these fields, and there is only one copy: a body may have 128 prompts. Without input.
   ClientRequest common;
   std::vector<PromptInput> prompts;
-  int choices_per_prompt = 1;  // n
+  int choices_per_prompt = 1;                   // n
+  const char* max_tokens_field = "max_tokens";  // as the client calls it
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;  // with their origins

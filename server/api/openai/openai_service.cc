@@ -67,7 +67,13 @@ std::optional<HttpAnswer> OpenAiService::AnswerHead(const HttpRequest& head) {
   if (head.method != "GET" && head.method != "HEAD") return OnlyMethods("GET, HEAD");
   if (!is_models) return HealthPage();  // probes have no tokens
   const absl::Status allowed = access_.Check(head.Header("authorization"), Role::kApi).status();
-  return allowed.ok() ? Models(head.path) : ErrorAnswer(OpenAiKind::kChat, allowed);
+  return allowed.ok() ? Models(head.path) : RefuseCaller(head, allowed);
+}
+
+HttpAnswer OpenAiService::RefuseCaller(const HttpRequest& head, const absl::Status& refused) const {
+  HttpAnswer answer = ErrorAnswer(KindOf(head.path), refused);
+  answer.delay = access_.HoldBack(refused, head.Header("authorization"), foredraft::ClientOf(head.peer));
+  return answer;
 }
 
 // Strangers are refused before they may send a body.
@@ -78,11 +84,11 @@ std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) cons
     admission_.CountRefusal(allowed);
     const std::string id = MakeRequestId();
     LogRefusal(id, head.peer, allowed, ReadTraceParent(head.Header(kTraceParentHeader)));
-    HttpAnswer answer = ErrorAnswer(KindOf(head.path), allowed);
+    HttpAnswer answer = RefuseCaller(head, allowed);
     answer.headers.emplace_back(kRequestIdMetadata, id);
     return answer;
   }
-  // A browser sends JSON to another origin only after it has asked (cors.h).
+  // A browser sends JSON to another origin only after it has asked (server/http/browser_policy.h).
   if (IsJsonType(head.Header("content-type"))) return std::nullopt;
   const absl::Status other_type = absl::InvalidArgumentError(absl::StrCat(
       "Content-Type: ", ShowJson(std::string(head.Header("content-type"))), ", allowed application/json"));
@@ -158,6 +164,7 @@ void OpenAiService::Serve(std::shared_ptr<HttpExchange> exchange) {
   shape.return_token_ids = request->return_token_ids;
   shape.include_usage = request->include_usage;
   shape.tokenizer = parts.tokenizer;
+  shape.max_tokens_field = request->max_tokens_field;
   Submit(request, request_id, exchange->body_memory(),
          std::make_shared<CompletionAnswer>(exchange, std::move(shape), *request));
 }

@@ -28,6 +28,8 @@ class OpenAiService final : public HttpService {
 
  private:
   HttpAnswer HealthPage() const;
+  // A caller without the right token.
+  HttpAnswer RefuseCaller(const HttpRequest& head, const absl::Status& refused) const;
   HttpAnswer Models(const std::string& path) const;
   // What is sent to a path that takes POST, by its head.
   std::optional<HttpAnswer> CheckPost(const HttpRequest& head) const;

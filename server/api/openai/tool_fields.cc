@@ -1,5 +1,6 @@
 #include "server/api/openai/tool_fields.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -78,8 +79,11 @@ absl::StatusOr<std::string> NameOf(const json& object, const std::string& name) 
     if (!flat_name.empty()) return flat_name;
   }
   ASSIGN_OR_RETURN(const json* function, FunctionOf(name, fields));
+  fields.RefuseUnknown();
+  RETURN_IF_ERROR(fields.status());
   FieldReader read(*function, name + ".function.");
   std::string function_name = read.String("name").value_or("");
+  read.RefuseUnknown();
   RETURN_IF_ERROR(read.status());
   return function_name;
 }
@@ -90,6 +94,12 @@ absl::Status ReadAllowed(const json& choice, ChatTools& tools) {
   const bool is_flat = !choice.contains("allowed_tools");
   const std::string name = is_flat ? "tool_choice" : "tool_choice.allowed_tools";
   const json& object = is_flat ? choice : choice.at("allowed_tools");
+  if (!is_flat) {
+    FieldReader around(choice, "tool_choice.");
+    around.Ignore({"type", "allowed_tools"});
+    around.RefuseUnknown();
+    RETURN_IF_ERROR(around.status());
+  }
   if (!object.is_object()) return Refuse(name, ": ", ShowJson(object), ", allowed an object");
   FieldReader fields(object, name + ".");
   if (is_flat) fields.Ignore({"type"});
@@ -138,6 +148,13 @@ ChatTools ReadTools(FieldReader& fields, std::string_view body) {
   }
   if (const json* choice = fields.Find("tool_choice"); choice != nullptr) {
     fields.Keep(ReadChoice(*choice, read));
+    const bool is_known = std::any_of(read.tools.begin(), read.tools.end(), [&read](const ChatTool& tool) {
+      return !read.names_function() || tool.name == read.function();
+    });
+    if (read.names_function() && !is_known) {
+      fields.Refuse("tool_choice.function.name",
+                    absl::StrCat(ShowJson(std::string(read.function())), ", allowed a name in tools"));
+    }
   }
   read.parallel = fields.Bool("parallel_tool_calls", true);
   return read;

@@ -110,7 +110,7 @@ HttpReply HttpClient::Read() {
 
 std::string HttpText(const std::string& method, const std::string& path, const std::string& body,
                      const std::vector<std::string>& headers) {
-  std::string text = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: test\r\n");
+  std::string text = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\n");
   for (const std::string& header : headers) absl::StrAppend(&text, header, "\r\n");
   if (method == "POST") {
     absl::StrAppend(&text, "Content-Type: application/json\r\nContent-Length: ", body.size(), "\r\n");

@@ -273,8 +273,10 @@ TEST_F(HttpListenerTest, ClosesEverythingAtItsEnd) {
 
 TEST(HttpPages, AnswersEachPathWithItsStatus) {
   HttpPages pages(
-      {{"/readyz", [](const std::string&) { return HttpAnswer{.status = 503, .body = "loading\n"}; }},
-       {"/who", [](const std::string& authorization) { return HttpAnswer{.body = authorization}; }}});
+      {{"/readyz", [](const HttpRequest&) { return HttpAnswer{.status = 503, .body = "loading\n"}; }},
+       {"/who", [](const HttpRequest& head) {
+          return HttpAnswer{.body = std::string(head.Header("authorization"))};
+        }}});
   EXPECT_EQ(pages.AnswerHead({.method = "GET", .path = "/readyz"})->status, 503);
   EXPECT_EQ(pages.AnswerHead({.method = "GET", .path = "/who", .headers = {{"authorization", "me"}}})->body,
             "me");

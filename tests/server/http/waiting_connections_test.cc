@@ -5,8 +5,6 @@
 
 #include <vector>
 
-#include "server/http/cors.h"
-
 namespace foredraft {
 namespace {
 
@@ -86,27 +84,6 @@ TEST(WaitingConnections, OnesThatLeftAreNotClosed) {
   crowd.Enter("a", 2);
   EXPECT_THAT(crowd.closed(), IsEmpty());
   EXPECT_EQ(crowd.waiting().count(), 1);
-}
-
-TEST(CorsPolicy, AnswersAllowedOriginsOnly) {
-  const CorsPolicy none({});
-  const CorsPolicy one({"https://chat.example"});
-  const CorsPolicy all({"*"});
-  EXPECT_THAT(none.HeadersFor("https://chat.example"), IsEmpty());
-  EXPECT_THAT(one.HeadersFor("https://chat.example.evil"), IsEmpty());
-  EXPECT_THAT(one.HeadersFor(""), IsEmpty());
-  EXPECT_EQ(one.HeadersFor("https://chat.example").front().second, "https://chat.example");
-  EXPECT_EQ(all.HeadersFor("null").front().second, "null");
-  HttpRequest ask{.method = "OPTIONS",
-                  .headers = {{"origin", "https://chat.example"},
-                              {"access-control-request-method", "POST"},
-                              {"access-control-request-headers", "authorization"}}};
-  EXPECT_FALSE(none.Preflight(ask).has_value());
-  ASSERT_TRUE(one.Preflight(ask).has_value());
-  EXPECT_EQ(one.Preflight(ask)->status, 204);
-  EXPECT_EQ(one.Preflight(ask)->headers.back().second, "authorization");
-  ask.headers.erase(ask.headers.begin() + 1);
-  EXPECT_FALSE(one.Preflight(ask).has_value());  // an OPTIONS of somebody else
 }
 
 }  // namespace

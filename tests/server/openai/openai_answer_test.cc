@@ -181,26 +181,36 @@ TEST(OpenAiAnswer, ErrorsHaveOpenAisShapeAndTheDaemonsText) {
     absl::Status status;
     int http;
     const char* param;
+    const char* text = nullptr;  // with the client's names; null: the status's
   } cases[] = {
-      {absl::InvalidArgumentError("sampling.top_p: 2, allowed above 0 to 1"), 400, "top_p"},
-      {absl::InvalidArgumentError("chat.messages[1].role: \"x\", allowed user"), 400, "messages[1].role"},
-      {absl::InvalidArgumentError("chat.tools[0].name: \"\", allowed 1"), 400, "tools[0].name"},
-      {absl::InvalidArgumentError("logprobs: 30, allowed 0..20"), 400, "top_logprobs"},
+      {absl::InvalidArgumentError("sampling.top_p: 2, allowed above 0 to 1"), 400, "top_p",
+       "top_p: 2, allowed above 0 to 1"},
+      {absl::InvalidArgumentError("chat.messages[1].role: \"x\", allowed user"), 400, "messages[1].role",
+       "messages[1].role: \"x\", allowed user"},
+      {absl::InvalidArgumentError("chat.tools[0].name: \"\", allowed 1"), 400, "tools[0].name",
+       "tools[0].name: \"\", allowed 1"},
+      {absl::InvalidArgumentError("chat.tool_choice: \"chat.x\\\" max_tokens\", allowed one of chat.tools."),
+       400, "tool_choice", "tool_choice: \"chat.x\\\" max_tokens\", allowed one of tools."},
+      {absl::InvalidArgumentError("logprobs: 30, allowed 0..20"), 400, "top_logprobs",
+       "top_logprobs: 30, allowed 0..20"},
+      {absl::InvalidArgumentError("max_tokens: prompt 3 + max_tokens 5 is 8, max_seq_len is 7"), 400,
+       "max_completion_tokens",
+       "max_completion_tokens: prompt 3 + max_completion_tokens 5 is 8, max_seq_len is 7"},
       {absl::UnauthenticatedError("no token"), 401, nullptr},
       {absl::PermissionDeniedError("the token x"), 403, nullptr},
       {absl::NotFoundError("model: x"), 404, nullptr},
       {WithReason(absl::ResourceExhaustedError("full: 3"), kReasonQueueFull), 429, nullptr},
+      {WithReason(absl::ResourceExhaustedError("out of memory: x"), kReasonOutOfMemory), 503, nullptr},
       {absl::UnavailableError("loading: the model"), 503, nullptr},
       {absl::DeadlineExceededError("late"), 504, nullptr},
       {absl::InternalError("bug, request r-1"), 500, nullptr},
   };
-  for (const auto& [status, http, param] : cases) {
-    const HttpAnswer answer = ErrorAnswer(OpenAiKind::kChat, status);
+  for (const auto& [status, http, param, text] : cases) {
+    const HttpAnswer answer = ErrorAnswer({OpenAiKind::kChat, "max_completion_tokens"}, status);
     EXPECT_EQ(answer.status, http);
     const json error = json::parse(answer.body)["error"];
-    EXPECT_EQ(error["message"], std::string(status.message()));
+    EXPECT_EQ(error["message"], text == nullptr ? std::string(status.message()) : text);
     EXPECT_EQ(error["param"], param == nullptr ? json(nullptr) : json(param));
-      {WithReason(absl::ResourceExhaustedError("out of memory: x"), kReasonOutOfMemory), 503, nullptr},
     EXPECT_TRUE(error["type"].is_string() && error["code"].is_string());
     const bool again = http == 429 || http == 503;
     EXPECT_EQ(std::count(answer.headers.begin(), answer.headers.end(),

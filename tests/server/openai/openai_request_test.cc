@@ -94,6 +94,17 @@ TEST(OpenAiRequest, EachChoiceHasItsPromptAndWhatIsCommon) {
   }
 }
 
+TEST(OpenAiRequest, ACompletionChecksWhatItIgnores) {
+  const auto read = [](const std::string& body) {
+    return std::string(ReadOpenAiRequest(OpenAiKind::kCompletion, body).status().message());
+  };
+  EXPECT_EQ(read(R"({"prompt": "a", "parallel_tool_calls": true})"), "");
+  EXPECT_EQ(read(R"({"prompt": "a", "parallel_tool_calls": [1]})"),
+            "parallel_tool_calls: [1], allowed true, false");
+  EXPECT_EQ(read("\xEF\xBB\xBF{\"prompt\": \"a\"}"),
+            "body: begins with a byte order mark, allowed JSON alone");
+}
+
 TEST(OpenAiRequest, APromptOfTooManyIdsIsReadNoFurther) {
   const std::string ids = "[" + absl::StrJoin(std::vector<int>(200, 7), ",");
   for (const std::string& prompt : {ids, "[[1]," + ids}) {
@@ -152,6 +163,18 @@ INSTANTIATE_TEST_SUITE_P(
             "AllowedName",
             R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["f"]}})",
             "tool_choice.allowed_tools.tools[0]: \"f\", allowed an object"},
+        Refusal{"ToolChoiceUnknown",
+                R"("tool_choice": {"type": "function", "function": {"name": "f"}, "x": 1})",
+                "tool_choice.x: unknown"},
+        Refusal{"ToolChoiceUnknownInside",
+                R"("tool_choice": {"type": "function", "function": {"name": "f", "strict": true}})",
+                "tool_choice.function.strict: unknown"},
+        Refusal{"ToolChoiceUnknownTool", R"("tool_choice": {"type": "function", "function": {"name": "f"}})",
+                "tool_choice.function.name: \"f\", allowed a name in tools"},
+        Refusal{
+            "AllowedUnknown",
+            R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}, "x": 1})",
+            "tool_choice.x: unknown"},
         Refusal{"Functions", R"("functions": [{"name": "f"}])", "tools is their newer name"},
         Refusal{"ResponseFormat", R"("response_format": {"type": "xml"})",
                 "response_format.type: \"xml\", allowed text, json_object, json_schema, structural_tag"},

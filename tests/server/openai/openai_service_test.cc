@@ -187,7 +187,9 @@ TEST_F(OpenAiServiceTest, RefusalsAreJsonWithTheirStatus) {
     int status;
     std::string text;
   } cases[] = {
-      {kCompletion, R"({"prompt": [5], "top_p": 2})", 400, "sampling.top_p: 2"},
+      {kCompletion, R"({"prompt": [5], "top_p": 2})", 400, "top_p: 2"},
+      {kChat, R"({"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 0})", 400,
+       "max_completion_tokens: 0"},
       {kCompletion, R"({"prompt": [5], "max_tokens": 100000})", 400, "max_tokens"},
       {kCompletion, R"({"prompt": ""})", 400, "empty"},
       {kCompletion, R"({"prompt": [5], "model": "gpt-4"})", 404, "allowed scripted"},
@@ -233,8 +235,6 @@ TEST_F(OpenAiServiceTest, ModelsAndHealth) {
 TEST_F(OpenAiServiceTest, TheIdIsTheClientsOrANewOne) {
   const HttpReply named = Post(kCompletion, SimpleBody(1, 2), {"X-Request-Id: mine-7"});
   EXPECT_EQ(named.headers.at("x-request-id"), "mine-7");
-  EXPECT_EQ(json::parse(named.body)["id"], "cmpl-mine-7");
-  EXPECT_THAT(Post(kCompletion, SimpleBody(1, 2)).headers.at("x-request-id"), HasSubstr("r-"));
   // The longest id that a client may send also names the choices of a request, whose ids have a suffix.
   for (const size_t bytes : {126, 127, 128, 129}) {
     json body = SimpleBody(1, 2);
@@ -244,6 +244,8 @@ TEST_F(OpenAiServiceTest, TheIdIsTheClientsOrANewOne) {
     if (bytes <= 128) continue;
     EXPECT_THAT(long_id.body, HasSubstr("request_id: 129 bytes, allowed at most 128"));
   }
+  EXPECT_EQ(json::parse(named.body)["id"], "cmpl-mine-7");
+  EXPECT_THAT(Post(kCompletion, SimpleBody(1, 2)).headers.at("x-request-id"), HasSubstr("r-"));
 }
 
 TEST_F(OpenAiServiceTest, AnAnswerNamesItsPlaceInTheClientsTrace) {
@@ -381,6 +383,13 @@ TEST_F(TokenTest, AsksForATokenBeforeTheBody) {
   EXPECT_EQ(Ask(port(), "GET", "/v1/models").status, 401);
   EXPECT_EQ(Ask(port(), "GET", "/health").status, 200);
   EXPECT_EQ(server_.Metric("requests_total", {{"outcome", "unauthorized"}}), 3);
+  const auto refused_for = [this](const char* cause) {
+    return server_.Metric("tokens_refused_total", {{"cause", cause}});
+  };
+  EXPECT_EQ(refused_for("missing"), 2);
+  EXPECT_EQ(refused_for("unknown"), 1);
+  EXPECT_EQ(refused_for("role"), 1);
+  EXPECT_EQ(refused_for("malformed"), 0);
 }
 
 TEST_F(TokenTest, ABrowserMayAskForAnAllowedOrigin) {
@@ -442,7 +451,8 @@ class TlsTest : public testing::Test {
   static std::string Health(const TestServer& server, const std::string& flags = "") {
     const std::string command = absl::StrCat(
         "cd ", dir_,
-        " && printf 'GET /health HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n' | timeout 20 "
+        " && printf 'GET /health HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' | timeout "
+        "20 "
         "openssl "
         "s_client -quiet -verify_return_error -CAfile ca.pem ",
         flags, " -connect 127.0.0.1:", const_cast<TestServer&>(server).frontend().http_port(), " 2>&1");
