@@ -73,7 +73,7 @@ class MaskMaker {
 
   // Of the mask in the making.
   std::vector<uint32_t> words_;
-  int64_t steps_ = 0;  // as if nothing were known
+  int64_t steps_ = 0;       // as if nothing were known
   int64_t nodes_ = 0;       // walked and not yet among steps_
   int64_t text_steps_ = 0;  // of steps_: to find out where any text is allowed
 };

@@ -29,7 +29,6 @@
 
 namespace foredraft {
 namespace {
-
 constexpr int kTokensPerBlock = 16;
 // Too few for two of the longest test sequences.
 constexpr int kSmallPoolTokens = 24 * 16;

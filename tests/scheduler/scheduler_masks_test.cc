@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,9 +11,7 @@
 
 #include "grammar/compile.h"
 #include "grammar/grammar.h"
-#include "scheduler/mask_budget.h"
 #include "scheduler/mask_job.h"
-#include "scheduler/mask_workers.h"
 #include "scheduler/sequence_constraint.h"
 #include "tests/scheduler/constrained_script.h"
 #include "tests/scheduler/scheduler_stage.h"
@@ -454,24 +451,6 @@ TEST(SchedulerMasks, ACancelledRequestLeavesItsLongJobBehind) {
   EXPECT_EQ(turns.scheduler.load().running, 0);
 }
 
-TEST(MaskBudget, IsPaidStepByStep) {
-  MaskBudget budget(/*thread_count=*/2);
-  budget.Charge(7, 3 * budget.per_step());
-  budget.Charge(8, 1);
-  EXPECT_EQ(budget.Owes(9), 0);
-  budget.Pay();
-  EXPECT_EQ(budget.Owes(8), 0);
-  EXPECT_EQ(budget.Owes(7), 2 * budget.per_step());
-  budget.Pay();
-  budget.Pay();
-  EXPECT_EQ(budget.Owes(7), 0);
-  const int64_t least = budget.per_step();
-  budget.Observe(0);
-  EXPECT_EQ(budget.per_step(), least);
-  budget.Observe(0.020);  // longer steps bear more
-  EXPECT_GT(budget.per_step(), 10 * least);
-}
-
 TEST(SchedulerMasks, SequencesAboveTheBoundWait) {
   SchedulerOptions options = Options(1);
   options.max_live_constraints = 2;
@@ -498,17 +477,6 @@ TEST(SchedulerMasks, PlansDoNotDependOnTheThreadsThatMakeThem) {
     }
   }
   EXPECT_EQ(plans[0], plans[1]);
-}
-
-TEST(MaskWorkers, RunEveryJobOnce) {
-  for (const int threads : {1, 2, 5}) {
-    MaskWorkers workers(threads);
-    for (const int count : {0, 1, 2, 100, 3}) {
-      std::vector<std::atomic<int>> runs(count);
-      workers.Run(count, [&](int i) { ++runs[i]; });
-      for (const auto& times : runs) EXPECT_EQ(times, 1);
-    }
-  }
 }
 
 }  // namespace
