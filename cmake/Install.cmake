@@ -4,7 +4,7 @@
 #   cmake --build --preset cpu --target foredraft && cpack --preset cpu       # build/cpu/foredraft_VERSION_ARCH.deb
 #
 # An installation needs the target foredraft alone, not the tests. The package's dependencies come from dpkg-shlibdeps
-# (deploy/packages.txt: dpkg-dev, file).
+# (deploy/packages.txt: dpkg-dev, file); CheckPackage.cmake refuses a package that has none.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 set(share share/foredraft)
 
@@ -60,4 +60,5 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 foreach(control conffiles postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_SOURCE_DIR}/deploy/debian/${control})
 endforeach()
+set(CPACK_POST_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/CheckPackage.cmake)
 include(CPack)

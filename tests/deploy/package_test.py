@@ -40,6 +40,21 @@ def make_package(build: str, directory: pathlib.Path) -> pathlib.Path:
     return packages[0]
 
 
+def check_refuses_without_depends(build: str, directory: pathlib.Path) -> None:
+    """A dpkg-shlibdeps that finds nothing, like one that is not there, leaves Depends empty: cpack fails and no package stays."""
+    tools = directory / "tools"
+    tools.mkdir()
+    (tools / "dpkg-shlibdeps").write_text("#!/bin/sh\nexit 0\n")
+    (tools / "dpkg-shlibdeps").chmod(0o755)
+    cpack = subprocess.run(["cpack", "-G", "DEB", "--config", f"{build}/CPackConfig.cmake", "-B", directory / "broken"],
+                           env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}, capture_output=True, text=True, check=False)
+    check(cpack.returncode != 0 and "deploy/install-packages build" in cpack.stderr + cpack.stdout,
+          f"cpack without dependencies: exit {cpack.returncode}, {cpack.stderr.strip()[-300:]}")
+    check(not list((directory / "broken").glob("*.deb")), "cpack left a package without dependencies")
+    for tool in ("dpkg-dev", "file"):
+        check(f"\n{tool} build\n" in (installed.ROOT / "deploy/packages.txt").read_text(), f"deploy/packages.txt: {tool} is not of build")
+
+
 def check_content(package: pathlib.Path, tree: pathlib.Path) -> None:
     run("dpkg-deb", "--raw-extract", package, tree)
     expected = {f"usr/{name}" for name in installed.FILES} | {f"etc/{name}" for name in installed.ETC}
@@ -97,6 +112,8 @@ def check_manual(tree: pathlib.Path) -> None:
     text = re.sub("\x1b\\[[0-9;]*m|.\b", "", groff.stdout)
     for word in ("foredraft serve", "--max-draft-tokens", "EXIT STATUS"):
         check(word in text, f"foredraft.1: no {word}")
+    fish = subprocess.run(["fish", "--no-execute", tree / "usr/share/fish/vendor_completions.d/foredraft.fish"], capture_output=True, text=True, check=False)
+    check(fish.returncode == 0, f"foredraft.fish: {fish.stderr.strip()}")
     zsh = subprocess.run(["zsh", "-n", tree / "usr/share/zsh/vendor-completions/_foredraft"], capture_output=True, text=True, check=False)
     check(zsh.returncode == 0, f"_foredraft: {zsh.stderr.strip()}")
 
@@ -130,6 +147,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         package = make_package(str(pathlib.Path(arguments.build).resolve()), directory)
+        check_refuses_without_depends(str(pathlib.Path(arguments.build).resolve()), directory)
         tree = directory / "tree"
         check_content(package, tree)
         check_control(package)
