@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -153,6 +154,55 @@ void CheckListeners(const ServerConfig& server, Check& check) {
   }
 }
 
+// An address as ports are compared: "host" and "port", a unix socket's whole name as the host.
+struct Endpoint {
+  std::string host, port;
+};
+
+Endpoint EndpointOf(const std::string& address) {
+  if (address.starts_with("unix:")) return {address, ""};
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host == "localhost") host = "127.0.0.1";
+  return {host, colon == std::string::npos ? "" : address.substr(colon + 1)};
+}
+
+// True if the second of two listeners would find the port in use. Port 0 is any that is free.
+bool Collide(const Endpoint& one, const Endpoint& other) {
+  const auto is_any = [](const std::string& host) { return host == "0.0.0.0" || host == "[::]"; };
+  if (one.port != other.port || one.port == "0") return false;
+  if (one.host == other.host) return true;
+  return !one.port.empty() && (is_any(one.host) || is_any(other.host));
+}
+
+void CheckPorts(const LoadedConfig& loaded, Check& check) {
+  const ServerConfig& server = loaded.config.server;
+  std::vector<std::pair<const char*, std::string>> listeners = {
+      {"server.grpc_address", server.grpc_address},
+      {"server.metrics_address", server.metrics_address},
+      {"server.http_address", server.http_address},
+      {"server.gateway_address", server.gateway_address},
+      {"server.admin_address", server.admin_address}};
+  if (loaded.config.parallel.attention_dp > 1) {
+    listeners.emplace_back("parallel.leader_address", loaded.config.parallel.leader_address);
+  }
+  std::erase_if(listeners, [](const auto& listener) {
+    return listener.second.empty() || listener.second == kNoListener;
+  });
+  for (size_t i = 0; i < listeners.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const auto& [key, address] = listeners[i];
+      const auto& [other, taken] = listeners[j];
+      if (!check.Usable({key, other}) || !Collide(EndpointOf(address), EndpointOf(taken))) continue;
+      // The one that was set is the one to change.
+      const bool by_default = !loaded.origins.contains(key);
+      check.Refuse(
+          by_default ? other : key, by_default ? taken : address,
+          absl::StrCat("another port: ", by_default ? key : other, " has ", by_default ? address : taken));
+    }
+  }
+}
+
 void CheckSchedule(const SpeculativeConfig& speculative, Check& check) {
   const std::string path = "speculative_config.draft_len_schedule";
   const bool scheduled = speculative.draft_policy == DraftPolicyKind::kSchedule;
@@ -190,14 +240,6 @@ void CheckSpeculative(const Config& config, Check& check) {
   }
 }
 
-void CheckBatchSizes(const Config& config, Check& check) {
-  if (!config.cuda_graph_config || !check.Usable({"max_batch_size"})) return;
-  const std::vector<int>& sizes = config.cuda_graph_config->batch_sizes;
-  if (sizes.empty() || sizes.back() <= config.max_batch_size) return;
-  check.Refuse("cuda_graph_config.batch_sizes", Number(sizes.back()),
-               absl::StrFormat("1..%d, max_batch_size", config.max_batch_size));
-}
-
 }  // namespace
 
 bool IsLoopback(const std::string& address) {
@@ -226,7 +268,7 @@ void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors) {
   CheckDecodePause(config, check);
   CheckTls(config.server.tls, check);
   CheckListeners(config.server, check);
-  CheckBatchSizes(config, check);
+  CheckPorts(loaded, check);
   CheckSpeculative(config, check);
 }
 

@@ -1,18 +1,23 @@
 #include "config/config_defaults.h"
 
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <sstream>
 #include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "config/config_fields.h"
 
@@ -33,6 +38,11 @@ int CoresOfCgroup() {
   const int64_t quota = ReadLimit(file);
   const int64_t period = ReadLimit(file);
   return quota > 0 && period > 0 ? static_cast<int>(std::max<int64_t>(1, quota / period)) : 0;
+}
+
+std::string ReadText(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::string LastPart(std::string path) {
@@ -99,12 +109,38 @@ HostFacts ReadHostFacts() {
   if (sched_getaffinity(0, sizeof(cores), &cores) == 0) host.cores = std::max(CPU_COUNT(&cores), 1);
   if (const int granted = CoresOfCgroup(); granted > 0) host.cores = std::min(host.cores, granted);
   host.ram_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
-  std::ifstream memory("/sys/fs/cgroup/memory.max");
-  if (const int64_t granted = ReadLimit(memory); granted > 0) {
+  if (const int64_t granted = CgroupMemoryLimit(ReadText("/proc/self/cgroup"), "/sys/fs/cgroup");
+      granted > 0) {
     host.ram_bytes = std::min(host.ram_bytes, granted);
+  }
+  struct sysinfo system {};
+  if (sysinfo(&system) == 0) host.swap_bytes = static_cast<int64_t>(system.totalswap) * system.mem_unit;
+  rlimit space{};
+  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
+    host.address_space_bytes = static_cast<int64_t>(space.rlim_cur);
   }
   host.admin_address = AdminAddress();
   return host;
+}
+
+int64_t CgroupMemoryLimit(const std::string& groups, const std::string& root) {
+  int64_t lowest = 0;
+  std::istringstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {  // "4:memory:/user/job" of v1, "0::/user/job" of v2
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() < 3) continue;
+    const bool v2 = parts[1].empty();
+    if (!v2 && parts[1] != "memory") continue;
+    // In a container the mount is the group itself, and what is in front of it is not there.
+    const std::filesystem::path mount = v2 ? root : absl::StrCat(root, "/memory");
+    for (std::filesystem::path group = parts[2];; group = group.parent_path()) {
+      std::ifstream file(mount / group.relative_path() / (v2 ? "memory.max" : "memory.limit_in_bytes"));
+      const int64_t limit = ReadLimit(file);
+      if (limit > 0 && (lowest == 0 || limit < lowest)) lowest = limit;
+      if (!group.has_relative_path()) break;
+    }
+  }
+  return lowest;
 }
 
 int LocalRankCount(const Config& config) {
@@ -132,6 +168,13 @@ std::vector<int> DecodeBuckets(const Config& config) {
   }
   buckets.push_back(config.max_batch_size);
   return buckets;
+}
+
+std::string CutToSlots(const Config& config) {
+  return absl::StrFormat(
+      "cut to max_batch_size, %d: a rank decodes at most so many sequences at once, further requests wait "
+      "(TensorRT-LLM's default of max_batch_size is 2048)",
+      config.max_batch_size);
 }
 
 std::vector<int> StepSizes(const Config& config) {

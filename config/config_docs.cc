@@ -118,6 +118,10 @@ std::string ForeignKeysDocument() {
   for (const ForeignKey& key : ForeignKeys()) {
     absl::StrAppend(&text, "| ", Quote(key.path), " | ", BecomesOf(key), " |\n");
   }
+  for (const ForeignValue& value : ForeignValues()) {
+    absl::StrAppend(&text, "| ", Quote(absl::StrCat(std::string(value.path), ": ", std::string(value.value))),
+                    " | ignored: ", std::string(value.text), " |\n");
+  }
   return text;
 }
 

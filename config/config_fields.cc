@@ -8,12 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/edit_distance.h"
+#include "config/foreign_keys.h"
 
 namespace foredraft {
 namespace {
 
 constexpr ConfigRange Any() { return {}; }
 constexpr ConfigRange Range(double low, double high) { return {ConfigRange::kNumber, low, high}; }
+constexpr ConfigRange Bytes(double low, double high) { return {ConfigRange::kBytes, low, high}; }
 constexpr ConfigRange Address() { return {ConfigRange::kAddress}; }
 constexpr ConfigRange AddressOrNone() { return {ConfigRange::kAddressOrNone}; }
 constexpr ConfigRange Path() { return {ConfigRange::kPath}; }
@@ -250,7 +252,7 @@ const ConfigField kFields[] = {
      "host, less the windows of `max_batch_size` sequences of DeepSeek-V4; `cuda`: what "
      "`free_gpu_memory_fraction` allows",
      "Tokens that the KV cache of a rank holds; what drafts need beyond a sequence comes on top."},
-    {"kv_cache_config.host_cache_size", MEMBER(c.kv_cache_config.host_cache_size), Range(0, 1e15), kRestart,
+    {"kv_cache_config.host_cache_size", MEMBER(c.kv_cache_config.host_cache_size), Bytes(0, 1e15), kRestart,
      kSame, NoBits(), kSet,
      "Host memory for swapped-out sequences, in bytes per rank; allocated at the start, page-locked on a "
      "GPU."},
@@ -485,6 +487,9 @@ NearKey NearestKey(std::string_view path) {
 }
 
 std::string DescribeUnknownKey(std::string_view path) {
+  if (const std::string_view key = KeyForNameElsewhere(path); !key.empty()) {
+    return absl::StrCat("unknown key, here it is ", std::string(key));
+  }
   const auto [nearest, distance] = NearestKey(path);
   // A name of which half the letters must change was not meant to be the nearest one.
   if (2 * distance > static_cast<int>(LastPart(path).size())) {

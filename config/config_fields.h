@@ -35,8 +35,8 @@ using ConfigMember =
 
 // The allowed values, as far as the member's type does not determine them.
 struct ConfigRange {
-  enum Kind { kAny, kNumber, kAddress, kAddressOrNone, kPath } kind = kAny;
-  double low = 0;  // kNumber: of the value, of list elements, of a map's values
+  enum Kind { kAny, kNumber, kBytes, kAddress, kAddressOrNone, kPath } kind = kAny;
+  double low = 0;  // kNumber, kBytes: of the value, of list elements, of a map's values
   double high = 0;
 };
 

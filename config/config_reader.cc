@@ -11,7 +11,9 @@
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "config/config_check.h"
+#include "config/config_defaults.h"
 #include "config/config_fields.h"
+#include "config/config_warnings.h"
 #include "config/foreign_keys.h"
 #include "config/json_text.h"
 #include "config/yaml_text.h"
@@ -61,6 +63,7 @@ class Builder {
   Builder(const ConfigSources& sources, ConfigErrors& errors)
       : errors_(errors), directory_(sources.directory) {
     loaded_.file = sources.file;
+    loaded_.warnings = sources.warnings;
   }
 
   void Apply(const std::string& path, const YAML::Node& value, const Origin& origin) {
@@ -124,6 +127,7 @@ class Builder {
   void ApplyTranslation(const ForeignTranslation& translation) {
     for (const auto& [path, error] : translation.errors) errors_.Add(path, error);
     loaded_.notes.insert(loaded_.notes.end(), translation.notes.begin(), translation.notes.end());
+    loaded_.warnings.insert(loaded_.warnings.end(), translation.warnings.begin(), translation.warnings.end());
     for (const ForeignAssignment& set : translation.assignments) {
       if (const std::string by = SetLater(set); !by.empty()) {
         NoteReplaced(set.key, by);
@@ -160,6 +164,12 @@ class Builder {
     const std::string target(field.path);
     if (origin.line > 0 && !seen_in_file_.insert(target).second) {
       errors_.Add(target, Refuse(origin, path, absl::StrCat("given twice, also as ", target)));
+      return;
+    }
+    const std::string shown = ShowYaml(value);
+    if (const ForeignValue* foreign = FindForeignValue(target, shown)) {
+      loaded_.notes.push_back(
+          absl::StrCat(origin.Show(), ": ", path, ": ", shown, " ignored: ", std::string(foreign->text)));
       return;
     }
     const absl::Status status = SetField(field, value, loaded_.config);
@@ -249,6 +259,19 @@ class Builder {
   std::vector<ForeignKeyGiven> foreign_;  // not yet translated
 };
 
+// Graphs for more sequences than a rank has slots would never run.
+void CutBatchSizes(LoadedConfig& loaded, const ConfigErrors& errors) {
+  Config& config = loaded.config;
+  if (!config.cuda_graph_config || errors.Refused("max_batch_size")) return;
+  std::vector<int>& sizes = config.cuda_graph_config->batch_sizes;
+  if (sizes.empty() || sizes.back() <= config.max_batch_size) return;
+  const std::string path = "cuda_graph_config.batch_sizes";
+  loaded.warnings.push_back(
+      absl::StrCat(OriginOf(loaded, path), ": ", path, ": ", sizes.back(), ": ", CutToSlots(config)));
+  std::erase_if(sizes, [&config](int size) { return size > config.max_batch_size; });
+  if (sizes.empty()) sizes.push_back(config.max_batch_size);
+}
+
 absl::Status ApplyFile(const ConfigSources& sources, Builder& builder) {
   ASSIGN_OR_RETURN(const YAML::Node root, ParseYaml(sources.text, sources.file));
   if (!root.IsMap() && !root.IsNull()) {
@@ -328,6 +351,7 @@ LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors) {
   }
   builder.TranslateForeign();
   LoadedConfig loaded = std::move(builder.loaded());
+  CutBatchSizes(loaded, errors);
   CheckConfig(loaded, errors);
   std::optional<SpeculativeConfig>& speculative = loaded.config.speculative_config;
   if (speculative && speculative->max_draft_len == 0) speculative.reset();

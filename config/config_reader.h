@@ -39,6 +39,7 @@ struct ConfigSources {
   std::vector<ConfigOverride> overrides;  // of the command line; the last of a path wins
   // Where a relative path of `text` is looked up before the working directory; empty: nowhere.
   std::string directory = {};
+  std::vector<std::string> warnings = {};  // of whoever wrote `text`, for LoadedConfig
 };
 
 // A configuration, and where each key was set: "r1.yaml:12", "--set", "FOREDRAFT_MODEL", or
@@ -47,7 +48,8 @@ struct LoadedConfig {
   Config config;
   std::map<std::string, std::string> origins;
   std::string file;
-  std::vector<std::string> notes;  // what each key of another program became, a line each
+  std::vector<std::string> notes;     // what each key of another program became, a line each
+  std::vector<std::string> warnings;  // values that were cut to what another key allows
 };
 
 // Parses and checks what can be checked without the model: CheckConfig is included. A key that is refused

@@ -9,16 +9,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "config/byte_size.h"
 #include "config/config_fields.h"
 #include "config/yaml_text.h"
 
 namespace foredraft {
 namespace {
 
+bool IsUrl(std::string_view text) { return text.find("://") != std::string_view::npos; }
+
 bool IsAddress(std::string_view text) {
   if (text.starts_with("unix:")) return text.size() > 5;
   const size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos || colon == 0) return false;
+  if (colon == std::string_view::npos || colon == 0 || IsUrl(text)) return false;
   int port = 0;
   return absl::SimpleAtoi(std::string(text.substr(colon + 1)), &port) && port >= 0 && port <= 65535;
 }
@@ -26,6 +29,12 @@ bool IsAddress(std::string_view text) {
 // The text of a scalar that is not quoted; null for any other node.
 const std::string* PlainText(const YAML::Node& node) {
   return node.IsScalar() && !IsQuoted(node) ? &node.Scalar() : nullptr;
+}
+
+// "8GiB": begins with a number and ends with a letter.
+bool HasUnit(std::string_view text) {
+  return text.size() > 1 && absl::ascii_isdigit(static_cast<unsigned char>(text.front())) &&
+         absl::ascii_isalpha(static_cast<unsigned char>(text.back()));
 }
 
 // True for 010: eight to YAML 1.1, ten to YAML 1.2, and a slip to most people who write it.
@@ -71,6 +80,11 @@ class ValueReader {
   bool Read(int64_t& out) const {
     const std::string* plain = PlainText(node_);
     int64_t value = 0;
+    if (plain != nullptr && range_.kind == ConfigRange::kBytes && HasUnit(*plain)) {
+      const absl::StatusOr<int64_t> bytes = ParseByteSize(*plain);
+      if (bytes.ok()) out = *bytes;
+      return bytes.ok();
+    }
     if (plain == nullptr || HasLeadingZero(*plain) || !absl::SimpleAtoi(*plain, &value) ||
         value < range_.low || value > range_.high) {
       return false;
@@ -164,7 +178,10 @@ ValueKind KindOf(const ConfigRange& range) {
   if constexpr (IsOptional<T>::value) return KindOf<typename T::value_type>(range);
   if constexpr (std::is_same_v<T, bool>) return {"bool", "true, false"};
   if constexpr (std::is_enum_v<T>) return {"choice", absl::StrJoin(EnumNames(T()), ", ")};
-  if constexpr (std::is_integral_v<T>) return {"integer", ShowRange(range)};
+  if constexpr (std::is_integral_v<T>) {
+    const bool bytes = range.kind == ConfigRange::kBytes;
+    return {"integer", absl::StrCat(ShowRange(range), bytes ? " bytes, or a size like 8GiB" : "")};
+  }
   if constexpr (std::is_same_v<T, double>) return {"number", ShowRange(range)};
   if constexpr (std::is_same_v<T, std::vector<int>>) {
     return {"list", absl::StrCat("an ascending list of ", ShowRange(range))};
@@ -259,6 +276,26 @@ std::string ShowMember(const std::map<int, int>& value, bool) {
                        : absl::StrCat("{", absl::StrJoin(value, ", ", absl::PairFormatter(": ")), "}");
 }
 
+// What the path of a number says of its unit.
+std::string_view UnitOf(std::string_view path) {
+  if (path.ends_with("_ms")) return "milliseconds";
+  if (path.ends_with("_s")) return "seconds";
+  return path.ends_with("_mib") ? "MiB" : "";
+}
+
+// For a value that is refused although it looks right.
+std::string Hint(const ConfigField& field, const YAML::Node& value) {
+  if (!value.IsScalar()) return "";
+  const std::string_view type = TypeOf(field);
+  if (IsQuoted(value) && (type == "integer" || type == "number" || type == "bool")) {
+    return ": in quotes it is text";
+  }
+  if (type == "text" && IsUrl(value.Scalar())) return ": without http://";
+  const std::string_view unit = UnitOf(field.path);
+  if (unit.empty() || !HasUnit(value.Scalar())) return "";
+  return absl::StrCat(": a number of ", std::string(unit), ", without a unit");
+}
+
 }  // namespace
 
 absl::Status SetField(const ConfigField& field, const YAML::Node& value, Config& config) {
@@ -271,7 +308,8 @@ absl::Status SetField(const ConfigField& field, const YAML::Node& value, Config&
       },
       field.member);
   if (done) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(ShowValue(value), ", allowed ", AllowedValues(field)));
+  return absl::InvalidArgumentError(
+      absl::StrCat(ShowValue(value), ", allowed ", AllowedValues(field), Hint(field, value)));
 }
 
 std::string ShowField(const ConfigField& field, const Config& config) {

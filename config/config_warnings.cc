@@ -1,6 +1,8 @@
 #include "config/config_warnings.h"
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
@@ -16,6 +18,7 @@ class Warnings {
   void Add(const std::string& path, const std::string& value, const std::string& what) {
     lines_.push_back(absl::StrCat(OriginOf(loaded_, path), ": ", path, ": ", value, ": ", what));
   }
+  void Add(const std::vector<std::string>& lines) { lines_.insert(lines_.end(), lines.begin(), lines.end()); }
   std::vector<std::string> Take() { return std::move(lines_); }
 
  private:
@@ -67,6 +70,21 @@ void WarnOfLengths(const LoadedConfig& loaded, const ModelLimits& model, Warning
   }
 }
 
+// Relaxed acceptance is off unless its switch is on, whatever its two numbers say.
+void WarnOfStrictAcceptance(const LoadedConfig& loaded, Warnings& warnings) {
+  const std::optional<SpeculativeConfig>& speculative = loaded.config.speculative_config;
+  if (!speculative || speculative->use_relaxed_acceptance_for_thinking) return;
+  for (const auto& [path, value] :
+       {std::pair<const char*, std::string>("speculative_config.relaxed_topk",
+                                            absl::StrCat(speculative->relaxed_topk)),
+        {"speculative_config.relaxed_delta", absl::StrCat(speculative->relaxed_delta)}}) {
+    if (!loaded.origins.contains(path)) continue;
+    warnings.Add(path, value,
+                 "changes nothing: acceptance is strict without "
+                 "use_relaxed_acceptance_for_thinking: true");
+  }
+}
+
 }  // namespace
 
 std::string OriginOf(const LoadedConfig& loaded, const std::string& path) {
@@ -77,6 +95,7 @@ std::string OriginOf(const LoadedConfig& loaded, const std::string& path) {
 std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelLimits& model) {
   Warnings warnings(loaded);
   const Config& config = loaded.config;
+  warnings.Add(loaded.warnings);
   WarnOfOpenPorts(config.server, warnings);
   WarnOfLengths(loaded, model, warnings);
   if (!loaded.notes.empty() && !loaded.origins.contains("backend") && config.backend == Backend::kCpu) {
@@ -89,6 +108,7 @@ std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelL
                      ? "without server.auth.tokens_file all callers share blocks as one"
                      : "callers of server.gateway_address have no tokens and share blocks as one");
   }
+  WarnOfStrictAcceptance(loaded, warnings);
   if (config.speculative_config && config.speculative_config->forced_acceptance_length) {
     warnings.Add("speculative_config.forced_acceptance_length",
                  absl::StrCat(*config.speculative_config->forced_acceptance_length),

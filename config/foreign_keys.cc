@@ -175,6 +175,9 @@ class Translator {
     if (const std::vector<int>& sizes = config_.cuda_graph_config->batch_sizes; !sizes.empty()) {
       return Note(key, "ignored: cuda_graph_config.batch_sizes lists the sizes");
     }
+    if (graph_limit_.value > limit) {
+      translation_.warnings.push_back(absl::StrCat(Show(key), ": ", CutToSlots(config_)));
+    }
     YAML::Node sizes(YAML::NodeType::Sequence);
     for (const int size : DefaultBuckets(limit)) sizes.push_back(size);
     for (int size = 2 * limit; size < config_.max_batch_size; size *= 2) sizes.push_back(size);
@@ -217,6 +220,13 @@ std::string_view ForeignPath(std::string_view path) {
     path.remove_prefix(kOldBlock.size() + 1);
   }
   return path;
+}
+
+const ForeignValue* FindForeignValue(std::string_view path, std::string_view value) {
+  for (const ForeignValue& row : ForeignValues()) {
+    if (row.path == path && row.value == value) return &row;
+  }
+  return nullptr;
 }
 
 bool IsForeignKey(std::string_view path) { return FindForeignKey(path) != nullptr; }

@@ -35,6 +35,20 @@ struct ForeignKey {
 
 std::span<const ForeignKey> ForeignKeys();
 
+// A value of a key that both programs have, which only TensorRT-LLM knows: the key counts as not given.
+struct ForeignValue {
+  std::string_view path;
+  std::string_view value;
+  std::string_view text;  // why, and what to write where it matters
+};
+
+std::span<const ForeignValue> ForeignValues();
+// Null: `value`, as YAML has it, is none of them.
+const ForeignValue* FindForeignValue(std::string_view path, std::string_view value);
+
+// Our key for what vLLM or SGLang call `path`: "max_seq_len" for "max_model_len". Empty: none is known.
+std::string_view KeyForNameElsewhere(std::string_view path);
+
 bool IsForeignKey(std::string_view path);
 // A block with such keys below it: "moe_config".
 bool IsForeignBlock(std::string_view path);
@@ -64,7 +78,8 @@ struct ForeignAssignment {
 
 struct ForeignTranslation {
   std::vector<ForeignAssignment> assignments;
-  std::vector<std::string> notes;  // a line for each key: what it became
+  std::vector<std::string> notes;     // a line for each key: what it became
+  std::vector<std::string> warnings;  // as LoadedConfig has them
   // Keys of ours and what is wrong with the foreign key that would set them.
   std::vector<std::pair<std::string, absl::Status>> errors;
 };

@@ -169,6 +169,24 @@ TEST(ConfigWarnings, NameEachListenerThatTakesAnyone) {
                           HasSubstr("server.gateway_address: 0.0.0.0:3: in plain text and without tokens")));
 }
 
+TEST(ConfigWarnings, NumbersOfRelaxedAcceptanceDoNothingWithoutItsSwitch) {
+  const std::string text =
+      "model: /m\nmax_seq_len: 4096\nspeculative_config: {max_draft_len: 3, relaxed_topk: 10, "
+      "relaxed_delta: 0.6";
+  EXPECT_THAT(
+      ConfigWarnings(Load(text + "}"), R1()),
+      ElementsAre(HasSubstr("f.yaml:3: speculative_config.relaxed_topk: 10: changes nothing: acceptance is "
+                            "strict without use_relaxed_acceptance_for_thinking: true"),
+                  HasSubstr("f.yaml:3: speculative_config.relaxed_delta: 0.6: changes nothing")));
+  EXPECT_THAT(ConfigWarnings(Load(text + ", use_relaxed_acceptance_for_thinking: true}"), R1()), IsEmpty());
+}
+
+TEST(ConfigWarnings, NameGraphsThatWereCut) {
+  EXPECT_THAT(
+      ConfigWarnings(Load("model: /m\nmax_seq_len: 4096\ncuda_graph_config: {batch_sizes: [1, 65]}"), R1()),
+      ElementsAre(HasSubstr("f.yaml:3: cuda_graph_config.batch_sizes: 65: cut to max_batch_size, 64")));
+}
+
 TEST(ConfigWarnings, AForeignFileWithoutABackendRunsOnTheCpu) {
   EXPECT_THAT(ConfigWarnings(Load("model: /m\nmax_seq_len: 4096\nstream_interval: 10"), R1()),
               ElementsAre(HasSubstr("default: backend: cpu: the file has keys of TensorRT-LLM")));

@@ -97,6 +97,20 @@ speculative_config:
   EXPECT_EQ(config.speculative_config->begin_thinking_phase_token, 17);
 }
 
+TEST(ParseConfig, ASizeHasAUnitOrIsInBytes) {
+  for (const auto& [text, bytes] :
+       {std::pair("8GiB", int64_t{8} << 30), {"1.5 GB", 1'500'000'000}, {"4096", 4096}, {"0", 0}}) {
+    const Config config =
+        ParseOrDie(absl::StrCat("model: /m\nkv_cache_config: {host_cache_size: ", text, "}"));
+    EXPECT_EQ(config.kv_cache_config.host_cache_size, bytes) << text;
+  }
+}
+
+TEST(ParseConfig, ListenersOfDifferentHostsMayShareAPort) {
+  ParseOrDie("model: /m\nserver: {grpc_address: '127.0.0.1:8000', http_address: '127.0.0.2:8000'}");
+  ParseOrDie("model: /m\nserver: {grpc_address: '127.0.0.1:0', http_address: '127.0.0.1:0'}");
+}
+
 TEST(ParseConfig, NullTurnsOptionalBlocksOff) {
   const Config config = ParseOrDie("model: /m\ncuda_graph_config: null\nspeculative_config:\nserver:\n");
   EXPECT_FALSE(config.cuda_graph_config.has_value());
@@ -241,7 +255,8 @@ const Refusal kRefusals[] = {
      "r1.yaml:2: speculative_config.num_nextn_predict_layers: given twice, also as "
      "speculative_config.max_draft_len"},
     {"TextForNumber", "model: /m\nmax_batch_size: many", "r1.yaml:2: max_batch_size: many, allowed 1..4096"},
-    {"QuotedNumber", "model: /m\nmax_batch_size: \"8\"", "r1.yaml:2: max_batch_size: \"8\", allowed 1..4096"},
+    {"QuotedNumber", "model: /m\nmax_batch_size: \"8\"",
+     "r1.yaml:2: max_batch_size: \"8\", allowed 1..4096: in quotes it is text"},
     {"Fraction", "model: /m\nmax_batch_size: 8.5", "r1.yaml:2: max_batch_size: 8.5, allowed 1..4096"},
     {"NullForNumber", "model: /m\nmax_batch_size:", "r1.yaml:2: max_batch_size: null, allowed 1..4096"},
     {"ListForNumber", "model: /m\nmax_batch_size: [8]", "r1.yaml:2: max_batch_size: [8], allowed 1..4096"},
@@ -266,8 +281,26 @@ const Refusal kRefusals[] = {
      "r1.yaml:2: speculative_config: MTP, allowed a mapping, null"},
     {"BatchSizesUnsorted", "model: /m\ncuda_graph_config: {batch_sizes: [2, 1]}",
      "r1.yaml:2: cuda_graph_config.batch_sizes: [2, 1], allowed an ascending list of 1..4096, null"},
-    {"BatchSizesTooBig", "model: /m\ncuda_graph_config: {batch_sizes: [1, 65]}",
-     "r1.yaml:2: cuda_graph_config.batch_sizes: 65, allowed 1..64, max_batch_size"},
+    {"Url", "model: /m\nserver: {http_address: 'http://127.0.0.1:8000'}",
+     "r1.yaml:2: server.http_address: \"http://127.0.0.1:8000\", allowed host:port, unix:path, null: without "
+     "http://"},
+    {"Minutes", "model: /m\nrequest_timeout_s: 10m",
+     "r1.yaml:2: request_timeout_s: 10m, allowed 1..604800: a number of seconds, without a unit"},
+    {"SizeOfNoUnit", "model: /m\nkv_cache_config: {host_cache_size: 8 gigs}",
+     "r1.yaml:2: kv_cache_config.host_cache_size: 8 gigs, allowed 0..1e+15 bytes, or a size like 8GiB"},
+    {"NameOfVllm", "model: /m\nnum_speculative_tokens: 3",
+     "r1.yaml:2: num_speculative_tokens: unknown key, here it is speculative_config.max_draft_len"},
+    {"TwoListenersOnAPort", "model: /m\nserver: {http_address: '127.0.0.1:9464'}",
+     "r1.yaml:2: server.http_address: 127.0.0.1:9464, allowed another port: server.metrics_address has "
+     "127.0.0.1:9464"},
+    {"AListenerOnAllAddresses",
+     "model: /m\nserver: {grpc_address: 'localhost:8000', http_address: '0.0.0.0:8000', allow_insecure: "
+     "true}",
+     "r1.yaml:2: server.http_address: 0.0.0.0:8000, allowed another port: server.grpc_address has "
+     "localhost:8000"},
+    {"AListenerOnADefault", "model: /m\nserver: {grpc_address: '127.0.0.1:9464'}",
+     "r1.yaml:2: server.grpc_address: 127.0.0.1:9464, allowed another port: server.metrics_address has "
+     "127.0.0.1:9464"},
     {"ListAsKey", "model: /m\n? [a]\n: 1", "r1.yaml:2: a list as a key, allowed names"},
     {"Ranks", "model: /m\nparallel: {attention_dp: 3, moe_ep: 3}",
      "r1.yaml:2: parallel.attention_dp: 3, allowed 1, 2, 4, 8"},

@@ -11,6 +11,7 @@
 namespace foredraft {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -271,6 +272,55 @@ TEST(ForeignKeys, AllThatIsWrongWithTheRanksIsSaidAtOnce) {
                           HasSubstr("r1.yaml:3: moe_expert_parallel_size: 2, allowed 8")));
 }
 
+// Of database/deepseek-ai/DeepSeek-R1-0528: the key says nothing that foredraft could do otherwise.
+TEST(ForeignKeys, TheBackendPytorchIsNotSaid) {
+  const Parsed alone = Parse("model: /m\nbackend: pytorch");
+  ASSERT_THAT(Lines(alone.errors), IsEmpty());
+  EXPECT_EQ(alone.loaded.config.backend, Backend::kCpu);
+  EXPECT_FALSE(alone.loaded.origins.contains("backend"));
+  EXPECT_THAT(alone.loaded.notes, ElementsAre(HasSubstr("r1.yaml:2: backend: pytorch ignored: ")));
+  EXPECT_EQ(Parse("model: /m\nbackend: pytorch", {{"backend", "cuda"}}).loaded.config.backend,
+            Backend::kCuda);
+  EXPECT_EQ(Parse("model: /m\nbackend: cuda", {{"backend", "pytorch"}}).loaded.config.backend,
+            Backend::kCuda);
+}
+
+// Of the guides of GLM-5 and V4, of V3's and V4's README.
+TEST(ForeignKeys, PublishedKeysAreAnswered) {
+  const Parsed parsed = Parse(R"(model: /m
+custom_tokenizer: glm_moe_dsa
+moe_max_num_tokens: 32768
+guided_decoding_backend: xgrammar
+sparse_attention_config:
+  algorithm: deepseek_v4
+  enable_heuristic_topk: true
+  indexer_k_dtype: fp4
+)");
+  ASSERT_THAT(Lines(parsed.errors), IsEmpty());
+  EXPECT_EQ(parsed.loaded.notes.size(), 6u);
+}
+
+TEST(ForeignKeys, GraphsThatNoBatchFillsAreCutAndNamed) {
+  const std::string slots = "model: /m\nmax_batch_size: 161\n";
+  for (const char* text :
+       {"cuda_graph_batch_sizes: [1, 128, 384]", "cuda_graph_config: {batch_sizes: [1, 128, 384]}"}) {
+    const Parsed list = Parse(slots + text);
+    ASSERT_THAT(Lines(list.errors), IsEmpty());
+    EXPECT_THAT(list.loaded.config.cuda_graph_config->batch_sizes, ElementsAre(1, 128));
+    EXPECT_THAT(
+        list.loaded.warnings,
+        ElementsAre(AllOf(HasSubstr("r1.yaml:3"), HasSubstr("cuda_graph_config.batch_sizes: 384: cut to "
+                                                            "max_batch_size, 161: a rank decodes"))));
+  }
+  const Parsed limit = Parse("model: /m\ncuda_graph_config: {max_batch_size: 1024}");
+  ASSERT_THAT(Lines(limit.errors), IsEmpty());
+  EXPECT_EQ(limit.loaded.config.cuda_graph_config->batch_sizes.back(), 64);
+  EXPECT_THAT(
+      limit.loaded.warnings,
+      ElementsAre(HasSubstr("r1.yaml:2: cuda_graph_config.max_batch_size: 1024: cut to max_batch_size, 64")));
+  EXPECT_THAT(Parse("model: /m\ncuda_graph_config: {max_batch_size: 64}").loaded.warnings, IsEmpty());
+}
+
 struct Refusal {
   const char* name;
   const char* text;
@@ -323,6 +373,13 @@ const Refusal kRefusals[] = {
     {"DsparkBlock", "speculative_config: {decoding_type: DSpark, block_size: 3}",
      "r1.yaml:2: speculative_config.block_size: 3, allowed null: the checkpoint's config.json has "
      "dspark_block_size; for fewer drafts write max_draft_len"},
+    {"OtherSparseAttention", "sparse_attention_config: {algorithm: rocket}",
+     "r1.yaml:2: sparse_attention_config.algorithm: rocket, allowed dsa, deepseek_v4: the checkpoint's "
+     "config.json "
+     "says how it attends: leave the block out"},
+    {"Port", "port: 8000",
+     "r1.yaml:2: port: 8000, not a key of foredraft: write server.http_address: HOST:PORT for OpenAI's API, "
+     "server.grpc_address for gRPC"},
     {"BeamSearch", "max_beam_width: 4",
      "r1.yaml:2: max_beam_width: 4, allowed 1: foredraft has no beam search: leave the key out"},
     {"Concurrency", "speculative_config: {max_draft_len: 3, max_concurrency: 16}",
