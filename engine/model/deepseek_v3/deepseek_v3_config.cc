@@ -9,6 +9,7 @@
 #include "config/json_text.h"
 #include "engine/model/deepseek_v3/deepseek_v3_families.h"
 #include "engine/model/deepseek_v3/sparse_config.h"
+#include "engine/model/rope_fields.h"
 
 namespace foredraft {
 namespace {
@@ -154,7 +155,7 @@ void ReadYarn(JsonFields& fields, ModelConfig& config) {
 void ReadRopeObject(const char* name, const nlohmann::json& rope, JsonFields& parent, ModelConfig& config) {
   if (!rope.is_object()) return parent.Refuse(name, ShowJson(rope), "an object");
   JsonFields fields(rope, parent.file(), absl::StrFormat("%s.", name));
-  config.rope_theta = fields.OptionalDouble("rope_theta", config.rope_theta, 1.001, 1e12);
+  config.rope_theta = ReadInnerTheta(fields, parent, "rope_theta", config.rope_theta);
   fields.OptionalDouble("partial_rotary_factor", 1, 1, 1);
   const char* type_field = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
   const nlohmann::json* type = fields.Find(type_field);
@@ -170,14 +171,20 @@ void ReadRopeObject(const char* name, const nlohmann::json& rope, JsonFields& pa
 
 void ReadRope(JsonFields& fields, ModelConfig& config) {
   fields.OptionalDouble("partial_rotary_factor", 1, 1, 1);
-  config.rope_theta = fields.OptionalDouble("rope_theta", 10000, 1.001, 1e12);
+  config.rope_theta = fields.OptionalDouble("rope_theta", 10000, kLeastTheta, kMostTheta);
   const nlohmann::json* scaling = fields.Find("rope_scaling");
   const nlohmann::json* parameters = fields.Find("rope_parameters");
-  if (scaling != nullptr && parameters != nullptr) {
-    return fields.Refuse("rope_scaling", "given beside rope_parameters", "one of them");
-  }
   if (scaling != nullptr) ReadRopeObject("rope_scaling", *scaling, fields, config);
-  if (parameters != nullptr) ReadRopeObject("rope_parameters", *parameters, fields, config);
+  if (parameters == nullptr) return;
+  const ModelConfig older = config;
+  config.rope_scaling.reset();
+  ReadRopeObject("rope_parameters", *parameters, fields, config);
+  if (scaling == nullptr || !fields.status().ok()) return;
+  RequireSameScaling(older.rope_scaling, config.rope_scaling, fields);
+  if (scaling->contains("rope_theta") && older.rope_theta != config.rope_theta) {
+    fields.Refuse("rope_scaling.rope_theta", absl::StrFormat("%.10g", older.rope_theta),
+                  absl::StrFormat("%.10g, as rope_parameters says", config.rope_theta));
+  }
 }
 
 }  // namespace

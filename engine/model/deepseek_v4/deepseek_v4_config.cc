@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "config/json_text.h"
 #include "engine/model/deepseek_v4/dspark_config.h"
+#include "engine/model/rope_fields.h"
 #include "kernels/weight_format.h"
 
 namespace foredraft {
@@ -212,36 +213,56 @@ std::optional<RopeScaling> ReadYarn(JsonFields& fields) {
       .beta_slow = fields.OptionalDouble("beta_slow", 1, 1e-3, 1e6)};
 }
 
-void ReadRope(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
-  constexpr double kLeast = 1.001, kMost = 1e12;
-  config.rope_theta = fields.OptionalDouble("rope_theta", 10000, kLeast, kMost);
-  shape.compress_rope_theta = fields.OptionalDouble("compress_rope_theta", 160000, kLeast, kMost);
-  const json* parameters = fields.Find("rope_parameters");
-  const bool nested = parameters != nullptr && parameters->is_object() && parameters->contains("main") &&
-                      parameters->contains("compress");
-  const char* const flat = parameters != nullptr && !nested ? "rope_parameters" : "rope_scaling";
-  if (!nested) {
-    const json* scaling = fields.Find(flat);
-    if (scaling == nullptr) return;
-    if (!scaling->is_object()) return fields.Refuse(flat, ShowJson(*scaling), "an object");
-    JsonFields yarn(*scaling, fields.file(), absl::StrFormat("%s.", flat));
-    shape.compress_rope_scaling = ReadYarn(yarn);
-    fields.Keep(yarn.status());
-    return;
+// One object, for the layers with a compressor. A base in it is one of the two that stand beside it.
+std::optional<RopeScaling> ReadFlatRope(const char* name, JsonFields& fields, const ModelConfig& config,
+                                        const DeepseekV4Shape& shape) {
+  const json& rope = *fields.Find(name);
+  if (!rope.is_object()) {
+    fields.Refuse(name, ShowJson(rope), "an object");
+    return std::nullopt;
   }
+  JsonFields yarn(rope, fields.file(), absl::StrFormat("%s.", name));
+  const double theta = yarn.OptionalDouble("rope_theta", config.rope_theta, kLeastTheta, kMostTheta);
+  if (theta != config.rope_theta && theta != shape.compress_rope_theta) {
+    yarn.Refuse("rope_theta", absl::StrFormat("%.10g", theta),
+                absl::StrFormat("%.10g, as rope_theta says beside it", config.rope_theta));
+  }
+  const std::optional<RopeScaling> scaling = ReadYarn(yarn);
+  fields.Keep(yarn.status());
+  return scaling;
+}
+
+// An object for the layers without a compressor, and one for those with it.
+void ReadNestedRope(const json& parameters, JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
   for (const char* name : {"main", "compress"}) {
-    const json& part = parameters->at(name);
+    const json& part = parameters.at(name);
     const std::string path = absl::StrFormat("rope_parameters.%s", name);
     if (!part.is_object()) return fields.Refuse(path.c_str(), ShowJson(part), "an object");
     JsonFields rope(part, fields.file(), path + ".");
     const bool main = name == std::string_view("main");
     double& theta = main ? config.rope_theta : shape.compress_rope_theta;
-    theta = rope.OptionalDouble("rope_theta", theta, kLeast, kMost);
+    theta = ReadInnerTheta(rope, fields, main ? "rope_theta" : "compress_rope_theta", theta);
     const std::optional<RopeScaling> yarn = ReadYarn(rope);
     if (main && yarn) rope.Refuse("rope_type", "yarn", "default");
     if (!main) shape.compress_rope_scaling = yarn;
     fields.Keep(rope.status());
   }
+}
+
+void ReadRope(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
+  config.rope_theta = fields.OptionalDouble("rope_theta", 10000, kLeastTheta, kMostTheta);
+  shape.compress_rope_theta = fields.OptionalDouble("compress_rope_theta", 160000, kLeastTheta, kMostTheta);
+  const bool has_scaling = fields.Find("rope_scaling") != nullptr;
+  if (has_scaling) shape.compress_rope_scaling = ReadFlatRope("rope_scaling", fields, config, shape);
+  const json* parameters = fields.Find("rope_parameters");
+  if (parameters == nullptr) return;
+  const std::optional<RopeScaling> older = shape.compress_rope_scaling;
+  if (parameters->is_object() && parameters->contains("main") && parameters->contains("compress")) {
+    ReadNestedRope(*parameters, fields, config, shape);
+  } else {
+    shape.compress_rope_scaling = ReadFlatRope("rope_parameters", fields, config, shape);
+  }
+  if (has_scaling && fields.status().ok()) RequireSameScaling(older, shape.compress_rope_scaling, fields);
 }
 
 }  // namespace

@@ -282,6 +282,12 @@ struct V4Refusal {
 const V4Refusal kV4Refusals[] = {
     {"DSpark", false, R"({"dspark_block_size": 7})", "dspark_noise_token_id: missing"},
     {"StagesOfNothing", false, R"({"num_hidden_layers": 1, "compress_ratios": [0, 0, 0, 0]})", "2 in all"},
+    {"RopesThatContradict", false, R"({"rope_parameters": {"rope_type": "default"}})",
+     "rope_scaling: says something else than rope_parameters"},
+    {"BasesThatContradict", true, R"({"rope_theta": 50000})",
+     "rope_parameters.main.rope_theta: 10000, allowed 50000, as rope_theta says beside it"},
+    {"BaseOfNeither", false, R"({"rope_scaling": {"rope_theta": 7}})",
+     "rope_scaling.rope_theta: 7, allowed 10000"},
     {"NoKinds", false, R"({"compress_ratios": null})", "compress_ratios: missing"},
     {"OtherRatio", false, R"({"num_hidden_layers": 2, "compress_ratios": [0, 32, 0]})",
      "compress_ratios: [0,32,0], allowed 0, 4 or 128 for 2 layers"},

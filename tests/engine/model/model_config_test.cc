@@ -132,6 +132,20 @@ TEST(ModelConfig, AcceptsRopeParametersOfTransformers5) {
   EXPECT_FALSE(plain.rope_scaling.has_value());
 }
 
+TEST(ModelConfig, RopesThatAgreeAreRead) {
+  json config = R1();
+  config["rope_parameters"] = config["rope_scaling"];
+  config["rope_parameters"]["rope_theta"] = 10000;
+  const ModelConfig parsed = ParseOrDie(config);
+  EXPECT_EQ(parsed.rope_theta, 10000);
+  ASSERT_TRUE(parsed.rope_scaling.has_value());
+  EXPECT_EQ(parsed.rope_scaling->factor, 40);
+  // transformers 4 keeps the base beside rope_scaling.
+  config.erase("rope_theta");
+  config["rope_parameters"]["rope_theta"] = 50000;
+  EXPECT_EQ(ParseOrDie(config).rope_theta, 50000);
+}
+
 TEST(ModelConfig, AbsentFieldsHaveTheClassDefaults) {
   json config = R1();
   for (const char* field : {"num_nextn_predict_layers", "num_key_value_heads", "scoring_func", "topk_method",
@@ -378,8 +392,15 @@ const Refusal kRefusals[] = {
     {"RopeTypeMissing", R"({"rope_scaling": {"type": null}})",
      "rope_scaling.type: missing, allowed yarn, default"},
     {"RopeNotObject", R"({"rope_scaling": 2})", "rope_scaling: 2, allowed an object"},
-    {"BothRopes", R"({"rope_parameters": {"rope_type": "default"}})",
-     "rope_scaling: given beside rope_parameters, allowed one of them"},
+    {"RopesThatContradict", R"({"rope_parameters": {"rope_type": "default"}})",
+     "rope_scaling: says something else than rope_parameters, allowed the same in both, or one of them"},
+    {"RopeBases", R"({"rope_scaling": {"rope_theta": 50000}})",
+     "rope_scaling.rope_theta: 50000, allowed 10000, as rope_theta says beside it"},
+    {"BasesOfTwoRopes",
+     R"({"rope_theta": null, "rope_scaling": {"rope_theta": 20000}, "rope_parameters": {"rope_type": "yarn",
+      "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+      "mscale_all_dim": 1.0, "rope_theta": 50000}})",
+     "rope_scaling.rope_theta: 20000, allowed 50000, as rope_parameters says"},
     {"YarnFactor", R"({"rope_scaling": {"factor": 0.5}})", "rope_scaling.factor: 0.5, allowed 1..1e+06"},
     {"YarnContext", R"({"rope_scaling": {"original_max_position_embeddings": null}})",
      "rope_scaling.original_max_position_embeddings: missing"},
