@@ -90,8 +90,8 @@ absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config,
   if (declared > loadable) {
     why = absl::StrFormat(
         "config.json declares %d (num_nextn_predict_layers), but the checkpoint has no tensor of them, as "
-        "after "
-        "transformers has saved it; serve without speculative_config, or use the original checkpoint",
+        "after transformers has saved it; serve without speculative_config (--drafts 0), or use the original "
+        "checkpoint",
         declared);
   }
   return absl::FailedPreconditionError(

@@ -82,7 +82,13 @@ absl::Status ReadOffsets(const nlohmann::json& offsets, int64_t data_bytes, cons
   int64_t begin = 0;
   int64_t end = 0;
   const bool legal = offsets.is_array() && offsets.size() == 2 && ReadSize(offsets[0], begin) &&
-                     ReadSize(offsets[1], end) && begin <= end && end <= data_bytes;
+                     ReadSize(offsets[1], end) && begin <= end;
+  if (legal && end > data_bytes) {
+    return RefuseTensor(
+        file, tensor.name,
+        absl::StrFormat("data_offsets: %s, the file ends %d bytes before: an interrupted copy?",
+                        ShowJson(offsets), end - data_bytes));
+  }
   if (!legal) {
     return RefuseTensor(
         file, tensor.name,
@@ -212,6 +218,9 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   }
   unsigned char length_bytes[kLengthBytes];
   RETURN_IF_ERROR(ReadAt(file.fd_, path, 0, kLengthBytes, length_bytes));
+  if (std::memcmp(length_bytes, "version ", kLengthBytes) == 0) {
+    return Refuse(path, "a pointer of Git LFS, not the file itself: git lfs pull brings it");
+  }
   uint64_t length = 0;
   for (int i = kLengthBytes - 1; i >= 0; --i) length = length << 8 | length_bytes[i];
   if (length > static_cast<uint64_t>(kMaxHeaderBytes)) {

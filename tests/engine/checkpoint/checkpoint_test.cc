@@ -298,7 +298,7 @@ TEST(CheckModuleCount, SaysWhatToDo) {
   EXPECT_EQ(std::string(CheckModuleCount("dir", config, 1, 0).message()),
             "dir: MTP modules: 1, allowed 0..0: config.json declares 2 (num_nextn_predict_layers), but the "
             "checkpoint has no tensor of them, as after transformers has saved it; serve without "
-            "speculative_config, or use the original checkpoint");
+            "speculative_config (--drafts 0), or use the original checkpoint");
 }
 
 ModelConfig SparseConfig() {

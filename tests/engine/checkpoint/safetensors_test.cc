@@ -144,6 +144,9 @@ TEST_P(SafetensorsRefuses, NamingTheFile) {
 const BrokenFile kBrokenFiles[] = {
     {"EmptyFile", [] { return std::string(); }, "0 bytes, too short"},
     {"SevenBytes", [] { return std::string(7, '\0'); }, "7 bytes, too short"},
+    {"GitLfs",
+     [] { return std::string("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"); },
+     "a pointer of Git LFS, not the file itself: git lfs pull brings it"},
     {"HeaderPastTheEnd", [] { return Length(100) + "{}"; }, "header length: 100, the file has 10 bytes"},
     {"HeaderOver100Mb", [] { return Length(100'000'001) + "{}"; },
      "header length: 100000001, allowed 100000000"},
@@ -202,7 +205,7 @@ const BrokenFile kBrokenFiles[] = {
     {"OffsetsNegative", [] { return OneEntry(R"({"dtype": "U8", "shape": [4], "data_offsets": [-1, 3]})"); },
      "tensor a: data_offsets: [-1,3]"},
     {"OffsetsPastTheEnd", [] { return OneEntry(R"({"dtype": "U8", "shape": [5], "data_offsets": [0, 5]})"); },
-     "tensor a: data_offsets: [0,5], allowed begin <= end <= 4"},
+     "tensor a: data_offsets: [0,5], the file ends 1 bytes before: an interrupted copy?"},
     {"ThreeOffsets", [] { return OneEntry(R"({"dtype": "U8", "shape": [4], "data_offsets": [0, 4, 4]})"); },
      "tensor a: data_offsets: [0,4,4]"},
     {"LengthDisagrees", [] { return OneEntry(R"({"dtype": "U8", "shape": [3], "data_offsets": [0, 4]})"); },
@@ -228,7 +231,7 @@ const BrokenFile kBrokenFiles[] = {
      [] {
        return SafetensorsBytes(R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}})", "dat");
      },
-     "tensor a: data_offsets: [0,4], allowed begin <= end <= 3"},
+     "tensor a: data_offsets: [0,4], the file ends 1 bytes before: an interrupted copy?"},
     {"NameEmpty",
      [] { return SafetensorsBytes(R"({"": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}})", ""); },
      "tensor name of 0 bytes, allowed 1..512"},
