@@ -101,7 +101,7 @@ void ModuleCheck::CompareSelection(const DeviceRows& rows, int r, const Lists& l
 void ModuleCheck::KeepLists(const DeviceRows& rows, Lists lists) {
   first_lists_ = std::move(lists);
   for (int r = 0; r < rows.count(); ++r) {
-    if (!first_lists_[r].empty()) continue;
+    if (rows.slots[r] < 0 || !first_lists_[r].empty()) continue;
     first_lists_[r].resize(rows.positions[r]);
     std::iota(first_lists_[r].begin(), first_lists_[r].end(), 1);
   }
@@ -134,7 +134,7 @@ MtpChainResult ModuleCheck::Run(const DeviceRows& rows, bool recycled) {
     CompareSelection(rows, r, lists);
     CompareChain(row, recycled, logits);
   }
-  if (!recycled) KeepLists(rows, std::move(lists));
+  if (!recycled && device_.selects()) KeepLists(rows, std::move(lists));
   return result;
 }
 
