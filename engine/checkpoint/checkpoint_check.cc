@@ -98,6 +98,22 @@ absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config,
       absl::StrFormat("%s: MTP modules: %d, allowed 0..%d: %s", dir, wanted, loadable, why));
 }
 
+// What a tensor that differs from the one it should be a copy of means: a head that config.json ties to the
+// embedding, or a drafter's copy of what it takes from the target.
+std::string DifferenceOf(const TensorSpec& spec) {
+  if (spec.mtp_module < 0) {
+    return absl::StrFormat(
+        "differs from %s, although config.json ties them: remove the tensor or set "
+        "tie_word_embeddings to false",
+        spec.copy_of);
+  }
+  return absl::StrFormat(
+      "differs from %s, with which drafts are made: the drafter seems to belong to another target. Remove "
+      "the "
+      "tensor to draft with the target's all the same, or serve without speculative_config",
+      spec.copy_of);
+}
+
 absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& description) {
   for (const TensorSpec& spec : description.tensors) {
     if (spec.copy_of.empty()) continue;
@@ -105,10 +121,7 @@ absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& d
     if (copy.entry == nullptr) continue;
     ASSIGN_OR_RETURN(const bool equal, AreEqual(copy, checkpoint.Find(spec.copy_of)));
     if (equal) continue;
-    return Refuse(copy.file->path(), spec.name,
-                  absl::StrFormat("differs from %s, although config.json ties them: remove the tensor or set "
-                                  "tie_word_embeddings to false",
-                                  spec.copy_of));
+    return Refuse(copy.file->path(), spec.name, DifferenceOf(spec));
   }
   return absl::OkStatus();
 }

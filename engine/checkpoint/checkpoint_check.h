@@ -26,7 +26,8 @@ absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config,
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
                           const ModelDescription& description);
 
-// Reads the tensors that have to equal another one (a tied lm_head.weight) and compares them.
+// Reads the tensors that have to equal another one (a tied lm_head.weight, DSpark's copies of the target's
+// embedding and head) and compares them.
 // INVALID_ARGUMENT names the tensor that differs.
 absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& description);
 

@@ -144,6 +144,16 @@ std::string WriteWithStages(const std::string& name,
   return dir;
 }
 
+// Adds `copy`, a copy of the tensor `name`.
+RawTensor& AddCopy(std::vector<RawTensor>& tensors, const std::string& name, const std::string& copy) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const RawTensor& tensor) { return tensor.name == name; });
+  RawTensor tensor = *found;
+  tensor.name = copy;
+  tensors.push_back(std::move(tensor));
+  return tensors.back();
+}
+
 // Without drafts the stages are not read, whatever they are; with drafts what does not fit is named.
 TEST(DeepseekV4Loader, ServesTheTargetOfAnyDSpark) {
   struct Case {
@@ -170,15 +180,8 @@ TEST(DeepseekV4Loader, ServesTheTargetOfAnyDSpark) {
                          "tensor mtp.2.markov_head.embed.weight: not part of"},
                         {"copies",
                          [](auto& tensors) {
-                           for (const auto& [name, copy] : {std::pair("embed.weight", "mtp.0.embed.weight"),
-                                                            std::pair("head.weight", "mtp.2.head.weight")}) {
-                             const auto found =
-                                 std::find_if(tensors.begin(), tensors.end(),
-                                              [&](const RawTensor& tensor) { return tensor.name == name; });
-                             RawTensor tensor = *found;
-                             tensor.name = copy;
-                             tensors.push_back(std::move(tensor));
-                           }
+                           AddCopy(tensors, "embed.weight", "mtp.0.embed.weight");
+                           AddCopy(tensors, "head.weight", "mtp.2.head.weight");
                            tensors.push_back({"mtp.1.ffn.gate.bias_vl", "F32", {8}, std::string(32, '\0')});
                          },
                          nullptr}};
@@ -197,6 +200,27 @@ TEST(DeepseekV4Loader, ServesTheTargetOfAnyDSpark) {
     } else {
       EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(c.error));
     }
+  }
+}
+
+// config.json ties nothing here, so the error does not speak of that.
+TEST(DeepseekV4Loader, RefusesDraftsWithAnotherTargetsEmbeddingOrHead) {
+  for (const auto& [name, copy] : {std::pair<std::string, std::string>("embed.weight", "mtp.0.embed.weight"),
+                                   {"head.weight", "mtp.2.head.weight"}}) {
+    const std::string dir = WriteWithStages("differs_" + copy, [&](std::vector<RawTensor>& tensors) {
+      AddCopy(tensors, name, copy).bytes.back() ^= 1;
+    });
+    EXPECT_TRUE(Load(dir, 0)->weights.dspark.stages.empty());
+    FakeDevice device;
+    FakeStream stream;
+    const absl::Status refused = LoadWeights(dir, ConfigOf(dir), 3, device, stream, nullptr).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(
+        std::string(refused.message()),
+        HasSubstr("tensor " + copy + ": differs from " + name +
+                  ", with which drafts are made: the drafter seems to belong to another target. Remove "
+                  "the tensor to draft with the target's all the same, or serve without "
+                  "speculative_config"));
   }
 }
 
