@@ -63,8 +63,7 @@ constexpr std::string_view kSet;
 const ConfigField kFields[] = {
     {"model", MEMBER(c.model), Path(), kRestart, kOwn, InModel(), kSet,
      "Hugging Face checkpoint directory, or the name of a model that Hugging Face's tools have downloaded; "
-     "with "
-     "`load_format: dummy` a config.json is enough."},
+     "with `load_format: dummy` a config.json is enough."},
     {"served_model_name", MEMBER(c.served_model_name), Any(), kRestart, kDaemon, NoBits(),
      "the last part of `model`", "Name of the model in the API and in metrics."},
     {"backend", MEMBER(c.backend), Any(), kRestart, kSame,
@@ -229,10 +228,9 @@ const ConfigField kFields[] = {
      "prompts reads the weights once."},
     {"scheduler.max_decode_pause_ms", MEMBER(c.scheduler.max_decode_pause_ms), Any(), kRestart, kDaemon,
      NoBits(), kSet,
-     "How long the prompt tokens of an iteration may hold up streams that decode, in milliseconds, as far as "
-     "the iterations before tell: `auto` (500 with `backend: cpu`, 200 with `cuda`), a number, or 0 for no "
-     "bound. 64 tokens are always allowed: fewer take as long, since the weights are read for them, too. "
-     "Needs `enable_chunked_prefill`; no token depends on it."},
+     "How long an iteration's prompt tokens may hold up streams that decode, in milliseconds, judged by the "
+     "iterations before: `auto` (500 with `backend: cpu`, 200 with `cuda`), a number, or 0 for no bound. 64 "
+     "tokens are always allowed: fewer take as long. Needs `enable_chunked_prefill`."},
     {"kv_cache_config.tokens_per_block", MEMBER(c.kv_cache_config.tokens_per_block), Range(1, 1024), kRestart,
      kSame, NoBits(), "32 with `backend: cpu`, 64 with `cuda`", "Tokens in a block of the KV cache."},
     {"kv_cache_config.enable_block_reuse", MEMBER(c.kv_cache_config.enable_block_reuse), Any(), kRestart,
