@@ -265,9 +265,8 @@ std::string Setting::DebugString() const {
                       graphs, padding ? "" : " (no padding)", ", batch ", max_batch_size, ", budget ",
                       max_num_tokens, ", reuse ", reuse, ", KV ", DTypeName(kv_dtype), ", small pool ",
                       small_pool, ", draft caps ", draft_caps, ", policy ", static_cast<int>(policy),
-                      ", rows for ", verify_len, " drafts, late masks ", late_percent, "%, losses [",
-                      absl::StrJoin(losses, " "), "], K changes [", absl::StrJoin(draft_len_changes, " "),
-                      "]");
+                      ", rows for ", verify_len, " drafts, late ", late_percent, "%, losses [",
+                      absl::StrJoin(losses, " "), "], K changes ", absl::StrJoin(draft_len_changes, " "));
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,

@@ -86,8 +86,7 @@ TEST(MaskWork, EdgesAreStepsOfCompiling) {
   EXPECT_NE(refused.status().message().find("constraints.max_compile_steps"), std::string::npos);
 }
 
-// Every letter is at the beginning of eight ends that are 30 letters long: the configurations grow with the
-// output.
+// Every letter begins eight ends that are 30 letters long: the configurations grow with the output.
 std::string Ambiguous() {
   std::string expression = "(";
   for (char last = 's'; last <= 'z'; ++last) {
