@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
+#include "config/byte_size.h"
 #include "config/config_defaults.h"
 #include "config/config_docs.h"
 #include "config/config_explain.h"
@@ -24,6 +26,7 @@
 #include "server/cli/directory_config.h"
 #include "server/cli/explain_memory.h"
 #include "server/daemon.h"
+#include "server/host_check.h"
 #include "server/output/metric_table.h"
 
 namespace foredraft {
@@ -94,6 +97,7 @@ struct CheckConfigOptions {
   // Valid: CLI11 has checked them.
   std::string gpu_memory;
   std::string memory;
+  bool other_host = false;
 };
 
 void Print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
@@ -104,12 +108,17 @@ std::string ConfigJsonToCheck(const Config& config) {
   return std::filesystem::is_regular_file(config.model, error) ? config.model : ConfigJsonOf(config);
 }
 
-absl::Status CheckConfigFile(const ConfigOptions& options) {
+absl::Status CheckConfigFile(const CheckConfigOptions& check) {
   ResolvedConfig resolved;
-  ASSIGN_OR_RETURN(resolved.loaded, options.Read());
+  ASSIGN_OR_RETURN(resolved.loaded, check.config.Read());
   ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonToCheck(resolved.loaded.config)));
   const ModelLimits limits = ModelLimitsOf(resolved.model);
   RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, resolved.loaded));
+  if (!check.other_host) {
+    ConfigErrors errors;
+    CheckHost(resolved.loaded, errors);
+    RETURN_IF_ERROR(errors.First());
+  }
   const LoadedConfig& loaded = resolved.loaded;
   for (const std::string& warning : ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) {
     fprintf(stderr, "foredraft: warning: %s\n", warning.c_str());
@@ -120,8 +129,8 @@ absl::Status CheckConfigFile(const ConfigOptions& options) {
 }
 
 // All faults, not only the first. The model is read if it can be, so that what depends on it is checked too.
-absl::StatusOr<ResolvedConfig> ResolveAll(const ConfigOptions& options, ConfigErrors& errors) {
-  ASSIGN_OR_RETURN(const ConfigSources sources, options.Sources());
+absl::StatusOr<ResolvedConfig> ResolveAll(const CheckConfigOptions& options, ConfigErrors& errors) {
+  ASSIGN_OR_RETURN(const ConfigSources sources, options.config.Sources());
   ResolvedConfig resolved{.loaded = ParseConfig(sources, errors), .model = {}};
   std::optional<ModelLimits> limits;
   if (!errors.Refused("model")) {
@@ -141,25 +150,46 @@ absl::StatusOr<ResolvedConfig> ResolveAll(const ConfigOptions& options, ConfigEr
     }
   }
   ResolveDefaults(ReadHostFacts(), limits ? &*limits : nullptr, resolved.loaded, errors);
+  if (!options.other_host) CheckHost(resolved.loaded, errors);
   return resolved;
+}
+
+// A size of the other backend's memory would be left out of account.
+absl::Status CheckSizes(const CheckConfigOptions& options, Backend backend) {
+  const bool cpu = backend == Backend::kCpu;
+  const std::string& other = cpu ? options.gpu_memory : options.memory;
+  if (other.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: %s, allowed where backend is %s; it is %s, for which %s says how much there is",
+                      cpu ? "--gpu-memory" : "--memory", other, cpu ? "cuda" : "cpu", NameOf(backend),
+                      cpu ? "--memory" : "--gpu-memory"));
+}
+
+// What the ranks have to fit: the size given for the backend in use, else this host's memory.
+std::optional<MemoryLimits> LimitsOf(const CheckConfigOptions& options, Backend backend) {
+  const std::string& size = backend == Backend::kCpu ? options.memory : options.gpu_memory;
+  if (!size.empty()) return MemoryLimits{.device_bytes = *ParseByteSize(size)};
+  if (backend != Backend::kCpu || options.other_host) return std::nullopt;
+  const HostFacts host = ReadHostFacts();
+  return MemoryLimits{.device_bytes = host.ram_bytes, .address_space_bytes = host.address_space_bytes};
 }
 
 absl::Status PrintExplanation(const ResolvedConfig& resolved, const CheckConfigOptions& options) {
   const LoadedConfig& loaded = resolved.loaded;
-  const std::string& size = loaded.config.backend == Backend::kCpu ? options.memory : options.gpu_memory;
-  std::optional<int64_t> bytes;
-  if (!size.empty()) bytes = *ParseMemorySize(size);
-  ASSIGN_OR_RETURN(const MemoryExplanation memory, ExplainMemory(loaded.config, resolved.model, bytes));
-  Print(Summary(loaded.config, resolved.model) + memory.text +
+  RETURN_IF_ERROR(CheckSizes(options, loaded.config.backend));
+  ASSIGN_OR_RETURN(const MemoryExplanation memory,
+                   ExplainMemory(loaded.config, resolved.model, LimitsOf(options, loaded.config.backend)));
+  // The keys fill screens: what they come to is behind them, the verdict last.
+  Print(ExplainYaml(loaded) + "\n" + Comments("foreign ", loaded.notes) +
         Comments("warning ", ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) +
-        Comments("foreign ", loaded.notes) + ExplainYaml(loaded));
+        Summary(loaded.config, resolved.model) + memory.text);
   return memory.fits;
 }
 
 // Prints every error on a line of its own, or the explanation. Returns the exit code.
 int ExplainConfig(const CheckConfigOptions& options) {
   ConfigErrors errors;
-  const absl::StatusOr<ResolvedConfig> resolved = ResolveAll(options.config, errors);
+  const absl::StatusOr<ResolvedConfig> resolved = ResolveAll(options, errors);
   if (!resolved.ok()) return Fail(resolved.status());
   for (const absl::Status& error : errors.all()) Fail(error);
   if (!errors.empty()) return 1;
@@ -197,14 +227,20 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
         ->type_name("SIZE")
         ->needs(explain)
         ->check([](const std::string& text) {
-          const absl::StatusOr<int64_t> bytes = ParseMemorySize(text);
+          const absl::StatusOr<int64_t> bytes = ParseByteSize(text);
           return bytes.ok() ? std::string() : std::string(bytes.status().message());
         });
   };
   add_size("--gpu-memory", options->gpu_memory,
            "with --explain: memory of one GPU; exit 1 if a rank does not fit it");
-  add_size("--memory", options->memory,
-           "with --explain and backend cpu: RAM of the server; exit 1 if the ranks do not fit it");
+  add_size(
+      "--memory", options->memory,
+      "with --explain and backend cpu: RAM of the server, this host's by default; exit 1 if the ranks do "
+      "not fit it");
+  command->add_flag(
+      "--other-host", options->other_host,
+      "the configuration is for another host: TLS files, tokens, the CPU and the RAM of this one "
+      "are not compared with it");
   command
       ->add_option(
           "--docs", options->docs,
@@ -213,14 +249,13 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
       ->excludes(config);
   command->callback([options, exit_code] {
     if (options->config.file.empty() && options->config.model.empty() && options->docs.empty()) {
-      throw CLI::RequiredError("--config");
+      throw CLI::RequiredError("MODEL, a checkpoint's directory, or --config F");
     }
     if (options->explain) {
       *exit_code = ExplainConfig(*options);
       return;
     }
-    const absl::Status status =
-        options->docs.empty() ? CheckConfigFile(options->config) : WriteDocs(options->docs);
+    const absl::Status status = options->docs.empty() ? CheckConfigFile(*options) : WriteDocs(options->docs);
     *exit_code = status.ok() ? 0 : Fail(status);
   });
 }

@@ -13,6 +13,7 @@ struct CommandOption {
   std::vector<std::string> names;  // "-h", "--help"; of a positional argument none
   std::string value;               // its name in the help: "FILE"; empty for a flag
   std::vector<std::string> choices;
+  std::vector<std::string> offers;  // what a shell offers besides: beginnings such as "max_seq_len="
   std::string default_value;
   std::string help;
   bool required = false;
@@ -35,5 +36,6 @@ std::vector<Command> CommandTree(const CLI::App& app);
 std::string ManualPage(const std::vector<Command>& commands);  // roff, section 1
 std::string BashCompletion(const std::vector<Command>& commands);
 std::string ZshCompletion(const std::vector<Command>& commands);
+std::string FishCompletion(const std::vector<Command>& commands);
 
 }  // namespace foredraft

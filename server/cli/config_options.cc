@@ -41,6 +41,7 @@ void ConfigOptions::AddWithModel(CLI::App& command, bool required) {
   } kFlags[] = {{"--backend", "backend", "cpu or cuda"},
                 {"--listen", "server.grpc_address", "address of the gRPC API"},
                 {"--http", "server.http_address", "address of OpenAI's API"},
+                {"--metrics", "server.metrics_address", "address of metrics and probes"},
                 {"--max-seq-len", "max_seq_len", "longest context, in tokens"},
                 {"--max-batch-size", "max_batch_size", "most requests in a step"},
                 {"--drafts", "speculative_config.max_draft_len", "most drafts per step; 0: none"}};

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "config/config_warnings.h"
+#include "engine/checkpoint/checkpoint_summary.h"
 #include "engine/model/model_config.h"
 #include "engine/model/model_kinds.h"
 #include "engine/model_limits.h"
@@ -73,6 +74,18 @@ std::string DraftsText(const ModelConfig& model) {
       draft_len);
 }
 
+// Where config.json declares MTP modules that the checkpoint lacks, as after transformers has saved it, and
+// nobody asks for drafts. A checkpoint that cannot be read is refused where it is loaded.
+bool LacksModules(const std::string& directory, const ModelConfig& model, const ConfigSources& sources) {
+  if (IsFile(directory) || model.num_nextn_predict_layers == 0) return false;
+  const auto asks = [](const ConfigOverride& override) {
+    return override.path.starts_with("speculative_config") || override.path == "load_format";
+  };
+  if (std::any_of(sources.overrides.begin(), sources.overrides.end(), asks)) return false;
+  const absl::StatusOr<CheckpointSummary> summary = SummarizeCheckpoint(directory);
+  return summary.ok() && summary->config.num_nextn_predict_layers == 0;
+}
+
 // The longest context of which the cache holds one sequence. 0: not known, because a device's memory is known
 // only when the weights are on it.
 int LongestContext(const Config& config, const ModelLimits& limits, const HostFacts& host) {
@@ -82,7 +95,9 @@ int LongestContext(const Config& config, const ModelLimits& limits, const HostFa
   if (resolved.kv_cache_config.tokens_per_block == 0) {
     resolved.kv_cache_config.tokens_per_block = DefaultTokensPerBlock(resolved.backend);
   }
-  const int64_t fits = CacheTokensThatFit(host, limits, resolved);
+  const int64_t given = resolved.kv_cache_config.max_tokens;
+  constexpr int64_t kBesideTheSequence = 256;  // its drafts, and the rest of its last block
+  const int64_t fits = given > 0 ? given - kBesideTheSequence : CacheTokensThatFit(host, limits, resolved);
   constexpr int kUnit = 1024;
   if (fits >= limits.longest_sequence) return limits.longest_sequence;
   return static_cast<int>(std::max<int64_t>(fits / kUnit * kUnit, std::min(kUnit, limits.longest_sequence)));
@@ -93,6 +108,10 @@ int LongestContext(const Config& config, const ModelLimits& limits, const HostFa
 absl::StatusOr<std::string> FindModel(const std::string& model) {
   if (IsFile(fs::path(model) / "config.json")) return model;
   if (IsFile(model) && fs::path(model).extension() == ".json") return model;
+  if (IsFile(model) && (fs::path(model).extension() == ".yaml" || fs::path(model).extension() == ".yml")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model, ": a configuration file, allowed a checkpoint's directory; --config ", model));
+  }
   if (IsDirectory(model) || IsFile(model)) {
     if (!HasGguf(model)) {
       return absl::NotFoundError(absl::StrCat(
@@ -134,9 +153,18 @@ absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const Ho
   ASSIGN_OR_RETURN(const std::string directory, FindModel(model));
   ASSIGN_OR_RETURN(const ModelConfig config,
                    ReadModelConfig(IsFile(directory) ? directory : absl::StrCat(directory, "/config.json")));
+  std::string drafts = DraftsText(config);
+  if (!drafts.empty() && LacksModules(directory, config, sources)) {
+    drafts.clear();
+    sources.warnings.push_back(absl::StrFormat(
+        "%s: no drafts: config.json declares %d MTP module%s (num_nextn_predict_layers), but the checkpoint "
+        "has "
+        "no tensor of them; the original checkpoint has",
+        directory, config.num_nextn_predict_layers, config.num_nextn_predict_layers == 1 ? "" : "s"));
+  }
   sources.file = absl::StrCat("serve ", model);
-  sources.text = absl::StrCat("model: ", Quoted(directory), "\n", "server: {http_address: 127.0.0.1:8000}\n",
-                              DraftsText(config));
+  sources.text =
+      absl::StrCat("model: ", Quoted(directory), "\n", "server: {http_address: 127.0.0.1:8000}\n", drafts);
   if (directory != model) absl::StrAppend(&sources.text, "served_model_name: ", Quoted(model), "\n");
   ASSIGN_OR_RETURN(const LoadedConfig loaded, ParseConfig(sources));
   const int context = LongestContext(loaded.config, ModelLimitsOf(config), host);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -17,14 +15,6 @@
 
 namespace foredraft {
 namespace {
-
-struct Unit {
-  const char* name;
-  double bytes;
-};
-constexpr Unit kUnits[] = {
-    {"", 1},      {"B", 1},      {"KB", 1e3},      {"MB", 1e6},      {"GB", 1e9},
-    {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0}};
 
 class Table {
  public:
@@ -131,8 +121,28 @@ absl::StatusOr<std::string> WhatFits(const Config& config, const ModelConfig& mo
   return absl::StrFormat("in INT4 it would need %.2f", Gib(int4.sum + kSystemBytes));
 }
 
+// What the ranks need and have where they do not fit; empty where they do.
+absl::StatusOr<std::string> Shortage(const Config& config, const ModelConfig& model, const CpuMemory& memory,
+                                     const MemoryLimits& limits) {
+  const int64_t ranks = LocalRankCount(config);
+  const int64_t needed = memory.sum + kSystemBytes;
+  if (needed > limits.device_bytes) {
+    ASSIGN_OR_RETURN(const std::string what, WhatFits(config, model, memory, limits.device_bytes));
+    return absl::StrFormat("model: %s: the server needs %.2f GiB of RAM, it has %.2f; %s", config.model,
+                           Gib(needed), Gib(limits.device_bytes), what);
+  }
+  if (limits.address_space_bytes > 0 && memory.sum > ranks * limits.address_space_bytes) {
+    ASSIGN_OR_RETURN(const std::string what,
+                     WhatFits(config, model, memory, ranks * limits.address_space_bytes + kSystemBytes));
+    return absl::StrFormat("model: %s: %s needs %.2f GiB of address space, ulimit -v allows %.2f; %s",
+                           config.model, ranks > 1 ? "a rank" : "the server", Gib(memory.sum / ranks),
+                           Gib(limits.address_space_bytes), what);
+  }
+  return std::string();
+}
+
 absl::StatusOr<MemoryExplanation> ExplainCpu(const Config& config, const ModelConfig& model,
-                                             std::optional<int64_t> ram) {
+                                             const std::optional<MemoryLimits>& limits) {
   ASSIGN_OR_RETURN(const CpuMemory memory, EstimateCpu(config, model));
   Table table;
   const int here = LocalRankCount(config);
@@ -142,18 +152,12 @@ absl::StatusOr<MemoryExplanation> ExplainCpu(const Config& config, const ModelCo
   AddCache(config, memory.rank, memory.blocks, table);
   table.Row("swap", config.kv_cache_config.host_cache_size,
             "swapped-out sequences: kv_cache_config.host_cache_size");
-  table.Row("sum", memory.sum,
-            absl::StrFormat("of %.2f GiB RAM", Gib(ram.value_or(ReadHostFacts().ram_bytes))));
+  table.Row("sum", memory.sum, limits ? absl::StrFormat("of %.2f GiB RAM", Gib(limits->device_bytes)) : "");
   MemoryExplanation explanation;
-  if (ram) {
+  if (limits) {
     table.Row("system", kSystemBytes, "and the daemon beside its ranks; assumed");
-    const int64_t needed = memory.sum + kSystemBytes;
-    if (needed > *ram) {
-      ASSIGN_OR_RETURN(const std::string what, WhatFits(config, model, memory, *ram));
-      explanation.fits = absl::ResourceExhaustedError(
-          absl::StrFormat("model: %s: the server needs %.2f GiB of RAM, it has %.2f; %s", config.model,
-                          Gib(needed), Gib(*ram), what));
-    }
+    ASSIGN_OR_RETURN(const std::string shortage, Shortage(config, model, memory, *limits));
+    if (!shortage.empty()) explanation.fits = absl::ResourceExhaustedError(shortage);
     table.Line(explanation.fits.ok() ? "  fits" : "  DOES NOT FIT");
   }
   explanation.text = table.Take();
@@ -162,25 +166,11 @@ absl::StatusOr<MemoryExplanation> ExplainCpu(const Config& config, const ModelCo
 
 }  // namespace
 
-absl::StatusOr<int64_t> ParseMemorySize(const std::string& text) {
-  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  const std::string unit(absl::StripAsciiWhitespace(text.substr(digits)));
-  double number = 0;
-  for (const Unit& known : kUnits) {
-    if (absl::AsciiStrToLower(unit) != absl::AsciiStrToLower(known.name)) continue;
-    if (!absl::SimpleAtod(text.substr(0, digits), &number)) break;
-    const double bytes = number * known.bytes;
-    if (bytes >= 1 && bytes < 1e15) return static_cast<int64_t>(bytes);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      text,
-      ": allowed a number with a unit, as in 141GiB, 768GiB or 80GB (KiB, MiB, GiB, TiB, KB, MB, GB, TB)"));
-}
-
 absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const ModelConfig& model,
-                                                std::optional<int64_t> device_bytes) {
-  if (config.backend == Backend::kCpu) return ExplainCpu(config, model, device_bytes);
-  const std::optional<int64_t> gpu_bytes = device_bytes;
+                                                const std::optional<MemoryLimits>& limits) {
+  if (config.backend == Backend::kCpu) return ExplainCpu(config, model, limits);
+  std::optional<int64_t> gpu_bytes;
+  if (limits) gpu_bytes = limits->device_bytes;
   const EngineOptions options = EngineOptionsOf(config, model);
   ASSIGN_OR_RETURN(const MemoryEstimate memory,
                    EstimateMemory(SizedBackend::kCuda, options, model, config.parallel.attention_dp));
@@ -227,6 +217,19 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
                  : absl::StrFormat("  DOES NOT FIT: it needs at least %.2f GiB", Gib(least)));
   explanation.text = table.Take();
   return explanation;
+}
+
+absl::Status CheckMemory(const Config& config, const ModelConfig& model, const HostFacts& host,
+                         std::string* doubt) {
+  if (config.backend != Backend::kCpu) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const CpuMemory memory, EstimateCpu(config, model));
+  ASSIGN_OR_RETURN(
+      *doubt, Shortage(config, model, memory,
+                       {.device_bytes = host.ram_bytes, .address_space_bytes = host.address_space_bytes}));
+  const int64_t ranks = LocalRankCount(config);
+  const bool no_space = host.address_space_bytes > 0 && memory.sum > ranks * host.address_space_bytes;
+  const bool no_ram = ranks * memory.rank.weight_bytes > host.ram_bytes + host.swap_bytes;
+  return no_space || no_ram ? absl::ResourceExhaustedError(*doubt) : absl::OkStatus();
 }
 
 }  // namespace foredraft

@@ -1,6 +1,6 @@
 #pragma once
 
-// What `check-config --explain` says about memory.
+// What `check-config --explain` says about memory, and `serve` before it loads anything.
 
 #include <cstdint>
 #include <optional>
@@ -8,21 +8,30 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
+#include "config/config_defaults.h"
 #include "engine/model/model_config.h"
 
 namespace foredraft {
-
-// "141GiB", "80 GB", "150000000000": bytes. INVALID_ARGUMENT names the units.
-absl::StatusOr<int64_t> ParseMemorySize(const std::string& text);
 
 struct MemoryExplanation {
   std::string text;   // lines, each a YAML comment
   absl::Status fits;  // RESOURCE_EXHAUSTED where a rank does not fit the given memory, with what would
 };
 
-// device_bytes: of one GPU, or of the RAM that the ranks of a CPU server share; absent: only what does not
-// depend on it.
+// What a configuration has to fit: one GPU, or the RAM that the ranks of a CPU server share.
+struct MemoryLimits {
+  int64_t device_bytes = 0;
+  int64_t address_space_bytes = 0;  // of a rank's process, on the CPU; 0: no limit
+};
+
+// limits: absent: only what does not depend on them.
 absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const ModelConfig& model,
-                                                std::optional<int64_t> device_bytes);
+                                                const std::optional<MemoryLimits>& limits);
+
+// For a CPU server that is about to load: OK, or RESOURCE_EXHAUSTED as ExplainMemory has it where this host
+// cannot hold what loading writes or reserves. Pages of the cache and of the swap store that are never used
+// take no memory, so what they would take at most is no reason to refuse: `doubt` then has the line.
+absl::Status CheckMemory(const Config& config, const ModelConfig& model, const HostFacts& host,
+                         std::string* doubt);
 
 }  // namespace foredraft

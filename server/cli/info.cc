@@ -105,7 +105,7 @@ void AddInfo(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "info", "Architecture, parameters, bytes, MTP modules and KV bytes per token of a checkpoint");
   auto dir = std::make_shared<std::string>();
-  command->add_option("--checkpoint", *dir, "Hugging Face checkpoint directory, or a config.json alone")
+  command->add_option("MODEL,--checkpoint", *dir, "Hugging Face checkpoint directory, or a config.json alone")
       ->required()
       ->type_name("DIR");
   command->callback([dir, exit_code] {

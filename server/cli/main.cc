@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -16,11 +17,16 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "base/edit_distance.h"
 #include "base/version.h"
+#include "config/config_fields.h"
+#include "config/foreign_keys.h"
 #include "server/cli/commands.h"
 
 namespace foredraft {
@@ -39,12 +45,45 @@ struct Nearest {
   bool IsNear(std::string_view wanted) const { return 2 * distance <= static_cast<int>(wanted.size()); }
 };
 
+// What to write instead of a flag of other servers, where the command reads a configuration: "--set KEY=V",
+// or a flag of our own. Empty: not known.
+std::string FlagByMeaning(const CLI::App& command, const std::string& letters) {
+  if (command.get_option_no_throw("--set") == nullptr) return "";
+  constexpr struct {
+    const char* flag;
+    const char* here;
+  } kMeanings[] = {
+      {"port", "--http HOST:PORT for OpenAI's API, --listen HOST:PORT for gRPC"},
+      {"host", "--http HOST:PORT for OpenAI's API, --listen HOST:PORT for gRPC"},
+      {"model", "the command's argument: foredraft serve DIR"},
+      {"model-path", "the command's argument: foredraft serve DIR"},
+      {"tp", "--set parallel.attention_dp=N --set parallel.moe_ep=N"},
+      {"tp-size", "--set parallel.attention_dp=N --set parallel.moe_ep=N"},
+      {"tensor-parallel-size", "--set parallel.attention_dp=N --set parallel.moe_ep=N"},
+      {"api-key", "--set server.auth.tokens_file=FILE, which foredraft token writes"},
+      {"max-model-len", "--max-seq-len"},
+      {"context-length", "--max-seq-len"},
+      {"max-num-seqs", "--max-batch-size"},
+      {"num-speculative-tokens", "--drafts"},
+  };
+  for (const auto& [flag, here] : kMeanings) {
+    if (letters == flag) return here;
+  }
+  const std::string key = absl::StrReplaceAll(letters, {{"-", "_"}});
+  if (FindField(key) != nullptr) return absl::StrCat("--set ", key, "=V");
+  const std::string_view elsewhere = KeyForNameElsewhere(key);
+  return elsewhere.empty() ? "" : absl::StrCat("--set ", std::string(elsewhere), "=V");
+}
+
 // "--max-token: unknown, nearest is --max-tokens"; empty where the command knows every flag.
 std::string UnknownFlag(const CLI::App& command) {
   for (const std::string& argument : command.remaining()) {
     if (argument.size() < 2 || argument[0] != '-' || argument == "--") continue;
     const std::string flag = argument.substr(0, argument.find('='));
     const std::string_view letters = std::string_view(flag).substr(flag.find_first_not_of('-'));
+    if (const std::string here = FlagByMeaning(command, std::string(letters)); !here.empty()) {
+      return absl::StrCat(flag, ": unknown, here it is ", here);
+    }
     Nearest nearest;
     for (const CLI::Option* option : command.get_options([](const CLI::Option*) { return true; })) {
       for (const std::string& name : option->get_lnames()) nearest.Consider(letters, name);
@@ -68,6 +107,18 @@ std::string UnknownCommand(const CLI::App& app, const std::string& name) {
   }
   if (nearest.IsNear(name)) return absl::StrCat(name, ": unknown command, nearest is ", nearest.name);
   return absl::StrCat(name, ": unknown command, allowed ", allowed);
+}
+
+// `foredraft help`, `help COMMAND` and `version` are what people type before they have read --help.
+std::vector<std::string> ArgumentsOf(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.empty()) return arguments;
+  if (arguments[0] == "version") arguments[0] = "--version";
+  if (arguments[0] == "help") {
+    arguments.erase(arguments.begin());
+    arguments.push_back("--help");
+  }
+  return arguments;
 }
 
 // One line about `error`, with its line break. A flag that the command does not know comes first, with the
@@ -170,12 +221,15 @@ int main(int argc, char** argv) {
   AddToken(app, &exit_code);
   AddValidateMtp(app, &exit_code);
   AddManual(app, &exit_code);
-  if (const std::string unknown = UnknownCommand(app, argc > 1 ? argv[1] : ""); !unknown.empty()) {
+  std::vector<std::string> arguments = ArgumentsOf(argc, argv);
+  if (const std::string unknown = UnknownCommand(app, arguments.empty() ? "" : arguments[0]);
+      !unknown.empty()) {
     fprintf(stderr, "foredraft: %s\n", unknown.c_str());
     return 2;
   }
   try {
-    app.parse(argc, argv);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }  // Others reach EndInOneLine without unwinding: half a daemon cannot be taken down in order.

@@ -56,8 +56,40 @@ constexpr char kEnvironment[] = R"(.SH ENVIRONMENT
 overrides a key of the configuration file: upper case, two underscores for each dot
 (\fBFOREDRAFT_SERVER__GRPC_ADDRESS\fR). \fB\-\-set\fR takes precedence.
 .TP
+\fBFOREDRAFT_TOKEN\fR
+the token that clients send where no \fB\-\-token\-file\fR is given.
+.TP
+\fBHF_HUB_CACHE\fR, \fBHF_HOME\fR
+where a model that is given by its name is looked up [~/.cache/huggingface/hub].
+.TP
+\fBNO_COLOR\fR
+no colours on a terminal.
+.TP
+\fBXDG_RUNTIME_DIR\fR, \fBRUNTIME_DIRECTORY\fR
+the folder of the admin socket.
+.TP
 \fBNOTIFY_SOCKET\fR, \fBWATCHDOG_USEC\fR
 set by systemd: the daemon reports that it serves, drains, and is alive.
+.SH FILES
+.TP
+\fI/etc/foredraft/foredraft.yaml\fR
+the configuration of the service of systemd.
+.TP
+\fI~/.local/state/foredraft/chat_history\fR
+earlier messages of \fBforedraft chat\fR.
+.SH EXAMPLES
+.TP
+\fBforedraft serve /models/DeepSeek\-R1\fR
+serves a checkpoint; \fBforedraft check\-config\fR of the same directory shows how.
+.TP
+\fBforedraft check\-config \-\-explain \-\-config f.yaml\fR
+explains every key of a configuration, and says whether it fits the memory.
+.TP
+\fBforedraft generate \-\-answer "What is 48 + 275?"\fR
+asks the daemon on this host and prints the answer alone.
+.TP
+\fBforedraft bench \-\-compare K=0,1,3\fR
+measures what drafts gain.
 .SH EXIT STATUS
 0 success, 1 failure, 2 wrong usage. Errors are one line on stderr.
 .SH SEE ALSO
@@ -91,10 +123,14 @@ void AddManual(CLI::App& app, int* exit_code) {
   CLI::App* completion = app.add_subcommand(
       "completion", "Print the completions of a shell: source <(foredraft completion bash)");
   auto shell = std::make_shared<std::string>();
-  completion->add_option("shell", *shell, "the shell")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  completion->add_option("shell", *shell, "the shell")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   completion->callback([&app, shell, exit_code] {
     const std::vector<Command> commands = CommandTree(app);
-    Print(*shell == "bash" ? BashCompletion(commands) : ZshCompletion(commands));
+    Print(*shell == "bash"  ? BashCompletion(commands)
+          : *shell == "zsh" ? ZshCompletion(commands)
+                            : FishCompletion(commands));
     *exit_code = 0;
   });
 }

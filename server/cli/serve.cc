@@ -18,6 +18,7 @@
 #include "config/config_warnings.h"
 #include "engine/model_limits.h"
 #include "server/cli/commands.h"
+#include "server/cli/explain_memory.h"
 #include "server/cli/notify_socket.h"
 #include "server/cli/service_notifier.h"
 #include "server/cli/start_screen.h"
@@ -116,12 +117,12 @@ void SayContext(const ResolvedConfig& resolved) {
       loaded.config.max_seq_len >= longest) {
     return;
   }
-  LogLine(
-      LogLevel::kInfo,
-      absl::StrFormat("context  %d tokens of the model's %d: a quarter of the memory holds one such request "
-                      "(--max-seq-len)",
-                      loaded.config.max_seq_len, longest),
-      {{"max_seq_len", loaded.config.max_seq_len}, {"longest_sequence", longest}});
+  LogLine(LogLevel::kInfo,
+          absl::StrFormat("context  %d tokens of the model's %d: %s holds one such request (--max-seq-len)",
+                          loaded.config.max_seq_len, longest,
+                          loaded.origins.contains("kv_cache_config.max_tokens") ? "kv_cache_config.max_tokens"
+                                                                                : "a quarter of the memory"),
+          {{"max_seq_len", loaded.config.max_seq_len}, {"longest_sequence", longest}});
 }
 
 absl::Status Serve(const ConfigOptions& options, const std::optional<std::string>& trace) {
@@ -144,6 +145,9 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
     Log(LogLevel::kWarning, "configuration: %s", warning);
   }
   SayContext(resolved);
+  std::string doubt;
+  RETURN_IF_ERROR(CheckMemory(config, resolved.model, ReadHostFacts(), &doubt));
+  if (!doubt.empty()) Log(LogLevel::kWarning, "%s; it starts, and ends when it needs more than that", doubt);
   std::optional<AbortsInOneLine> start(std::in_place);
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));

@@ -56,6 +56,11 @@ def check_completions(prefix: pathlib.Path) -> None:
         (("foredraft", "serve", "--config", "et"), ["etc"]),
         (("foredraft", "quantize", "--dtype", ""), ["int4", "fp8", "nvfp4"]),
         (("foredraft", "completion", "z"), ["zsh"]),
+        (("foredraft", "serve", "--backend", ""), ["cpu", "cuda"]),
+        (("foredraft", "serve", "--set", "server.http_a"), ["server.http_address="]),
+        # As readline divides it.
+        (("foredraft", "serve", "--set", "speculative_config.draft_policy", "=", "a"), ["adaptive"]),
+        (("foredraft", "serve", "--set", "speculative_config.draft_policy", "="), ["fixed", "schedule", "adaptive", "confidence"]),
         (("foredraft", "worker", "--rank", ""), []),
     ):
         found = completions(prefix, *words)

@@ -14,6 +14,7 @@ FILES = {
     "lib/systemd/system/foredraft.service",
     "lib/systemd/system/foredraft-worker@.service",
     "share/bash-completion/completions/foredraft",
+    "share/fish/vendor_completions.d/foredraft.fish",
     "share/man/man1/foredraft.1.gz",
     "share/foredraft/bench/r1-1k-2k.jsonl",
     "share/foredraft/configs/abacus-cpu.yaml",
@@ -72,11 +73,10 @@ def wrong_answers(client: list[str], address: str, questions=QUESTIONS) -> list[
     """What `foredraft generate` answers otherwise than it should. client: the command up to `foredraft`."""
     faults = []
     for question, answer in questions:
-        run = subprocess.run([*client, "generate", "--server", address, "--chat", question, "--temperature", "0", "--timeout", "100"],
+        run = subprocess.run([*client, "generate", "--server", address, "--chat", question, "--answer", "--temperature", "0", "--timeout", "100"],
                              capture_output=True, text=True, check=False, cwd="/")
-        text = run.stdout.rpartition("</think>")[2]
-        if run.returncode != 0 or answer not in text:
-            faults.append(f"{question}: {text.strip()!r} {run.stderr.strip()}, expected {answer}")
+        if run.returncode != 0 or answer != run.stdout.strip():
+            faults.append(f"{question}: {run.stdout.strip()!r} {run.stderr.strip()}, expected {answer}")
     return faults
 
 

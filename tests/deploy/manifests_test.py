@@ -34,7 +34,7 @@ def check_config(binary: str, name: str, text: str) -> dict:
         path = pathlib.Path(directory) / "foredraft.yaml"
         shape = "deploy/configs/r1-shape-61x256.json" if "DeepSeek-R1" in config["model"] else "deploy/models/abacus"
         path.write_text(text.replace(config["model"], str(ROOT / shape)).replace("backend: cuda", "backend: cpu"))
-        run = subprocess.run([binary, "check-config", "--config", path], capture_output=True, text=True, check=False)
+        run = subprocess.run([binary, "check-config", "--other-host", "--config", path], capture_output=True, text=True, check=False)
     check(run.returncode == 0, f"{name}: foredraft.yaml: {run.stderr.strip()}")
     return config
 

@@ -1,0 +1,41 @@
+#include "server/host_check.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "config/config_fields.h"
+#include "config/config_warnings.h"
+#include "kernels/device.h"
+#include "net/tls.h"
+#include "ranks/worker_trust.h"
+#include "server/api/access.h"
+
+namespace foredraft {
+
+void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors) {
+  const Config& config = loaded.config;
+  // Most texts begin with the key at fault, which may be another key of the same group; `path` is of those
+  // that name the file alone.
+  const auto add = [&](const std::string& path, const absl::Status& status) {
+    if (status.ok()) return;
+    const std::string text(status.message());
+    const std::string first = text.substr(0, text.find(':'));
+    const bool names_key = FindField(first) != nullptr;
+    const std::string& key = names_key ? first : path;
+    if (errors.Refused(key)) return;
+    errors.Add(key, absl::Status(status.code(), absl::StrCat(OriginOf(loaded, key), ": ",
+                                                             names_key ? "" : path + ": ", text)));
+  };
+  add("server.tls.cert", ReadServerPems(config.server.tls).status());
+  if (const std::string& file = config.server.auth.tokens_file; !file.empty()) {
+    add("server.auth.tokens_file", TokenTable::Read(file).status());
+  }
+  if (config.parallel.attention_dp > 1) {
+    add("parallel.token_file", WorkerPortTrust::Load(config).status());
+  }
+  if (config.backend == Backend::kCpu) {
+    add("cpu.isa", CreateDevice("cpu", {.threads = 1, .isa = NameOf(config.cpu.isa)}).status());
+  }
+}
+
+}  // namespace foredraft
