@@ -66,7 +66,7 @@ class Conversation {
     while (NextMessage(message)) {
       absl::StripAsciiWhitespace(&message);
       if (message.empty()) continue;
-      if (message == "/exit") break;
+      if (message == "/exit" || message == "/quit" || message == "/bye") break;
       if (message[0] == '/' && message.find('\n') == std::string::npos) {
         Command(message);
         continue;

@@ -88,6 +88,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& 
                      ": is a URL, for clients of OpenAI's API; this command speaks gRPC: "
                      "allowed HOST:PORT of server.grpc_address, by default 127.0.0.1:50051"));
   }
+  if (!absl::StrContains(server.address, ":") || server.address.ends_with("]")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(server.address,
+                     ": has no port, allowed HOST:PORT of server.grpc_address, by default 127.0.0.1:50051"));
+  }
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials, ClientCredentials(server));
   ASSIGN_OR_RETURN(const std::string token, ReadToken(server));
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;

@@ -43,10 +43,12 @@ struct GenerateOptions {
   bool strict_acceptance = false;
   bool json = false;
   bool show_drafts = false;
+  bool answer = false;
 
   bool on_terminal() const { return isatty(STDOUT_FILENO) == 1; }
-  // Programs that read stdout get all that the model wrote, unless they ask for its parts.
-  bool raw_text() const { return !json && !show_drafts && tools.empty() && !on_terminal(); }
+  // What a prompt goes on with is printed as the model wrote it, unless somebody asks for its parts. The
+  // answer to a chat has parts.
+  bool raw_text() const { return !chat && !json && !show_drafts && !answer && !on_terminal(); }
 };
 
 absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options) {
@@ -66,7 +68,6 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options) 
     if (options.thinking || options.no_thinking) request.set_thinking(options.thinking);
     request.mutable_chat()->set_reasoning_effort(options.reasoning_effort);
     if (!options.tools.empty()) RETURN_IF_ERROR(ReadToolFile(options.tools, *request.mutable_chat()));
-    request.set_raw_text(options.raw_text());
   }
   options.sampling.ApplyTo(*request.mutable_sampling());
   RETURN_IF_ERROR(options.constraint.ApplyTo(request));
@@ -88,12 +89,13 @@ void ReadStdin(std::optional<std::string>& text) {
   text = std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
-// The text on stdout. Programs that read it get the text as it is; people get it divided and marked.
+// The text on stdout: as it is, or divided and marked.
 class TextOutput {
  public:
   explicit TextOutput(const GenerateOptions& options) : silent_(options.json) {
     if (options.raw_text()) return;
     answer_.emplace(AnswerStyle{.colour = HasColour(STDOUT_FILENO),
+                                .thinking = !options.answer,
                                 .drafts = options.show_drafts,
                                 .apart = options.chat.has_value(),
                                 .escapes = options.on_terminal()});
@@ -234,15 +236,18 @@ void AddGenerate(CLI::App& app, int* exit_code) {
   command->add_flag("--strict-acceptance", options->strict_acceptance,
                     "no relaxed acceptance for this request");
   CLI::Option* json = command->add_flag("--json", options->json, "one JSON object on stdout instead of text");
+  command->add_flag("--answer", options->answer, "the answer alone: thinking is left out")->excludes(json);
   command
       ->add_flag("--show-drafts", options->show_drafts,
                  "mark accepted drafts: green on a terminal, else [in brackets]")
       ->excludes(json);
   command->footer(
-      "On a terminal thinking is dim and its tags are left out (NO_COLOR: sections have names). Elsewhere "
-      "the text "
-      "is as the model wrote it; with --tools calls have lines of their own, and with --json all parts have "
-      "fields of their own.");
+      "On a terminal thinking is dim and its tags are left out. Elsewhere, and with NO_COLOR, thinking and "
+      "answer "
+      "have lines and names of their own; --answer prints the answer alone. What follows a --prompt is as "
+      "the "
+      "model wrote it. With --tools calls have lines of their own, and with --json all parts have fields of "
+      "their own.");
   command->callback([options, exit_code] {
     ReadStdin(options->prompt);
     ReadStdin(options->chat);

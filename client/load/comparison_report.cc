@@ -174,17 +174,8 @@ std::string ConditionsText(const ComparisonReport& report) {
   return text + NoDraftsText(report);
 }
 
-}  // namespace
-
-std::string TextReport(const ComparisonReport& report) {
-  const Comparison& comparison = report.comparison;
-  std::string text = absl::StrCat(ConditionsText(report), "\n", SettingsTable(comparison), "\n",
-                                  ErrorsText(comparison), TokensText(comparison, report.workload));
-  if (!comparison.AllFailed()) absl::StrAppend(&text, ResultText(comparison), "\n");
-  return text;
-}
-
-std::string ResultText(const Comparison& comparison) {
+// Who gives the most, and by how much.
+std::string WinnerText(const Comparison& comparison) {
   // The best of the others; the first setting has no ratio to itself.
   size_t best = 0;
   Summary ratio;
@@ -200,6 +191,31 @@ std::string ResultText(const Comparison& comparison) {
                                             comparison.settings[best].name, RangeText(ratio), first);
   if (ratio.min < 1 && ratio.max > 1) return absl::StrCat("no clear difference: ", gives);
   return ratio.p50 > 1 ? gives : absl::StrCat(first, " gives the most output tok/s");
+}
+
+// Settings that were slower than the first one in every round, whoever won.
+std::string LosersText(const Comparison& comparison) {
+  std::string text;
+  for (size_t i = 1; i < comparison.settings.size(); ++i) {
+    const Summary ratio = comparison.MetricsOf(i)[0].ratio;
+    if (ratio.count == 0 || ratio.max >= 1) continue;
+    absl::StrAppend(&text, "; ", comparison.settings[i].name, " is clearly slower: ", RangeText(ratio));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string TextReport(const ComparisonReport& report) {
+  const Comparison& comparison = report.comparison;
+  std::string text = absl::StrCat(ConditionsText(report), "\n", SettingsTable(comparison), "\n",
+                                  ErrorsText(comparison), TokensText(comparison, report.workload));
+  if (!comparison.AllFailed()) absl::StrAppend(&text, ResultText(comparison), "\n");
+  return text;
+}
+
+std::string ResultText(const Comparison& comparison) {
+  return absl::StrCat(WinnerText(comparison), LosersText(comparison));
 }
 
 std::string NotesText(const ComparisonReport& report) {
