@@ -1,5 +1,6 @@
 #include "tests/e2e/daemon_fixture.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
 #include <poll.h>
@@ -38,6 +39,18 @@ std::vector<std::string> Arguments(const std::vector<std::string>& sets, const s
 RunResult Foredraft(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), FOREDRAFT_BINARY);
   return RunProgram(arguments);
+}
+
+void ExpectEnds(const std::vector<Usage>& usages) {
+  for (const Usage& usage : usages) {
+    const RunResult result = Foredraft(usage.arguments);
+    EXPECT_EQ(result.exit_code, usage.exit_code) << testing::PrintToString(usage.arguments) << "\n"
+                                                 << result.err;
+    EXPECT_THAT(result.err, testing::HasSubstr(usage.says)) << testing::PrintToString(usage.arguments);
+    if (usage.exit_code == 1) {
+      EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << "one line: " << result.err;
+    }
+  }
 }
 
 std::vector<std::string> LongRequest() {

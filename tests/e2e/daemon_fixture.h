@@ -15,6 +15,15 @@ inline constexpr char kModel[] = "deploy/models/abacus";
 // Runs a subcommand until it ends.
 RunResult Foredraft(std::vector<std::string> arguments);
 
+// A command line, how it ends and what stderr says of it.
+struct Usage {
+  std::vector<std::string> arguments;
+  int exit_code;
+  std::string says;
+};
+// A failure (exit code 1) is one line.
+void ExpectEnds(const std::vector<Usage>& usages);
+
 // Arguments of `generate` for 4,000 tokens.
 std::vector<std::string> LongRequest();
 

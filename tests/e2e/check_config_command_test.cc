@@ -1,0 +1,272 @@
+// `foredraft check-config`: what it prints, and what it refuses as `serve` does.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/daemon_fixture.h"
+
+namespace foredraft {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr char kR1Shape[] = "deploy/configs/r1-shape-61x256.json";
+
+TEST(CheckConfigCommand, ExplainSaysWhatFitsAGpu) {
+  const auto explain = [](const std::string& memory) {
+    return Foredraft({"check-config", "--explain", "--config", "deploy/configs/deepseek-r1-8xh200.yaml",
+                      "--set", "model=deploy/configs/r1-shape-61x256.json", "--gpu-memory", memory});
+  };
+  const RunResult h200 = explain("140GiB");
+  EXPECT_EQ(h200.exit_code, 0) << h200.err;
+  EXPECT_THAT(h200.out,
+              AllOf(HasSubstr("# memory  of each of 8 GPUs of 140.00 GiB"),
+                    HasSubstr("61 layers, 1 MTP module, 32 of 256 experts"), HasSubstr("#   fits\n"),
+                    HasSubstr("max_seq_len: 32768  # deploy/configs/deepseek-r1-8xh200.yaml:8\n"),
+                    HasSubstr("served_model_name: r1-shape-61x256.json  # default\n")));
+  for (const std::string ranks : {"8", "4"}) {
+    const RunResult fp4 = Foredraft(
+        {"check-config", "--explain", "--config", "deploy/configs/deepseek-r1-fp4-" + ranks + "xh200.yaml",
+         "--set", "model=deploy/configs/r1-fp4-shape-61x256.json", "--gpu-memory", "140GiB"});
+    EXPECT_EQ(fp4.exit_code, 0) << fp4.err;
+    EXPECT_THAT(fp4.out, AllOf(HasSubstr("# memory  of each of " + ranks + " GPUs of 140.00 GiB"),
+                               HasSubstr("#   fits\n")));
+  }
+  const RunResult h100 = explain("80 GB");
+  EXPECT_EQ(h100.exit_code, 1);
+  EXPECT_THAT(h100.out, HasSubstr("DOES NOT FIT: it needs at least"));
+  EXPECT_THAT(h100.err, HasSubstr("no GPU memory for the KV cache: of 74.51 GiB"));
+}
+
+TEST(CheckConfigCommand, ExplainSaysWhatFitsACpuServer) {
+  const auto explain = [](const std::string& memory) {
+    return Foredraft({"check-config", "deploy/configs/r1-shape-61x256.json", "--explain", "--backend", "cpu",
+                      "--set", "kv_cache_config.max_tokens=32768", "--max-seq-len", "8192", "--memory",
+                      memory});
+  };
+  const RunResult fits = explain("768GiB");
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_THAT(fits.out, AllOf(HasSubstr("of 768.00 GiB RAM"), HasSubstr("#   fits\n")));
+  const RunResult less = explain("512GiB");
+  EXPECT_EQ(less.exit_code, 1);
+  EXPECT_THAT(less.out, HasSubstr("#   DOES NOT FIT\n"));
+  EXPECT_THAT(less.err, AllOf(HasSubstr("GiB of RAM, it has 512.00; in INT4 it would need 3")));
+}
+
+TEST(CheckConfigCommand, ExplainListsAllErrors) {
+  const std::string dir = TestDir("errors");
+  WriteText(dir + "/f.yaml", std::string("model: ") + kModel +
+                                 "\nmax_batch_size: 0\nmodle: y\npipeline_parallel_size: 2\n"
+                                 "max_seq_len: 999999\n");
+  const RunResult result = Foredraft({"check-config", "--explain", "--config", dir + "/f.yaml"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 4) << result.err;
+  for (const char* line : {":2: max_batch_size: 0", ":3: modle: unknown key", ":4: pipeline_parallel_size: 2",
+                           ":5: max_seq_len: 999999"}) {
+    EXPECT_THAT(result.err, HasSubstr(line));
+  }
+}
+
+TEST(CheckConfigCommand, NotesForeignKeysAndWarns) {
+  const std::string dir = TestDir("foreign");
+  WriteText(dir + "/f.yaml",
+            "use_cuda_graph: true\nmoe_backend: TRTLLM\nserver: {grpc_address: '0.0.0.0:1', "
+            "allow_insecure: true}\n");
+  const RunResult result =
+      Foredraft({"check-config", "--config", dir + "/f.yaml", "--set", std::string("model=") + kModel});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("f.yaml:1: use_cuda_graph: true became cuda_graph_config"),
+                                HasSubstr("f.yaml:2: moe_backend: TRTLLM ignored: ")));
+  EXPECT_THAT(result.err,
+              HasSubstr("foredraft: warning: " + dir + "/f.yaml:3: server.grpc_address: 0.0.0.0:1"));
+}
+
+TEST(CheckConfigCommand, PrintsAConfigurationThatReadsBackTheSame) {
+  const std::string dir = TestDir("check");
+  const RunResult first = Foredraft({"check-config", "--config", kConfig, "--set", "max_queue_size=77"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, AllOf(HasSubstr("max_queue_size: 77"), HasSubstr("max_draft_len: 3")));
+  WriteText(dir + "/again.yaml", first.out);
+  const RunResult again = Foredraft({"check-config", "--config", dir + "/again.yaml"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.out, first.out);
+}
+
+// The keys that follow from the model, and those that override them.
+TEST(CheckConfigCommand, ShowsWhatServeMakesOfAModel) {
+  const RunResult abacus = Foredraft({"check-config", kModel, "--set", "max_queue_size=77"});
+  ASSERT_EQ(abacus.exit_code, 0) << abacus.err;
+  EXPECT_THAT(abacus.out, AllOf(HasSubstr("max_draft_len: 3"), HasSubstr("draft_policy: adaptive"),
+                                HasSubstr("http_address: \"127.0.0.1:8000\""), HasSubstr("max_seq_len: 4096"),
+                                HasSubstr("max_queue_size: 77")));
+  const RunResult dspark = Foredraft({"check-config", "tests/golden/checkpoints/deepseek_v4_dspark"});
+  EXPECT_THAT(dspark.out, AllOf(HasSubstr("decoding_type: DSpark"), HasSubstr("max_draft_len: 5")));
+  const RunResult tiny = Foredraft({"check-config", kModel, "--max-seq-len", "100", "--http", "127.0.0.1:9",
+                                    "--max-batch-size", "3", "--listen", "127.0.0.1:8", "--drafts", "1"});
+  EXPECT_THAT(tiny.out, AllOf(HasSubstr("max_seq_len: 100"), HasSubstr("http_address: \"127.0.0.1:9\""),
+                              HasSubstr("max_batch_size: 3"), HasSubstr("grpc_address: \"127.0.0.1:8\""),
+                              HasSubstr("max_draft_len: 1")));
+}
+
+// check-config needs no weights.
+TEST(CheckConfigCommand, AConfigJsonAloneIsEnoughToCheck) {
+  const std::string json = "deploy/configs/r1-shape-61x256.json";
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"check-config", json},
+        {"check-config", "--config", "deploy/configs/deepseek-r1-8xh200.yaml", "--set", "model=" + json}}) {
+    const RunResult result = Foredraft(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("# serves  r1-shape-61x256.json on "));
+  }
+  ExpectEnds(
+      {{{"serve", json}, 1, "allowed a directory with weights; load_format: dummy serves random ones"}});
+}
+
+TEST(CheckConfigCommand, InfoAndCheckConfigDescribeTheShapesOfR1) {
+  const std::string stem = "deploy/configs/r1-shape-61x32";
+  const RunResult info = Foredraft({"info", "--checkpoint", stem + ".json"});
+  ASSERT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_THAT(info.out, AllOf(HasSubstr("experts 32 (8 per token)"), HasSubstr("as a checkpoint of FP8")));
+  const RunResult check = Foredraft({"check-config", "--config", stem + ".yaml"});
+  ASSERT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, AllOf(HasSubstr("0.9 of what the GPU has left after the weights"),
+                               HasSubstr("in blocks of 64"), HasSubstr("FORCED acceptance")));
+  // 62 rows of 1,152 bytes, or 656 in FP8.
+  EXPECT_THAT(check.out, HasSubstr("71,424 bytes a token, bf16"));
+  const RunResult fp8 =
+      Foredraft({"check-config", "--config", stem + ".yaml", "--set", "kv_cache_config.dtype=fp8"});
+  ASSERT_EQ(fp8.exit_code, 0) << fp8.err;
+  EXPECT_THAT(fp8.out, AllOf(HasSubstr("40,672 bytes a token, fp8"), HasSubstr("dtype: fp8")));
+}
+
+// A verdict about this machine, as the last line: 672 GiB are more than any test machine has.
+TEST(CheckConfigCommand, WithoutASizeTheVerdictIsOfThisHost) {
+  const RunResult large = Foredraft({"check-config", "--explain", kR1Shape});
+  EXPECT_EQ(large.exit_code, 1);
+  EXPECT_THAT(large.out, EndsWith("#   DOES NOT FIT\n"));
+  EXPECT_THAT(large.err, AllOf(HasSubstr("the server needs 6"), HasSubstr("GiB of RAM, it has ")));
+  const RunResult small = Foredraft({"check-config", "--explain", kModel});
+  EXPECT_EQ(small.exit_code, 0) << small.err;
+  EXPECT_THAT(small.out, EndsWith("#   fits\n"));
+  const RunResult other = Foredraft({"check-config", "--explain", "--other-host", kR1Shape});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.out, Not(HasSubstr("FIT")));
+}
+
+TEST(CheckConfigCommand, ASizeIsOfTheBackendsMemory) {
+  ExpectEnds({{{"check-config", "--explain", "--gpu-memory", "141GiB", kModel},
+               1,
+               "--gpu-memory: 141GiB, allowed where backend is cuda; it is cpu, for which --memory says"},
+              {{"check-config", "--explain", "--memory", "141GiB", "--backend", "cuda", kModel},
+               1,
+               "--memory: 141GiB, allowed where backend is cpu; it is cuda, for which --gpu-memory says"}});
+}
+
+// Before the first byte of weights is made or read.
+TEST(CheckConfigCommand, ServeLooksAtTheMemoryBeforeItLoads) {
+  const RunResult ram = Foredraft({"serve", kR1Shape, "--set", "load_format=dummy", "--listen", "127.0.0.1:0",
+                                   "--http", "127.0.0.1:0", "--metrics", "127.0.0.1:0"});
+  EXPECT_EQ(ram.exit_code, 1);
+  EXPECT_THAT(ram.err,
+              AllOf(HasSubstr("foredraft: model: deploy/configs/r1-shape-61x256.json: the server needs 6"),
+                    HasSubstr("GiB of RAM, it has "), Not(HasSubstr("loading"))));
+  const RunResult space =
+      RunProgram({"/bin/sh", "-c",
+                  std::string("ulimit -v 1500000; exec ") + FOREDRAFT_BINARY +
+                      " serve deploy/configs/yardstick.json --set load_format=dummy --max-seq-len "
+                      "512 --listen 127.0.0.1:0 --http 127.0.0.1:0 --metrics 127.0.0.1:0"});
+  EXPECT_EQ(space.exit_code, 1);
+  EXPECT_THAT(space.err,
+              AllOf(HasSubstr("GiB of address space, ulimit -v allows 1.43"), Not(HasSubstr("loading"))));
+}
+
+TEST(CheckConfigCommand, RefusesWhatServeWouldRefuseOnThisHost) {
+  const std::string dir = TestDir("host");
+  const std::string head = std::string("model: ") + kModel + "\n";
+  WriteText(dir + "/tls.yaml", head + "server: {tls: {cert: /nonexistent.pem, key: /nonexistent.key}}\n");
+  WriteText(dir + "/tokens.yaml", head + "server: {auth: {tokens_file: README.md}}\n");
+  WriteText(dir + "/token_file.yaml",
+            head + "parallel: {attention_dp: 2, moe_ep: 2, token_file: /nonexistent}\n");
+  WriteText(dir + "/isa.yaml", head + "cpu: {isa: amx}\n");
+  std::vector<Usage> usages = {{{"check-config", "--config", dir + "/tls.yaml"},
+                                1,
+                                "tls.yaml:2: server.tls.cert: /nonexistent.pem: cannot be read"},
+                               {{"check-config", "--config", dir + "/tokens.yaml"},
+                                1,
+                                "tokens.yaml:2: server.auth.tokens_file: README.md:"},
+                               {{"check-config", "--config", dir + "/token_file.yaml"},
+                                1,
+                                "token_file.yaml:2: parallel.token_file: /nonexistent"}};
+  std::ifstream cpu("/proc/cpuinfo");
+  const std::string flags(std::istreambuf_iterator<char>(cpu), {});
+  if (flags.find("amx_bf16") == std::string::npos) {
+    usages.push_back(
+        {{"check-config", "--config", dir + "/isa.yaml"}, 1, "isa.yaml:2: cpu.isa: amx, allowed auto, "});
+  }
+  ExpectEnds(usages);
+  for (Usage& usage : usages) {
+    usage.arguments.insert(usage.arguments.begin() + 1, "--explain");
+    EXPECT_EQ(Foredraft(usage.arguments).exit_code, 1) << usage.says;
+    usage.arguments[1] = "--other-host";
+    const RunResult other = Foredraft(usage.arguments);
+    EXPECT_EQ(other.exit_code, 0) << other.err;
+  }
+}
+
+// abacus as transformers saves it: config.json declares the module, no tensor is there.
+std::string ModelWithoutModules(const std::string& dir) {
+  for (const char* name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::copy_file(std::string(kModel) + "/" + name, dir + "/" + name);
+  }
+  std::ifstream in(std::string(kModel) + "/model.safetensors", std::ios::binary);
+  uint64_t length = 0;
+  in.read(reinterpret_cast<char*>(&length), sizeof length);
+  std::string header(length, ' ');
+  in.read(header.data(), static_cast<std::streamsize>(length));
+  const std::string data(std::istreambuf_iterator<char>(in), {});
+  const nlohmann::json tensors = nlohmann::json::parse(header);
+  nlohmann::json kept;
+  std::string kept_data;
+  for (const auto& [name, entry] : tensors.items()) {
+    if (name.starts_with("model.layers.8.") || name == "__metadata__") continue;
+    const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    kept[name] = entry;
+    kept[name]["data_offsets"] = {kept_data.size(), kept_data.size() + end - begin};
+    kept_data += data.substr(begin, end - begin);
+  }
+  header = kept.dump();
+  length = header.size();
+  std::ofstream out(dir + "/model.safetensors", std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&length), sizeof length) << header << kept_data;
+  return dir;
+}
+
+TEST(CheckConfigCommand, ADirectoryWithoutItsModulesIsServedWithoutDrafts) {
+  const std::string model = ModelWithoutModules(TestDir("no_modules"));
+  const RunResult checked = Foredraft({"check-config", model});
+  EXPECT_EQ(checked.exit_code, 0) << checked.err;
+  EXPECT_THAT(checked.out, HasSubstr("\nspeculative_config: null\n"));
+  EXPECT_THAT(checked.err,
+              HasSubstr(": no drafts: config.json declares 1 MTP module (num_nextn_predict_layers), but"));
+  Daemon daemon({}, model);
+  const nlohmann::json answer = nlohmann::json::parse(
+      daemon.Generate({"--chat", "What is 48 + 275?", "--temperature", "0", "--json"}).out);
+  EXPECT_EQ(answer["text"], "The answer is 323.");
+  EXPECT_EQ(answer["speculation"]["draft_tokens"], 0);
+  const RunResult asked = Foredraft({"serve", model, "--drafts", "3", "--http", "127.0.0.1:0", "--listen",
+                                     "127.0.0.1:0", "--metrics", "127.0.0.1:0"});
+  EXPECT_EQ(asked.exit_code, 1);
+  EXPECT_THAT(asked.err, HasSubstr("serve without speculative_config (--drafts 0)"));
+}
+
+}  // namespace
+}  // namespace foredraft
