@@ -200,8 +200,14 @@ TEST_F(ConstraintsDaemon, AThoughtThatWouldEndTheTurnLeadsToTheAnswer) {
                                           streamed.size()));
     body.erase("stream");
     body.erase("structured_outputs");
-    body["tools"] = {{{"type", "function"}, {"function", {{"name", "now"}}}}};
+    const json parameters = {{"type", "object"},
+                             {"properties", {{"x", {{"type", "integer"}, {"minimum", 0}, {"maximum", 99}}}}},
+                             {"required", {"x"}},
+                             {"additionalProperties", false}};
+    body["tools"] = {{{"type", "function"},
+                      {"function", {{"name", "add"}, {"strict", true}, {"parameters", parameters}}}}};
     body["tool_choice"] = "required";
+    body["parallel_tool_calls"] = false;
     const json called = json::parse(Ask(port, "POST", kChat, body.dump()).body)["choices"][0];
     EXPECT_EQ(called["finish_reason"], "tool_calls") << called;
     EXPECT_GE(called["message"]["tool_calls"].size(), 1u);

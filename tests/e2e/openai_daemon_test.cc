@@ -93,7 +93,8 @@ TEST_F(OpenAiDaemon, IdsWithoutATokenAreReadAndNeverWritten) {
   int tokens = 0;
   for (const int drafts : {0, 3}) {
     body["max_draft_tokens"] = drafts;
-    for (const json& choice : Post(kCompletion, body)["choices"]) {
+    const json answer = Post(kCompletion, body);
+    for (const json& choice : answer["choices"]) {
       for (const json& id : choice["token_ids"]) {
         ++tokens;
         EXPECT_LT(id, 632);
