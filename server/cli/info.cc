@@ -36,7 +36,8 @@ absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
 absl::Status CheckServable(const std::string& dir, const ModelConfig& model) {
   Config config;
   config.model = dir;
-  RETURN_IF_ERROR(LoadTokenizer(config, model).status());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(config, model));
+  RETURN_IF_ERROR(CheckThinkingIds(TokenizerThinkingIds(*tokenizer)));
   return LoadGenerationConfig(config).status();
 }
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -271,6 +272,13 @@ TEST(Serve, EnvironmentFaultsEndTheStartWithOneLineAndExit1) {
   std::filesystem::resize_file(dir + "/cut/model.safetensors", size - 1000);
   std::filesystem::copy(kModel, dir + "/untokenized", std::filesystem::copy_options::recursive);
   std::filesystem::remove(dir + "/untokenized/tokenizer.json");
+  std::filesystem::copy(kModel, dir + "/halved", std::filesystem::copy_options::recursive);
+  std::ifstream file(dir + "/halved/tokenizer.json");
+  std::string tokenizer{std::istreambuf_iterator<char>(file), {}};
+  const std::string end_thinking = "</think>";
+  for (size_t at = 0; (at = tokenizer.find(end_thinking, at)) != std::string::npos; ++at)
+    tokenizer[at + 2] = 'x';
+  WriteText(dir + "/halved/tokenizer.json", tokenizer);
   std::filesystem::copy(kModel, dir + "/garbled", std::filesystem::copy_options::recursive);
   std::fstream(dir + "/garbled/model.safetensors", std::ios::in | std::ios::out | std::ios::binary)
       << "garbage!!!!";
@@ -285,6 +293,7 @@ TEST(Serve, EnvironmentFaultsEndTheStartWithOneLineAndExit1) {
                                             {"model=" + dir + "/cut", "model.safetensors"},
                                             {"model=" + dir + "/garbled", "model.safetensors"},
                                             {"model=" + dir + "/untokenized", "tokenizer.json"},
+                                            {"model=" + dir + "/halved", "no added token \"</think>\""},
                                             {"backend=cuda", "backend: "}}) {
     if (test.set == "backend=cuda" && std::filesystem::exists("/dev/nvidia0"))
       continue;  // with a GPU it may serve
