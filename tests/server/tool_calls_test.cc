@@ -324,7 +324,7 @@ TEST_F(ToolCallsTest, ForcedCallsAreRefusedByName) {
   const Case cases[] = {
       {"tool_choice",
        {{"type", "function"}, {"function", {{"name", "sub"}}}},
-       "tool_choice",
+       "tool_choice.function.name",
        "tool_choice.function.name: \"sub\", allowed a name in tools"},
       {"ignore_eos", true, "ignore_eos", "ignore_eos: true, allowed false with forced calls"},
       {"min_tokens", 3, "min_tokens", "min_tokens: 3, allowed 0 with forced calls"},
