@@ -61,6 +61,10 @@ HttpLimits ApiLimits(const ServerConfig& config) {
   limits.handshake_timeout = std::chrono::seconds(config.handshake_timeout_s);
   limits.max_waiting = std::max(config.max_connections / 2, 1);
   limits.max_waiting_per_address = std::max(config.max_connections / 4, 1);
+  // Strangers' handshakes leave three quarters of the quota to bodies.
+  const auto handshakes = static_cast<int>(limits.body_budget_bytes / 4 / kHandshakeBytes);
+  limits.max_handshakes = std::min(limits.max_waiting, handshakes);
+  limits.max_handshakes_per_address = std::min(limits.max_waiting_per_address, std::max(handshakes / 2, 1));
   return limits;
 }
 
@@ -282,10 +286,14 @@ void Frontend::ReloadChangedFiles() {
 }
 
 // After a flood the allocator keeps what it took: gRPC has freed it in pieces between which others are in
-// use. After a shortage the reserve is filled again.
+// use, and a thread of HTTP in an area of its own. After a shortage the reserve is filled again.
 void Frontend::GiveMemoryBack() {
-  const bool flood = guard_.TakeFlood();
-  if (admin_guard_.TakeFlood() || flood) malloc_trim(0);
+  bool flood = guard_.TakeFlood();
+  flood |= admin_guard_.TakeFlood();
+  for (HttpListener* listener : {metrics_listener_.get(), http_listener_.get()}) {
+    flood |= listener != nullptr && listener->TakeFlood();
+  }
+  if (flood) malloc_trim(0);
   if (RefillMemoryReserve()) {
     Log(LogLevel::kWarning, "out of memory: the reserve was needed; requests may have been refused");
   }

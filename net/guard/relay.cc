@@ -37,7 +37,7 @@ void RemoveFront(std::string& text, size_t bytes) {
 
 Relay::Relay(Options options, StreamBudget& address, GuardTime now)
     : options_(std::move(options)),
-      channel_(ByteChannel::Create(options_.fd, options_.tls)),
+      channel_(ByteChannel::Create(options_.fd, options_.tls, Protocol::kHttp2)),
       budget_(address, now),
       deadline_(now + options_.handshake_timeout) {}
 
@@ -81,7 +81,7 @@ void Relay::MoveRequests(GuardTime now, std::span<char> area) {
     if (!is_open() || !PassOn() || waits_ || !outbound_.empty()) return;
     const Moved got = channel_->Read(area);
     tls_wants_write_ = got.state == State::kWantsWrite;
-    if (got.state == State::kOver) return Close();
+    if (got.state == State::kEnded || got.state == State::kOver) return Close();
     if (got.state != State::kOk) return;
     const std::string_view bytes(area.data(), got.bytes);
     if (inbound_.empty()) {

@@ -28,7 +28,7 @@
 #include <string>
 #include <string_view>
 
-#include "net/guard/byte_channel.h"
+#include "net/byte_channel.h"
 #include "net/guard/frame_budget.h"
 #include "net/guard/frame_reader.h"
 #include "net/guard/guard_events.h"

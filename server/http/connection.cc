@@ -45,13 +45,14 @@ bool OpenConnections::WaitForNone(std::chrono::steady_clock::time_point deadline
   return changed_.wait_until(lock, deadline, [this] { return open_.empty(); });
 }
 
-Connection::Connection(ConnectionHome& home, Transport::Socket socket, const Transport::TlsContext& tls,
+Connection::Connection(ConnectionHome& home, Transport::Socket socket, const TlsContextPtr& tls,
                        std::string peer)
     : home_(home),
       peer_(std::move(peer)),
       address_(WithoutPort(peer_)),
-      transport_(Transport::Create(std::move(socket), tls)),
-      timer_(transport_->socket().get_executor()),
+      encrypts_(tls != nullptr),
+      timer_(socket.get_executor()),
+      transport_(std::move(socket), tls),
       waiting_number_(home.waiting.NextNumber()) {
   home_.open.Add(this);
 }
@@ -70,12 +71,15 @@ void Connection::Guard(Handler&& handler) {
 void Connection::Start() {
   net::dispatch(timer_.get_executor(), [self = shared_from_this()] {
     self->Guard([&] {
-      self->EnterWaiting();
+      if (!self->encrypts_) return self->AwaitRequest();
+      self->home_.budget->Count(kHandshakeBytes);
+      self->EnterWaiting(self->home_.handshakes);
       self->SetDeadline(self->home_.limits.handshake_timeout);
-      self->transport_->Handshake([self](const error_code& error, size_t) {
+      self->transport_.Handshake([self](const error_code& error, size_t) {
         if (self->state_ == State::kClosed) return;
         if (error) return self->CloseNow();
         self->Guard([&] {
+          self->home_.budget->Give(kHandshakeBytes);
           self->LeaveWaiting();
           self->AwaitRequest();
         });
@@ -106,24 +110,28 @@ void Connection::AwaitRequest() {
   is_head_ = false;
   cors_headers_.clear();
   reader_.emplace(home_.limits, peer_);
-  EnterWaiting();
+  EnterWaiting(home_.waiting);
   SetDeadline(home_.limits.idle_timeout);
   Advance();
 }
 
 void Connection::Read() {
+  if (has_ended_) return state_ == State::kServing ? AskWhetherItIsGone() : CloseNow();
   if (reading_) return;
   reading_ = true;
-  transport_->ReadSome(net::buffer(area_),
-                       [self = shared_from_this()](const error_code& error, size_t bytes) {
-                         self->Guard([&] { self->HasRead(error, bytes); });
-                       });
+  transport_.ReadSome(net::buffer(area_), [self = shared_from_this()](const error_code& error, size_t bytes) {
+    self->Guard([&] { self->HasRead(error, bytes); });
+  });
 }
 
 void Connection::HasRead(const error_code& error, size_t bytes) {
   reading_ = false;
   if (state_ == State::kClosed) return;
-  // A client that has ended its side, with an answer due or not, is taken to be gone.
+  if (error == net::error::eof && state_ == State::kServing) {
+    has_ended_ = true;
+    transport_.AwaitLoss([self = shared_from_this()](const error_code&, size_t) { self->CloseNow(); });
+    return AskWhetherItIsGone();
+  }
   if (error) return CloseNow();
   if (state_ == State::kDraining) {
     drained_bytes_ += static_cast<int64_t>(bytes);
@@ -137,6 +145,30 @@ void Connection::HasRead(const error_code& error, size_t bytes) {
   if (state_ != State::kServing) return Advance();
   if (static_cast<int64_t>(input_.size()) > home_.limits.max_pipelined_bytes) return CloseNow();
   Read();
+}
+
+// Another "100 Continue", which a client of HTTP/1.1 skips, makes the system of one that is gone reset the
+// connection. To HTTP/1.0 nothing can be sent before the answer, and a proxy that speaks it ends its side
+// when its own client has gone.
+void Connection::AskWhetherItIsGone() {
+  if (writing_ || stream_begun_) return;  // what is written asks as well
+  if (is_http_1_0_) return CloseNow();
+  SetDeadline(home_.limits.write_timeout);
+  SendContinue([this] { ClearDeadline(); });
+}
+
+void Connection::SendContinue(std::function<void()> sent) {
+  writing_ = true;
+  transport_.WriteAll(net::buffer(kContinue),
+                      [self = shared_from_this(), sent = std::move(sent)](const error_code& error, size_t) {
+                        self->writing_ = false;
+                        if (self->state_ == State::kClosed) return;
+                        if (error) return self->CloseNow();
+                        self->Guard([&] {
+                          sent();
+                          if (!self->writing_ && !self->outgoing_.empty()) self->WriteNext();
+                        });
+                      });
 }
 
 void Connection::Advance() {
@@ -157,13 +189,14 @@ void Connection::Advance() {
     case RequestReader::Progress::kWhole:
       return TakeBudget() ? HasRequest() : void();
     case RequestReader::Progress::kRefused:
-      return Refuse(reader_->refusal_status(), reader_->refusal_text());
+      return Refuse(reader_->refusal());
   }
 }
 
 void Connection::HasHead() {
   const HttpRequest& head = reader_->request();
   close_after_ = !reader_->keep_alive();
+  is_http_1_0_ = reader_->is_http_1_0();
   is_head_ = head.method == "HEAD";
   cors_headers_ = home_.browsers.HeadersFor(head.Header("origin"));
   std::optional<HttpAnswer> answer;
@@ -180,13 +213,7 @@ void Connection::HasHead() {
   state_ = State::kBody;
   SetDeadline(home_.limits.body_timeout);
   if (!reader_->expects_continue() || !input_.empty()) return Advance();
-  writing_ = true;
-  transport_->WriteAll(net::buffer(kContinue), [self = shared_from_this()](const error_code& error, size_t) {
-    self->writing_ = false;
-    if (self->state_ == State::kClosed) return;
-    if (error) return self->CloseNow();
-    self->Guard([&] { self->Advance(); });
-  });
+  SendContinue([this] { Advance(); });
 }
 
 bool Connection::TakeBudget() {
@@ -195,21 +222,20 @@ bool Connection::TakeBudget() {
     body_taken_ += more;
     return true;
   }
-  Refuse(503, "the bodies of other requests take all the memory there is for them");
+  Refuse({503, "the bodies of other requests take all the memory there is for them"});
   return false;
 }
 
 void Connection::HasRequest() {
   LeaveWaiting();
-  timer_.cancel();
-  ++deadline_number_;
+  ClearDeadline();
   state_ = State::kServing;
-  exchange_ = std::make_shared<Exchange>(reader_->TakeRequest(),
-                                         BodyBudget::Hold(home_.budget, std::exchange(body_taken_, 0)),
+  const int64_t taken = std::exchange(body_taken_, 0);
+  home_.freed_bytes.fetch_add(taken);
+  exchange_ = std::make_shared<Exchange>(reader_->TakeRequest(), BodyBudget::Hold(home_.budget, taken),
                                          shared_from_this());
-  const bool is_http_1_0 = reader_->is_http_1_0();
   reader_.reset();
-  if (is_http_1_0) close_after_ = true;  // a stream ends with the connection
+  if (is_http_1_0_) close_after_ = true;  // a stream ends with the connection
   const HttpRequest& request = exchange_->request();
   const TurnPool::Job serve = [exchange = exchange_, home = &home_](const absl::Status& may) {
     if (may.ok()) {
@@ -247,7 +273,7 @@ void Connection::SendOut() {
   state_ = State::kServing;
   SetDeadline(home_.limits.write_timeout);
   writing_ = true;
-  transport_->WriteAll(net::buffer(out_), [self = shared_from_this()](const error_code& error, size_t) {
+  transport_.WriteAll(net::buffer(out_), [self = shared_from_this()](const error_code& error, size_t) {
     self->writing_ = false;
     if (self->state_ == State::kClosed) return;
     if (error) return self->CloseNow();
@@ -255,10 +281,18 @@ void Connection::SendOut() {
   });
 }
 
-void Connection::Refuse(int status, std::string text) {
-  home_.budget->Give(std::exchange(body_taken_, 0));
+void Connection::Refuse(HttpRefusal refusal) {
+  reader_.reset();
+  input_ = {};
+  FreeBody();
   close_after_ = true;
-  Respond(home_.service.Refusal(status, std::move(text)));
+  Respond(home_.service.Refusal(refusal.status, std::move(refusal.text)));
+}
+
+void Connection::FreeBody() {
+  const int64_t taken = std::exchange(body_taken_, 0);
+  home_.budget->Give(taken);
+  home_.freed_bytes.fetch_add(taken + home_.limits.max_head_bytes);
 }
 
 void Connection::WriteNext() {
@@ -274,7 +308,7 @@ void Connection::WriteNext() {
     if (next.is_last && frame.chunked) out_.append(kLastChunk);
   }
   writing_ = true;
-  transport_->WriteAll(net::buffer(out_), [self = shared_from_this()](const error_code& error, size_t) {
+  transport_.WriteAll(net::buffer(out_), [self = shared_from_this()](const error_code& error, size_t) {
     self->Guard([&] { self->HasWritten(error); });
   });
 }
@@ -304,23 +338,27 @@ void Connection::EndAnswer() {
 
 void Connection::Drain() {
   state_ = State::kDraining;
-  EnterWaiting();
+  EnterWaiting(home_.waiting);
   SetDeadline(kDrainTimeout);
-  error_code ignored;
-  transport_->socket().shutdown(net::socket_base::shutdown_send, ignored);
+  transport_.End();
   Read();
 }
 
 void Connection::CloseNow() {
   if (state_ == State::kClosed) return;
   const MustHaveMemory scope;
+  if (state_ == State::kHandshake && list_ != nullptr) {
+    home_.budget->Give(kHandshakeBytes);
+    home_.freed_bytes.fetch_add(kHandshakeBytes);
+  }
   state_ = State::kClosed;
   LeaveWaiting();
   timer_.cancel();
-  home_.connections.Remove(transport_->socket().native_handle());
-  error_code ignored;
-  transport_->socket().close(ignored);
-  home_.budget->Give(std::exchange(body_taken_, 0));
+  home_.connections.Remove(transport_.fd());
+  transport_.Close();
+  reader_.reset();
+  input_ = {};
+  FreeBody();
   std::deque<Outgoing> unsent = std::exchange(outgoing_, {});
   for (Outgoing& outgoing : unsent) outgoing.written(false);
   if (exchange_ != nullptr) std::exchange(exchange_, nullptr)->End(/*complete=*/false);
@@ -334,23 +372,29 @@ void Connection::SetDeadline(std::chrono::milliseconds timeout) {
   });
 }
 
+void Connection::ClearDeadline() {
+  timer_.cancel();
+  ++deadline_number_;
+}
+
 void Connection::DeadlinePassed() {
   if (state_ == State::kDelayed) return SendOut();
   const bool late_head = state_ == State::kHead && head_begun_;
-  if (state_ == State::kBody || late_head) return Refuse(408, "the request did not arrive in time");
+  if ((state_ == State::kBody || late_head) && !writing_)
+    return Refuse({408, "the request did not arrive in time"});
   CloseNow();
 }
 
-void Connection::EnterWaiting() {
-  if (is_waiting_) return;
-  is_waiting_ = true;
-  home_.waiting.Enter(address_, waiting_number_, [weak = weak_from_this()] {
+void Connection::EnterWaiting(WaitingConnections& list) {
+  if (list_ != nullptr) return;
+  list_ = &list;
+  list.Enter(address_, waiting_number_, [weak = weak_from_this()] {
     if (const auto self = weak.lock(); self != nullptr) self->Close();
   });
 }
 
 void Connection::LeaveWaiting() {
-  if (std::exchange(is_waiting_, false)) home_.waiting.Leave(address_, waiting_number_);
+  if (list_ != nullptr) std::exchange(list_, nullptr)->Leave(address_, waiting_number_);
 }
 
 }  // namespace foredraft

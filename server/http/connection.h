@@ -10,19 +10,22 @@
 // | head | send a head; idle before its first byte | head_timeout, idle_timeout |
 // | body | send a body | body_timeout |
 // | delayed | wait for a refusal that is held back | HttpAnswer::delay |
-// | serving | read. What it sends meanwhile is kept for later, so a lost connection is seen at once | write_timeout, the service |
+// | serving | read. What it sends meanwhile is kept for later, so a lost connection is seen at once (AskWhetherItIsGone) | write_timeout, the service |
 // | draining | close: it is told so, and what it still sends is thrown away, so that it can read the answer | drain_timeout |
 // | closed | - | - |
 // clang-format on
 //
-// Handshake, head, body, delayed and draining are waiting (waiting_connections.h).
+// Handshake, head, body, delayed and draining are waiting (waiting_connections.h), the handshake in a list of
+// its own.
 
 #include <array>
+#include <atomic>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -67,14 +70,15 @@ struct ConnectionHome {
   // Shared with what is made of the bodies, which may outlive the listener.
   const std::shared_ptr<BodyBudget> budget = std::make_shared<BodyBudget>(limits.body_budget_bytes);
   WaitingConnections waiting{limits.max_waiting, limits.max_waiting_per_address};
+  WaitingConnections handshakes{limits.max_handshakes, limits.max_handshakes_per_address};
+  std::atomic<int64_t> freed_bytes{0};  // of bodies, heads and handshakes, since memory was given back
   OpenConnections open;
 };
 
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
   // `peer` as gRPC writes it.
-  Connection(ConnectionHome& home, Transport::Socket socket, const Transport::TlsContext& tls,
-             std::string peer);
+  Connection(ConnectionHome& home, Transport::Socket socket, const TlsContextPtr& tls, std::string peer);
   ~Connection();
 
   // Any thread.
@@ -91,6 +95,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void AwaitRequest();
   void Read();
   void HasRead(const boost::system::error_code& error, size_t bytes);
+  // The client has ended its side while it is answered. It may still read (shutdown), or be gone, which looks
+  // the same until something is sent to it.
+  void AskWhetherItIsGone();
   // Goes on with the bytes that have come.
   void Advance();
   void HasHead();
@@ -101,32 +108,40 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Answers without the service's Serve.
   void Respond(const HttpAnswer& answer);
   void SendOut();  // out_, the answer to Respond
-  void Refuse(int status, std::string text);
+  void Refuse(HttpRefusal refusal);
+  // "100 Continue"; then `sent`, and what is due.
+  void SendContinue(std::function<void()> sent);
   void WriteNext();
   void HasWritten(const boost::system::error_code& error);
   void EndAnswer();
   void Drain();
   void CloseNow();
 
+  // Gives back what the body has taken.
+  void FreeBody();
+
   AnswerFrame Frame() const;
   void SetDeadline(std::chrono::milliseconds timeout);
+  void ClearDeadline();
   void DeadlinePassed();
-  void EnterWaiting();
+  void EnterWaiting(WaitingConnections& list);
   void LeaveWaiting();
 
   ConnectionHome& home_;
   const std::string peer_;
   const std::string address_;  // peer_ without the port
-  std::unique_ptr<Transport> transport_;
+  const bool encrypts_;
   boost::asio::steady_timer timer_;
+  Transport transport_;
   uint64_t deadline_number_ = 0;
   State state_ = State::kHandshake;
-  uint64_t waiting_number_;  // waiting_connections.h; changes while it is not among them
-  bool is_waiting_ = false;
+  uint64_t waiting_number_;             // waiting_connections.h; changes while it is not among them
+  WaitingConnections* list_ = nullptr;  // among which it is
 
   std::array<char, 8192> area_;  // owned by the read while reading_
   bool reading_ = false;
-  std::string input_;  // has come and is not read yet
+  bool has_ended_ = false;  // the client's side
+  std::string input_;       // has come and is not read yet
   int64_t drained_bytes_ = 0;
   bool head_begun_ = false;
   std::optional<RequestReader> reader_;
@@ -137,8 +152,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool writing_ = false;
   bool stream_begun_ = false;
   bool close_after_ = false;  // the answer
-  bool is_head_ = false;      // the request's method: the answer has no body
-  std::string out_;           // owned by the write while writing_
+  bool is_http_1_0_ = false;
+  bool is_head_ = false;  // the request's method: the answer has no body
+  std::string out_;       // owned by the write while writing_
   HttpHeaders cors_headers_;
 };
 

@@ -1,6 +1,7 @@
 #include "server/http/http_listener.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr int kNice = 5;
 constexpr std::chrono::seconds kClosing(1);
+constexpr int64_t kFloodBytes = int64_t{16} << 20;
 
 }  // namespace
 
@@ -52,6 +54,10 @@ absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(Options options
   for (int i = 0; i < options.io_threads; ++i) {
     listener->threads_.emplace_back([io = &listener->io_] {
       const MustHaveMemory scope;  // for Asio itself; a connection's handlers have their own
+      sigset_t broken_pipe;
+      sigemptyset(&broken_pipe);
+      sigaddset(&broken_pipe, SIGPIPE);
+      pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);  // a write under TLS raises it
       io->run();
     });
     pthread_setname_np(listener->threads_.back().native_handle(), "http-io");
@@ -71,10 +77,19 @@ std::string HttpListener::address() const {
 }
 
 absl::Status HttpListener::SetCertificate(const ServerPems& certificate) {
-  ASSIGN_OR_RETURN(Transport::TlsContext context, Transport::MakeTlsContext(certificate));
+  TlsContextPtr context;
+  if (!certificate.cert.empty()) {
+    ASSIGN_OR_RETURN(context, MakeTlsContext(certificate, {}, Protocol::kHttp1));
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   tls_ = std::move(context);
   return absl::OkStatus();
+}
+
+bool HttpListener::TakeFlood() {
+  if (home_.freed_bytes.load() < kFloodBytes) return false;
+  home_.freed_bytes.store(0);
+  return true;
 }
 
 void HttpListener::Take(int fd) {
@@ -90,7 +105,7 @@ void HttpListener::Take(int fd) {
     close(fd);
     return;
   }
-  Transport::TlsContext tls;
+  TlsContextPtr tls;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     tls = tls_;

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "net/acceptor.h"
 #include "net/tls.h"
+#include "net/tls_context.h"
 #include "server/http/connection.h"
 #include "server/http/http_limits.h"
 #include "server/http/http_service.h"
@@ -50,6 +51,10 @@ class HttpListener {
   // For connections from now on. Thread-safe.
   absl::Status SetCertificate(const ServerPems& certificate);
 
+  // Whether connections have left so much behind since the last time that memory may be given back.
+  // Thread-safe.
+  bool TakeFlood();
+
   // Accepts no more and closes what is open. Safe to call twice.
   void Shutdown();
 
@@ -63,7 +68,7 @@ class HttpListener {
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> keeps_running_{io_.get_executor()};
   std::mutex mutex_;
-  Transport::TlsContext tls_;  // guarded by mutex_
+  TlsContextPtr tls_;  // guarded by mutex_; null: in clear
   std::vector<std::thread> threads_;
   std::unique_ptr<Acceptor> acceptor_;
   bool is_down_ = false;

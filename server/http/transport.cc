@@ -1,72 +1,81 @@
 #include "server/http/transport.h"
 
-#include <boost/asio/ssl.hpp>
-#include <boost/asio/write.hpp>
+#include <boost/asio/post.hpp>
+#include <string_view>
 #include <utility>
-
-#include "base/status_macros.h"
-#include "net/tls_context.h"
 
 namespace foredraft {
 namespace {
 
 namespace net = boost::asio;
-namespace ssl = boost::asio::ssl;
+using boost::system::error_code;
+using State = ByteChannel::State;
 
-class PlainTransport final : public Transport {
- public:
-  explicit PlainTransport(Socket socket) : socket_(std::move(socket)) {}
-
-  void Handshake(Done done) override {
-    net::post(socket_.get_executor(), [done = std::move(done)] { done({}, 0); });
-  }
-  void ReadSome(net::mutable_buffer into, Done done) override {
-    socket_.async_read_some(into, std::move(done));
-  }
-  void WriteAll(net::const_buffer from, Done done) override {
-    net::async_write(socket_, from, std::move(done));
-  }
-  Socket& socket() override { return socket_; }
-
- private:
-  Socket socket_;
-};
-
-class TlsTransport final : public Transport {
- public:
-  TlsTransport(Socket socket, TlsContext context)
-      : context_(std::move(context)), stream_(std::move(socket), *context_) {}
-
-  void Handshake(Done done) override {
-    stream_.async_handshake(
-        ssl::stream_base::server,
-        [done = std::move(done)](const boost::system::error_code& error) { done(error, 0); });
-  }
-  void ReadSome(net::mutable_buffer into, Done done) override {
-    stream_.async_read_some(into, std::move(done));
-  }
-  void WriteAll(net::const_buffer from, Done done) override {
-    net::async_write(stream_, from, std::move(done));
-  }
-  Socket& socket() override { return stream_.next_layer(); }
-
- private:
-  const TlsContext context_;  // a reload replaces it for new connections
-  ssl::stream<Socket> stream_;
-};
+error_code ErrorOf(State state) {
+  if (state == State::kEnded) return net::error::eof;
+  return state == State::kOver ? net::error::connection_reset : error_code();
+}
 
 }  // namespace
 
-absl::StatusOr<Transport::TlsContext> Transport::MakeTlsContext(const ServerPems& pems) {
-  if (pems.cert.empty()) return TlsContext();
-  ASSIGN_OR_RETURN(const TlsContextPtr made, ::foredraft::MakeTlsContext(pems, {}, Protocol::kHttp1));
-  SSL_CTX_up_ref(made.get());
-  return std::make_shared<ssl::context>(made.get());
+Transport::Transport(Socket socket, const TlsContextPtr& tls)
+    : socket_(std::move(socket)),
+      channel_(ByteChannel::Create(socket_.native_handle(), tls, Protocol::kHttp1)) {}
+
+void Transport::Handshake(Done done) {
+  Begin([this] { return Moved{.state = channel_->Handshake()}; }, std::move(done));
 }
 
-std::unique_ptr<Transport> Transport::Create(Socket socket, const TlsContext& tls) {
-  if (tls == nullptr) return std::make_unique<PlainTransport>(std::move(socket));
-  return std::make_unique<TlsTransport>(std::move(socket), tls);
+void Transport::ReadSome(net::mutable_buffer into, Done done) {
+  const std::span<char> area(static_cast<char*>(into.data()), into.size());
+  Begin([this, area] { return channel_->Read(area); }, std::move(done));
+}
+
+void Transport::WriteAll(net::const_buffer from, Done done) {
+  std::string_view left(static_cast<const char*>(from.data()), from.size());
+  const auto step = [this, left, size = from.size()]() mutable {
+    while (!left.empty()) {
+      const Moved put = channel_->Write(left);
+      if (put.state != State::kOk) return put;
+      left.remove_prefix(put.bytes);
+    }
+    return Moved{.bytes = size};
+  };
+  Begin(step, std::move(done));
+}
+
+void Transport::AwaitLoss(Done done) {
+  socket_.async_wait(Socket::wait_error,
+                     [done = std::move(done)](const error_code& error) { done(error, 0); });
+}
+
+void Transport::Close() {
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+void Transport::Begin(std::function<Moved()> step, Done done) {
+  const auto operation = std::make_shared<Operation>(Operation{std::move(step), std::move(done)});
+  const Moved moved = socket_.is_open() ? operation->step() : Moved{.state = State::kOver};
+  if (moved.state == State::kWantsRead || moved.state == State::kWantsWrite) return Settle(operation, moved);
+  net::post(socket_.get_executor(), [this, operation, moved] { Settle(operation, moved); });
+}
+
+void Transport::GoOn(const std::shared_ptr<Operation>& operation) {
+  // The descriptor of a closed socket may be another connection's by now.
+  if (!socket_.is_open()) return operation->done(net::error::operation_aborted, 0);
+  Settle(operation, operation->step());
+}
+
+void Transport::Settle(const std::shared_ptr<Operation>& operation, Moved moved) {
+  if (moved.state != State::kWantsRead && moved.state != State::kWantsWrite) {
+    return operation->done(ErrorOf(moved.state), moved.bytes);
+  }
+  socket_.async_wait(moved.state == State::kWantsRead ? Socket::wait_read : Socket::wait_write,
+                     [this, operation](const error_code& error) {
+                       if (error) return operation->done(error, 0);
+                       GoOn(operation);
+                     });
 }
 
 }  // namespace foredraft

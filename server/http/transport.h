@@ -1,7 +1,8 @@
 #pragma once
 
-// The bytes of one connection, in clear or under TLS. All calls of one transport come from one strand, on
-// which the callbacks run too.
+// The bytes of one connection, in clear or under TLS. TLS reads and writes the socket itself: with
+// boost::asio::ssl a connection held 68 KB of buffers beside OpenSSL's own, which half a handshake took from
+// anybody. All calls of one transport come from one strand, on which the callbacks run too.
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -10,12 +11,8 @@
 #include <functional>
 #include <memory>
 
-#include "absl/status/statusor.h"
-#include "net/tls.h"
-
-namespace boost::asio::ssl {
-class context;
-}
+#include "net/byte_channel.h"
+#include "net/tls_context.h"
 
 namespace foredraft {
 
@@ -24,19 +21,37 @@ class Transport {
   using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
   using Socket = boost::asio::basic_stream_socket<boost::asio::generic::stream_protocol, Strand>;
   using Done = std::function<void(const boost::system::error_code& error, size_t bytes)>;
-  using TlsContext = std::shared_ptr<boost::asio::ssl::context>;
 
-  virtual ~Transport() = default;
-
-  // Null without TLS.
-  static absl::StatusOr<TlsContext> MakeTlsContext(const ServerPems& pems);
   // `tls` null: in clear.
-  static std::unique_ptr<Transport> Create(Socket socket, const TlsContext& tls);
+  Transport(Socket socket, const TlsContextPtr& tls);
 
-  virtual void Handshake(Done done) = 0;
-  virtual void ReadSome(boost::asio::mutable_buffer into, Done done) = 0;
-  virtual void WriteAll(boost::asio::const_buffer from, Done done) = 0;
-  virtual Socket& socket() = 0;
+  // `done` is called once, never before the call has returned, and keeps the transport alive. One Handshake
+  // or ReadSome at a time, and one WriteAll beside it.
+  void Handshake(Done done);
+  // The error eof: the peer sends nothing more, and may still read.
+  void ReadSome(boost::asio::mutable_buffer into, Done done);
+  void WriteAll(boost::asio::const_buffer from, Done done);
+  // Calls `done` once the connection is reset, or closed.
+  void AwaitLoss(Done done);
+  // Tells the peer that nothing follows.
+  void End() { channel_->End(); }
+  void Close();
+  int fd() { return socket_.native_handle(); }
+
+ private:
+  using Moved = ByteChannel::Moved;
+  struct Operation {
+    std::function<Moved()> step;  // what can be done at once; again when its state says so
+    Done done;
+  };
+
+  void Begin(std::function<Moved()> step, Done done);
+  void GoOn(const std::shared_ptr<Operation>& operation);
+  // Calls done, unless it waits for the socket.
+  void Settle(const std::shared_ptr<Operation>& operation, Moved moved);
+
+  Socket socket_;
+  const std::unique_ptr<ByteChannel> channel_;
 };
 
 }  // namespace foredraft

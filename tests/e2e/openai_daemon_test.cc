@@ -230,9 +230,10 @@ TEST_F(OpenAiDaemon, ALostConnectionGivesItsBlocksBack) {
 
 // What a stranger may send: the port answers the next one at once, and the daemon does not grow.
 TEST_F(OpenAiDaemon, HostileRequestsEndBounded) {
-  std::string headers = "GET /health HTTP/1.1\r\n";
+  std::string headers = "GET /health HTTP/1.1\r\nHost: localhost\r\n";
   for (int i = 0; i < 100'000; ++i) headers += "X: 1\r\n";
-  const std::string post = "POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\n";
+  const std::string post =
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
   const double memory = daemon_->Metric("process_resident_memory_bytes");
   const struct {
     std::string bytes;
@@ -265,8 +266,8 @@ TEST_F(OpenAiDaemon, DrippedRequestsDoNotKeepProbesWaiting) {
     for (const int each : {pages, port()}) {
       dripping.push_back(std::make_unique<HttpClient>(each));
       dripping.back()->Send(
-          "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: "
-          "99999\r\n\r\n{");
+          "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+          "Content-Length: 99999\r\n\r\n{");
     }
   }
   steady_clock::duration slowest{};

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -26,9 +27,19 @@ OpenAiKind KindOf(const std::string& path) {
   return path == kCompletionPath ? OpenAiKind::kCompletion : OpenAiKind::kChat;
 }
 
+// The media type without its parameters, of which JSON has none.
 bool IsJsonType(std::string_view content_type) {
-  return absl::StartsWithIgnoreCase(absl::string_view(content_type.data(), content_type.size()),
-                                    "application/json");
+  const std::string_view type = content_type.substr(0, content_type.find(';'));
+  return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(absl::string_view(type.data(), type.size())),
+                                "application/json");
+}
+
+// A coding of the body other than none.
+const std::string* FindCoding(const HttpRequest& head) {
+  for (const auto& [name, value] : head.headers) {
+    if (name == "content-encoding" && !absl::EqualsIgnoreCase(value, "identity")) return &value;
+  }
+  return nullptr;
 }
 
 // The id of a choice in the log, no longer than a client's own may be.
@@ -86,6 +97,14 @@ std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) cons
     LogRefusal(id, head.peer, allowed, ReadTraceParent(head.Header(kTraceParentHeader)));
     HttpAnswer answer = RefuseCaller(head, allowed);
     answer.headers.emplace_back(kRequestIdMetadata, id);
+    return answer;
+  }
+  if (const std::string* coding = FindCoding(head); coding != nullptr) {
+    const absl::Status coded = absl::InvalidArgumentError(
+        absl::StrCat("Content-Encoding: ", ShowJson(*coding), ", allowed a body without one (identity)"));
+    admission_.CountRefusal(coded);
+    HttpAnswer answer = ErrorAnswer(415, std::string(coded.message()));
+    answer.headers.emplace_back("Accept-Encoding", "identity");
     return answer;
   }
   // A browser sends JSON to another origin only after it has asked (server/http/browser_policy.h).

@@ -27,6 +27,8 @@ void HttpClient::Close() {
   fd_ = -1;
 }
 
+void HttpClient::EndSending() { EXPECT_EQ(shutdown(fd_, SHUT_WR), 0); }
+
 bool HttpClient::Send(const std::string& bytes) {
   size_t sent = 0;
   while (sent < bytes.size()) {

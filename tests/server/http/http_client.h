@@ -32,6 +32,8 @@ class HttpClient {
   std::string ReadSome();
   // Whether the peer has closed, within `patience`.
   bool IsClosedWithin(std::chrono::milliseconds patience);
+  // Ends its own side; what comes is still read.
+  void EndSending();
   void Close();
 
  private:

@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/http/http_pages.h"
 #include "tests/server/http/http_client.h"
+#include "tests/server/resident_memory.h"
 
 namespace foredraft {
 namespace {
@@ -140,7 +143,8 @@ TEST_F(HttpListenerTest, AStreamForHttp10EndsWithItsConnection) {
 TEST_F(HttpListenerTest, ContinuesABodyThatAsksFirst) {
   Open({});
   HttpClient client(port());
-  ASSERT_TRUE(client.Send("POST /echo HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
+  ASSERT_TRUE(
+      client.Send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
   EXPECT_EQ(client.ReadHead().status, 100);
   ASSERT_TRUE(client.Send("ok"));
   EXPECT_EQ(client.Read().body, "ok");
@@ -159,6 +163,52 @@ TEST_F(HttpListenerTest, ALostConnectionIsSeenWhileItsAnswerIsDue) {
   EXPECT_EQ(service_.completed, 0);
 }
 
+TEST_F(HttpListenerTest, AClientThatHasEndedItsSideIsAnswered) {
+  service_.parts = 50;
+  Open({});
+  HttpClient whole(port());
+  ASSERT_TRUE(whole.Send(HttpText("POST", "/wait")));
+  whole.EndSending();
+  const std::shared_ptr<HttpExchange> exchange = service_.TakeWaiting();
+  ASSERT_NE(exchange, nullptr);
+  EXPECT_EQ(whole.ReadHead().status, 100) << "asks whether it is still there";
+  exchange->Answer([] { return HttpAnswer{.body = "late"}; });
+  EXPECT_EQ(whole.Read().body, "late");
+  EXPECT_TRUE(whole.IsClosedWithin(milliseconds(5000)));
+
+  HttpClient stream(port());
+  ASSERT_TRUE(stream.Send(HttpText("POST", "/stream")));
+  stream.EndSending();
+  EXPECT_THAT(stream.Read().body, testing::EndsWith("49;end"));
+
+  HttpClient several(port());
+  ASSERT_TRUE(several.Send(HttpText("POST", "/echo", "a") + HttpText("GET", "/page") +
+                           HttpText("POST", "/echo", "b")));
+  several.EndSending();
+  EXPECT_EQ(several.Read().body, "a");
+  EXPECT_EQ(several.Read().body, "page");
+  EXPECT_EQ(several.Read().body, "b");
+  EXPECT_EQ(service_.lost, 0);
+}
+
+// It can be sent nothing before its answer that would tell.
+TEST_F(HttpListenerTest, AClientOfHttp10ThatHasEndedItsSideIsGone) {
+  Open({});
+  HttpClient client(port());
+  ASSERT_TRUE(client.Send("POST /wait HTTP/1.0\r\n\r\n"));
+  ASSERT_NE(service_.TakeWaiting(), nullptr);
+  client.EndSending();
+  EXPECT_TRUE(Eventually([&] { return service_.lost == 1; }));
+}
+
+TEST_F(HttpListenerTest, HalfARequestAndAnEndIsNoRequest) {
+  Open({});
+  HttpClient client(port());
+  ASSERT_TRUE(client.Send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc"));
+  client.EndSending();
+  EXPECT_TRUE(client.IsClosedWithin(milliseconds(5000)));
+}
+
 TEST_F(HttpListenerTest, AReaderThatStopsHoldsOneWriteOnly) {
   Open({});
   HttpClient client(port());
@@ -173,11 +223,11 @@ TEST_F(HttpListenerTest, RefusesWithoutReadingTheBody) {
   limits.max_body_bytes = 1000;
   Open(limits);
   HttpClient stranger(port());
-  ASSERT_TRUE(stranger.Send("POST /secret HTTP/1.1\r\nContent-Length: 900\r\n\r\nabc"));
+  ASSERT_TRUE(stranger.Send("POST /secret HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\nabc"));
   EXPECT_EQ(stranger.Read().status, 401);
   EXPECT_TRUE(stranger.IsClosedWithin(milliseconds(5000)));
   HttpClient large(port());
-  ASSERT_TRUE(large.Send("POST /echo HTTP/1.1\r\nContent-Length: 1001\r\n\r\n"));
+  ASSERT_TRUE(large.Send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n"));
   EXPECT_EQ(large.Read().status, 413);
 }
 
@@ -186,7 +236,8 @@ TEST_F(HttpListenerTest, BodiesShareABudget) {
   limits.body_budget_bytes = 1000;
   Open(limits);
   HttpClient first(port());
-  ASSERT_TRUE(first.Send("POST /echo HTTP/1.1\r\nContent-Length: 901\r\n\r\n" + std::string(900, 'x')));
+  ASSERT_TRUE(
+      first.Send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 901\r\n\r\n" + std::string(900, 'x')));
   std::this_thread::sleep_for(milliseconds(200));
   EXPECT_EQ(Ask(port(), "POST", "/echo", std::string(200, 'y')).status, 503);
   EXPECT_EQ(Ask(port(), "POST", "/echo", std::string(50, 'y')).status, 200);
@@ -208,11 +259,57 @@ TEST_F(HttpListenerTest, WhatIsMadeOfABodyStaysInTheBudgetUntilItIsGone) {
   service_.kept.clear();  // also after the listener
 }
 
+// What grew to gigabytes: lines that Beast counts anew, an extension and trailers without end.
+TEST_F(HttpListenerTest, WhatHasNoEndIsRefusedAndTakesNoMemory) {
+  Open({});
+  const std::string chunked = "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  std::string lines;
+  for (int i = 0; i < 2048; ++i) lines += "a:\r\n";
+  const int64_t before = ResidentBytes();
+  for (const auto& [begin, more, status] :
+       {std::tuple<std::string, std::string, int>{"GET /page HTTP/1.1\r\nHost: h\r\na", lines.substr(1) + "a",
+                                                  431},
+        {chunked + "1;", std::string(8192, 'a'), 400},
+        {chunked + "0\r\nX: ", std::string(8192, 'a'), 431},
+        {chunked + "0\r\n", lines, 431}}) {
+    HttpClient client(port());
+    ASSERT_TRUE(client.Send(begin));
+    for (int i = 0; i < 2000 && client.Send(more); ++i) continue;  // 16 MB
+    EXPECT_EQ(client.Read().status, status);
+  }
+  EXPECT_LT(ResidentBytes(), before + (8 << 20) + kQuarantineBytes);
+}
+
+TEST_F(HttpListenerTest, TheBudgetCountsExtensionsAsWell) {
+  HttpLimits limits;
+  limits.body_budget_bytes = 4000;
+  Open(limits);
+  HttpClient client(port());
+  ASSERT_TRUE(client.Send("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1;" +
+                          std::string(5000, 'a')));
+  EXPECT_EQ(client.Read().status, 503);
+  EXPECT_EQ(Ask(port(), "POST", "/echo", std::string(3900, 'z')).status, 200) << "it is given back";
+}
+
+TEST_F(HttpListenerTest, SaysOnceThatMemoryMayBeGivenBack) {
+  Open({});
+  EXPECT_EQ(Ask(port(), "GET", "/page").status, 200);
+  EXPECT_FALSE(listener_->TakeFlood());
+  for (int i = 0; i < 2; ++i) {
+    HttpClient client(port());
+    ASSERT_TRUE(client.Send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 16000000\r\n\r\n"));
+    ASSERT_TRUE(client.Send(std::string(10 << 20, 'x')));
+  }
+  EXPECT_TRUE(Eventually([&] { return listener_->TakeFlood(); }));
+  EXPECT_FALSE(listener_->TakeFlood());
+}
+
 TEST_F(HttpListenerTest, DrippedHeadsAndBodiesEndInTime) {
   HttpLimits limits;
   limits.head_timeout = limits.body_timeout = milliseconds(400);
   Open(limits);
-  for (const std::string begin : {"GET /pa", "POST /echo HTTP/1.1\r\nContent-Length: 999\r\n\r\n"}) {
+  for (const std::string begin :
+       {"GET /pa", "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n\r\n"}) {
     HttpClient client(port());
     ASSERT_TRUE(client.Send(begin));
     const auto start = steady_clock::now();
@@ -246,7 +343,8 @@ TEST_F(HttpListenerTest, DrippedBodiesDoNotKeepPagesWaiting) {
   std::vector<std::unique_ptr<HttpClient>> dripping;
   for (int i = 0; i < 500; ++i) {
     dripping.push_back(std::make_unique<HttpClient>(port()));
-    dripping.back()->Send(i % 2 == 0 ? "POST /echo HTTP/1.1\r\nContent-Length: 9999999\r\n\r\na" : "GET /pa");
+    dripping.back()->Send(i % 2 == 0 ? "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\na"
+                                     : "GET /pa");
   }
   steady_clock::duration slowest{};
   for (int i = 0; i < 20; ++i) {

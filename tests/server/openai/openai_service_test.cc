@@ -2,10 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -22,9 +19,7 @@ namespace {
 
 using nlohmann::json;
 using std::chrono::steady_clock;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr char kChat[] = "/v1/chat/completions";
 constexpr char kCompletion[] = "/v1/completions";
@@ -212,11 +207,61 @@ TEST_F(OpenAiServiceTest, RefusalsAreJsonWithTheirStatus) {
   }
   EXPECT_EQ(Ask(port(), "GET", kChat).status, 405);
   HttpClient form(port());
-  form.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  form.Send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   EXPECT_EQ(form.Read().status, 415);
   // All but the two that are no request, of /v1/embeddings and with GET.
   EXPECT_EQ(server_.Metric("requests_total", {{"outcome", "invalid"}}), 9);
   EXPECT_EQ(server_.Metric("requests_total", {{"outcome", "rejected"}}), 0);
+}
+
+TEST_F(OpenAiServiceTest, TakesJsonAsItIsAlone) {
+  const std::string body = SimpleBody(1, 2).dump();
+  const auto status = [&](const std::string& headers) {
+    HttpClient client(port());
+    client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: ", body.size(),
+                             "\r\n", headers, "\r\n", body));
+    return client.Read();
+  };
+  for (const char* type : {"application/json", "Application/JSON ; charset=utf-8", "application/json;"}) {
+    EXPECT_EQ(status(absl::StrCat("Content-Type: ", type, "\r\n")).status, 200) << type;
+  }
+  for (const char* type :
+       {"text/plain", "application/jsonx", "application/json, text/plain", ";application/json"}) {
+    const HttpReply reply = status(absl::StrCat("Content-Type: ", type, "\r\n"));
+    EXPECT_EQ(reply.status, 415) << type;
+    EXPECT_THAT(reply.body, HasSubstr("allowed application/json"));
+  }
+  EXPECT_EQ(status("").status, 415);
+  const std::string json_type = "Content-Type: application/json\r\nContent-Encoding: ";
+  EXPECT_EQ(status(json_type + "identity\r\n").status, 200);
+  for (const char* coding : {"gzip", "br", "identity, gzip", "identity\r\nContent-Encoding: gzip"}) {
+    const HttpReply reply = status(absl::StrCat(json_type, coding, "\r\n"));
+    EXPECT_EQ(reply.status, 415) << coding;
+    EXPECT_EQ(reply.headers.at("accept-encoding"), "identity");
+    EXPECT_THAT(reply.body, HasSubstr("Content-Encoding: "));
+  }
+  const HttpReply marked = Ask(port(), "POST", kCompletion, "\xef\xbb\xbf" + body);
+  EXPECT_EQ(marked.status, 400);
+  EXPECT_THAT(marked.body, HasSubstr("byte order mark"));
+}
+
+TEST_F(OpenAiServiceTest, RoutesATargetInTheAbsoluteForm) {
+  HttpClient client(port());
+  client.Send("GET http://127.0.0.1:8000/health?x HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 200);
+}
+
+TEST_F(OpenAiServiceTest, AStreamGoesOnForAClientThatHasEndedItsSide) {
+  json body = SimpleBody(1, 200);
+  body["stream"] = true;
+  HttpClient client(port());
+  client.Send(HttpText("POST", kCompletion, body.dump()));
+  client.EndSending();
+  EXPECT_EQ(EventsOf(client.Read().body).back(), "[DONE]");
+  HttpClient whole(port());
+  whole.Send(HttpText("POST", kCompletion, SimpleBody(1, 200).dump()));
+  whole.EndSending();
+  EXPECT_EQ(json::parse(whole.Read().body)["usage"]["completion_tokens"], 200);
 }
 
 TEST_F(OpenAiServiceTest, ModelsAndHealth) {
@@ -372,7 +417,8 @@ class TokenTest : public OpenAiServiceTest {
 TEST_F(TokenTest, AsksForATokenBeforeTheBody) {
   HttpClient stranger(port());
   stranger.Send(
-      "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n{");
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+      "Content-Length: 9999\r\n\r\n{");
   const HttpReply refused = stranger.Read();
   EXPECT_EQ(refused.status, 401);
   EXPECT_EQ(json::parse(refused.body)["error"]["code"], "invalid_api_key");
@@ -417,74 +463,6 @@ TEST_F(TokenTest, StillLoadingIs503) {
       Ask(port, "POST", kCompletion, SimpleBody(1, 2).dump(), {"Authorization: Bearer s3cret"});
   EXPECT_EQ(reply.status, 503);
   EXPECT_THAT(reply.body, HasSubstr("loading"));
-}
-
-// A server whose certificate and whose clients' an authority of the test has signed.
-class TlsTest : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    dir_ = testing::TempDir() + "/openai_tls_" + std::to_string(getpid());
-    std::filesystem::create_directories(dir_);
-    const std::string command =
-        "cd " + dir_ +
-        " && exec >openssl.log 2>&1 && set -e"
-        " && openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca"
-        " && for name in server client next; do"
-        "   openssl req -newkey rsa:2048 -nodes -keyout $name.key -out $name.csr -subj /CN=$name;"
-        "   openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $name.pem "
-        "-days 2; done";
-    ASSERT_EQ(std::system(command.c_str()), 0) << "see " << dir_ << "/openssl.log";
-  }
-  static TestServerOptions WithTls() {
-    TestServerOptions options = WithHttp();
-    options.frontend.server.tls = {.cert = dir_ + "/live.pem", .key = dir_ + "/live.key"};
-    Install("server");
-    return options;
-  }
-  static void Install(const std::string& name) {
-    for (const char* ending : {".pem", ".key"}) {
-      std::filesystem::copy_file(dir_ + "/" + name + ending, dir_ + "/live" + ending,
-                                 std::filesystem::copy_options::overwrite_existing);
-    }
-  }
-  // What openssl's client reads from /health, after the name of the server's certificate.
-  static std::string Health(const TestServer& server, const std::string& flags = "") {
-    const std::string command = absl::StrCat(
-        "cd ", dir_,
-        " && printf 'GET /health HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' | timeout "
-        "20 "
-        "openssl "
-        "s_client -quiet -verify_return_error -CAfile ca.pem ",
-        flags, " -connect 127.0.0.1:", const_cast<TestServer&>(server).frontend().http_port(), " 2>&1");
-    FILE* pipe = popen(command.c_str(), "r");
-    std::string output;
-    char buffer[4096];
-    for (size_t count; (count = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, count);
-    pclose(pipe);
-    return output;
-  }
-
-  static inline std::string dir_;
-};
-
-TEST_F(TlsTest, ServesUnderTheCertificateThatIsThere) {
-  TestServer server(WithTls());
-  EXPECT_THAT(Health(server), AllOf(HasSubstr("CN = server"), HasSubstr("HTTP/1.1 200 OK")));
-  EXPECT_THAT(Health(server, "-tls1_1"), Not(HasSubstr("200 OK")));
-  Install("next");
-  server.frontend().ReloadFiles();
-  EXPECT_THAT(Health(server), AllOf(HasSubstr("CN = next"), HasSubstr("HTTP/1.1 200 OK")));
-  HttpClient plain(server.frontend().http_port());
-  plain.Send(HttpText("GET", "/health"));
-  EXPECT_TRUE(plain.IsClosedWithin(std::chrono::seconds(5)));
-}
-
-TEST_F(TlsTest, AsksForAClientCertificateWhereGrpcDoes) {
-  TestServerOptions options = WithTls();
-  options.frontend.server.tls.client_ca = dir_ + "/ca.pem";
-  TestServer server(options);
-  EXPECT_THAT(Health(server), Not(HasSubstr("200 OK")));
-  EXPECT_THAT(Health(server, "-cert client.pem -key client.key"), HasSubstr("HTTP/1.1 200 OK"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "net/guard/byte_channel.h"
+#include "net/byte_channel.h"
 
 #include <openssl/err.h>
 #include <sys/socket.h>
@@ -20,7 +20,8 @@ class ClearChannel final : public ByteChannel {
   Moved Read(std::span<char> into) override {
     const ssize_t count = recv(fd_, into.data(), into.size(), 0);
     if (count > 0) return {.bytes = static_cast<size_t>(count)};
-    return {.state = count < 0 && WouldBlock(errno) ? State::kWantsRead : State::kOver};
+    if (count == 0) return {.state = State::kEnded};
+    return {.state = WouldBlock(errno) ? State::kWantsRead : State::kOver};
   }
   Moved Write(std::string_view from) override {
     const ssize_t count = send(fd_, from.data(), from.size(), MSG_NOSIGNAL);
@@ -36,8 +37,8 @@ class ClearChannel final : public ByteChannel {
 
 class TlsChannel final : public ByteChannel {
  public:
-  TlsChannel(int fd, TlsContextPtr context)
-      : fd_(fd), context_(std::move(context)), tls_(SSL_new(context_.get()), SSL_free) {
+  TlsChannel(int fd, TlsContextPtr context, Protocol protocol)
+      : fd_(fd), context_(std::move(context)), protocol_(protocol), tls_(SSL_new(context_.get()), SSL_free) {
     if (tls_ != nullptr && SSL_set_fd(tls_.get(), fd) == 1) return;
     tls_.reset();
   }
@@ -47,6 +48,7 @@ class TlsChannel final : public ByteChannel {
     ERR_clear_error();
     const int result = SSL_accept(tls_.get());
     if (result != 1) return StateOf(result);
+    if (protocol_ == Protocol::kHttp1) return State::kOk;
     const unsigned char* protocol = nullptr;
     unsigned int size = 0;
     SSL_get0_alpn_selected(tls_.get(), &protocol, &size);
@@ -56,7 +58,9 @@ class TlsChannel final : public ByteChannel {
     ERR_clear_error();
     const int result = SSL_read(tls_.get(), into.data(), static_cast<int>(into.size()));
     if (result > 0) return {.bytes = static_cast<size_t>(result)};
-    return {.state = StateOf(result)};
+    // Without TLS's own end, a closed connection may have lost bytes on the way.
+    const bool ended = SSL_get_error(tls_.get(), result) == SSL_ERROR_ZERO_RETURN;
+    return {.state = ended ? State::kEnded : StateOf(result)};
   }
   Moved Write(std::string_view from) override {
     ERR_clear_error();
@@ -85,15 +89,16 @@ class TlsChannel final : public ByteChannel {
   }
 
   const int fd_;
-  const TlsContextPtr context_;
+  const TlsContextPtr context_;  // a reload replaces it for new connections
+  const Protocol protocol_;
   std::unique_ptr<SSL, decltype(&SSL_free)> tls_;
 };
 
 }  // namespace
 
-std::unique_ptr<ByteChannel> ByteChannel::Create(int fd, const TlsContextPtr& tls) {
+std::unique_ptr<ByteChannel> ByteChannel::Create(int fd, const TlsContextPtr& tls, Protocol protocol) {
   if (tls == nullptr) return std::make_unique<ClearChannel>(fd);
-  return std::make_unique<TlsChannel>(fd, tls);
+  return std::make_unique<TlsChannel>(fd, tls, protocol);
 }
 
 }  // namespace foredraft

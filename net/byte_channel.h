@@ -17,15 +17,17 @@ class ByteChannel {
     kOk,
     kWantsRead,   // goes on once the descriptor can be read
     kWantsWrite,  // or written
-    kOver,        // closed by its peer, or broken
+    kEnded,       // Read alone: the peer sends nothing more, and may still read
+    kOver,        // broken
   };
   struct Moved {
     State state = State::kOk;
     size_t bytes = 0;  // with kOk
   };
 
-  // `tls` null: in clear.
-  static std::unique_ptr<ByteChannel> Create(int fd, const TlsContextPtr& tls);
+  // `tls` null: in clear. For kHttp2 a client must have chosen it in the handshake. Under TLS a write to a
+  // peer that is gone raises SIGPIPE, which the thread blocks.
+  static std::unique_ptr<ByteChannel> Create(int fd, const TlsContextPtr& tls, Protocol protocol);
   virtual ~ByteChannel() = default;
 
   // kOk: done.

@@ -1,0 +1,77 @@
+#pragma once
+
+// The head of a request: collected up to its empty line, whatever pieces it comes in, and then read. What it
+// may hold is counted here; Boost.Beast, which reads it, counts the bytes of one call, and the memory of a
+// head is twelve times what many short lines are on the wire. Not thread-safe.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "server/http/http_limits.h"
+#include "server/http/http_message.h"
+#include "server/http/line_reader.h"
+
+namespace foredraft {
+
+// Why a request is not read; the connection cannot go on.
+struct HttpRefusal {
+  int status = 400;
+  std::string text;
+};
+
+// Fields of which a request has one at most, and a body's trailers none: two of them, or a late one, would be
+// read by the first or the last, as the reader likes.
+bool IsSingleField(std::string_view lower_name);
+
+class RequestHead {
+ public:
+  explicit RequestHead(const HttpLimits& limits) : limits_(limits) {}
+
+  // Takes the head's bytes from the front of `bytes`, and returns their number: all, unless the head ends
+  // there or is refused.
+  size_t Take(std::string_view bytes);
+  bool is_whole() const { return is_whole_; }
+  const std::optional<HttpRefusal>& refusal() const { return refusal_; }
+
+  // Reads the whole head into method, path and headers of `request`; "host" is who the request is for, also
+  // where that is in the target. False: refusal() says why.
+  bool Read(HttpRequest& request);
+
+  // After Read:
+  bool is_http_1_0() const { return is_http_1_0_; }
+  bool keep_alive() const { return keep_alive_; }
+  bool is_chunked() const { return is_chunked_; }
+  int64_t content_length() const { return content_length_; }  // 0 without one
+  bool expects_continue() const { return expects_continue_; }
+
+ private:
+  bool Refuse(int status, std::string text);  // false
+  // The line that line_ holds.
+  bool TakeLine();
+  bool Parse(HttpRequest& request, std::string& target);
+  bool CheckSingle(const HttpRequest& request);
+  bool ReadTarget(const std::string& target, HttpRequest& request);
+  bool CheckHost(const HttpRequest& request);
+  bool ReadLength(const HttpRequest& request);
+  bool ReadExpect(const HttpRequest& request);
+
+  const HttpLimits& limits_;
+  LineReader line_;
+  std::string text_;  // the lines so far
+  int64_t bytes_ = 0;
+  int lines_ = 0;
+  bool skipped_empty_ = false;  // an empty line before the request, which some clients send behind a body
+  bool is_whole_ = false;
+  std::optional<HttpRefusal> refusal_;
+
+  bool is_http_1_0_ = false;
+  bool keep_alive_ = false;
+  bool is_chunked_ = false;
+  bool expects_continue_ = false;
+  int64_t content_length_ = 0;
+};
+
+}  // namespace foredraft
