@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -114,6 +115,27 @@ class Strangers : public testing::Test {
       if (poll(&polled, 1, 100) > 0 && recv(fd, bytes, sizeof(bytes), 0) <= 0) return true;
     }
     return false;
+  }
+  // Whether the peer sends `text`, or closes.
+  static bool IsAnsweredOrClosed(int fd, const std::string& text) {
+    const auto end = steady_clock::now() + seconds(20);
+    std::string received;
+    char bytes[4096];
+    while (steady_clock::now() < end && !absl::StrContains(received, text)) {
+      pollfd polled = {.fd = fd, .events = POLLIN, .revents = 0};
+      if (poll(&polled, 1, 100) <= 0) continue;
+      const ssize_t count = recv(fd, bytes, sizeof(bytes), 0);
+      if (count <= 0) return true;
+      received.append(bytes, static_cast<size_t>(count));
+    }
+    return absl::StrContains(received, text);
+  }
+  static int DialSocket(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    return connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? fd : -1;
   }
   double Closed(TestServer& server, const std::string& reason) {
     return server.Metric("connections_closed_total", {{"reason", reason}});
@@ -273,6 +295,33 @@ TEST_F(Strangers, AClientNoticesNothing) {
     EXPECT_EQ(Closed(server, reason), 0) << reason;
   }
   EXPECT_EQ(Slowed(server, "client") + Slowed(server, "stranger"), 0);
+}
+
+// CVE-2023-1428: an odd value of one of three headers, then more than the 8 KB of headers that gRPC takes.
+// The API's port is behind the guard, the admin socket is gRPC's alone.
+TEST_F(Strangers, OddHeadersBeforeTooManyEndNothing) {
+  TestServer server(options_);
+  std::string too_many;
+  for (int i = 0; i < 100; ++i) too_many += HpackHeader("x-" + std::to_string(i), std::string(120, 'x'));
+  const std::string admin = server.frontend().admin_address();
+  ASSERT_TRUE(absl::StartsWith(admin, "unix:"));
+  for (const auto& [name, value] : {std::pair<std::string, std::string>{"te", "odd"},
+                                    {":scheme", "odd"},
+                                    {"grpclb_client_stats", "odd"}}) {
+    for (const bool guarded : {true, false}) {
+      SCOPED_TRACE(name + (guarded ? " at the guard" : " at gRPC"));
+      const int peer = guarded ? Dial(server.frontend().grpc_port()) : DialSocket(admin.substr(5));
+      ASSERT_GE(peer, 0);
+      const std::string block = HpackHeader(":method", "POST") + HpackHeader(":path", kPath) +
+                                HpackHeader(":authority", "localhost") + HpackHeader(name, value) + too_many;
+      ASSERT_GT(block.size(), size_t{8 << 10});
+      SendAll(peer, kClientBegin + HeadersFrame(1, block, kEndHeaders) + Http2Frame(kPing, 0, 0, "answered"));
+      EXPECT_TRUE(IsAnsweredOrClosed(peer, "answered")) << "gRPC has not read the headers";
+      close(peer);
+    }
+  }
+  EXPECT_LT(CallOnNewConnection(server), kSoon);
+  EXPECT_EQ(server.Metric("port_probe_failures_total"), 0);
 }
 
 TEST_F(Strangers, TheLogHasOneLineOfAKind) {
