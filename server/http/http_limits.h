@@ -34,7 +34,7 @@ struct HttpLimits {
 };
 
 // What a handshake of TLS holds: OpenSSL's buffers of a record and of a message, and its state.
-inline constexpr int64_t kHandshakeBytes = 56 << 10;
+inline constexpr int64_t kHandshakeBytes = 64 << 10;
 
 // Memory for the bodies of all requests. Thread-safe.
 class BodyBudget {
