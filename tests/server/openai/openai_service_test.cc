@@ -207,7 +207,8 @@ TEST_F(OpenAiServiceTest, RefusalsAreJsonWithTheirStatus) {
   }
   EXPECT_EQ(Ask(port(), "GET", kChat).status, 405);
   HttpClient form(port());
-  form.Send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  form.Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   EXPECT_EQ(form.Read().status, 415);
   // All but the two that are no request, of /v1/embeddings and with GET.
   EXPECT_EQ(server_.Metric("requests_total", {{"outcome", "invalid"}}), 9);
