@@ -12,6 +12,7 @@
 // Thread-safe; scopes belong to their thread.
 
 #include <cstddef>
+#include <memory>
 #include <new>
 
 #include "absl/status/status.h"
@@ -44,6 +45,26 @@ struct MustHaveMemory : MemoryScope {
 // Until the end of the scope they throw std::bad_alloc at once, as they do outside of all scopes.
 struct MayLackMemory : MemoryScope {
   MayLackMemory() : MemoryScope(false) {}
+};
+
+// The allocator of containers that do not survive one that fails, such as Abseil's hash tables, in
+// MayLackMemory scopes. Their keys must not allocate, either: std::unordered_map survives both.
+template <class T>
+struct MustHaveMemoryAllocator {
+  using value_type = T;
+  MustHaveMemoryAllocator() = default;
+  template <class U>
+  MustHaveMemoryAllocator(const MustHaveMemoryAllocator<U>& /*other*/) {}  // NOLINT: allocators convert
+
+  T* allocate(size_t count) {
+    const MustHaveMemory scope;
+    return std::allocator<T>().allocate(count);
+  }
+  void deallocate(T* memory, size_t count) { std::allocator<T>().deallocate(memory, count); }
+  template <class U>
+  bool operator==(const MustHaveMemoryAllocator<U>& /*other*/) const {
+    return true;
+  }
 };
 
 absl::Status OutOfMemoryError();

@@ -9,9 +9,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "grammar/byte_class.h"
 #include "grammar/char_set.h"
@@ -131,8 +132,8 @@ class Ir {
   std::vector<IrNode> nodes_;
   std::vector<NodeId> children_;
   std::vector<ByteClass> classes_;
-  absl::flat_hash_map<ByteClass, NodeId> class_nodes_;
-  absl::flat_hash_map<std::string, NodeId> literal_nodes_;
+  std::unordered_map<ByteClass, NodeId, absl::Hash<ByteClass>> class_nodes_;
+  std::unordered_map<std::string, NodeId> literal_nodes_;
   std::map<std::vector<std::string>, RuleId> one_of_rules_;
   std::map<CharSet, RuleId> char_rules_;  // characters beyond ASCII
   std::vector<TokenSet> token_sets_;

@@ -1,8 +1,8 @@
 #include "grammar/json_source.h"
 
 #include <algorithm>
+#include <unordered_set>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -79,7 +79,7 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
   JsonValue& root_;
   const int max_depth_;
   std::vector<JsonValue*> open_;
-  std::vector<absl::flat_hash_set<std::string>> keys_;  // of the open values
+  std::vector<std::unordered_set<std::string>> keys_;  // of the open values
   std::string refusal_;
 };
 

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "grammar/json_source.h"
@@ -198,7 +199,7 @@ class StringProduct {
   const StringSpelling spelling_;
   std::vector<ByteClass> symbols_;
   std::vector<State> states_;
-  absl::flat_hash_map<State, int32_t> known_;
+  std::unordered_map<State, int32_t, absl::Hash<State>> known_;
   NodeGraph graph_;
 };
 

@@ -4,10 +4,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
 #include "grammar/ir.h"
 #include "grammar/json_schema.h"
@@ -74,7 +75,8 @@ class SchemaCompiler {
     std::string place;
   };
   std::vector<Pending> pending_;
-  absl::flat_hash_map<std::pair<std::vector<SchemaPart>, bool>, RuleId> rules_;
+  using RuleKey = std::pair<std::vector<SchemaPart>, bool>;
+  std::unordered_map<RuleKey, RuleId, absl::Hash<RuleKey>> rules_;
 };
 
 }  // namespace foredraft

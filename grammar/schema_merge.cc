@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "grammar/json_formats.h"
@@ -198,7 +198,7 @@ absl::StatusOr<MergedSchema> SchemaReader::Merge(const Conjunction& conjunction)
                             (part.schema->Find("oneOf") != nullptr && !part.one_of_is_chosen);
     if (has_choice && merged.branching_part < 0) merged.branching_part = static_cast<int>(i);
   }
-  absl::flat_hash_map<std::string, size_t> places;
+  std::unordered_map<std::string, size_t> places;
   const auto place_of = [&](const std::string& name) {
     const auto [place, is_new] = places.try_emplace(name, merged.names.size());
     if (is_new) {

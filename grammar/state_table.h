@@ -5,12 +5,16 @@
 // dropped at any time.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
+#include "base/out_of_memory.h"
 #include "grammar/automaton.h"
 #include "grammar/byte_class.h"
 #include "grammar/limits.h"
@@ -157,19 +161,22 @@ class StateTable {
   MaskWork* work_ = &unlimited_;
   std::vector<State> states_;
   std::vector<Config> configs_;
-  absl::flat_hash_set<StateId, ConfigsHash, ConfigsEqual> known_;
+  absl::flat_hash_set<StateId, ConfigsHash, ConfigsEqual, MustHaveMemoryAllocator<StateId>> known_;
   std::vector<std::unique_ptr<int32_t[]>> rows_;
   std::vector<Transition> transitions_;  // first one to itself of each special state
   std::vector<Frame> frames_;
   std::vector<int32_t> clamped_frames_;  // [frames]; -1 = unknown
-  absl::flat_hash_map<Frame, int32_t> known_frames_;
+  absl::flat_hash_map<Frame, int32_t, absl::Hash<Frame>, std::equal_to<Frame>,
+                      MustHaveMemoryAllocator<std::pair<const Frame, int32_t>>>
+      known_frames_;
   StateId start_ = kDead;
   uint32_t walk_ = 0;
   int64_t mask_bytes_ = 0;
 
   // Scratch of Close.
   std::vector<Config> kernel_;
-  absl::flat_hash_set<Config> seen_;
+  absl::flat_hash_set<Config, absl::Hash<Config>, std::equal_to<Config>, MustHaveMemoryAllocator<Config>>
+      seen_;
   std::vector<Config> reached_;
   bool accepts_ = false;
 };

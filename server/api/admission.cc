@@ -180,7 +180,7 @@ absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context,
 void Admission::SubmitOrRefuse(Arrived arrived, const std::shared_ptr<GenerationCall>& call) {
   const MustHaveMemory scope;
   if (call->cancelled()) {  // while it waited to be tokenized
-    metrics_.RecordRefused(RequestOutcome::kCancelled);
+    metrics_.RecordRefused(OutcomeKind::kCancelled);
     call->End(
         {}, {.finish = FinishReason::kCancelled, .status = absl::CancelledError("cancelled by the client")});
     return;

@@ -113,8 +113,8 @@ void Metrics::AddSpeculation(int max_draft_len) {
 }
 
 void Metrics::AddRequests() {
-  for (size_t i = 0; i < std::size(kRequestOutcomes); ++i) {
-    requests_[i] = AddCounter("foredraft_requests_total", {{"outcome", kRequestOutcomes[i]}});
+  for (size_t i = 0; i < std::size(kOutcomeKinds); ++i) {
+    requests_[i] = AddCounter("foredraft_requests_total", {{"outcome", kOutcomeKinds[i]}});
   }
   complete_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "complete"}});
   incomplete_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "incomplete"}});
@@ -286,7 +286,7 @@ void Metrics::PublishCounts() {
   window_.Add(verified, accepted, std::chrono::steady_clock::now());
 }
 
-void Metrics::RecordEnd(RequestOutcome outcome, double request_seconds, int generated_tokens) {
+void Metrics::RecordEnd(OutcomeKind outcome, double request_seconds, int generated_tokens) {
   requests_[static_cast<size_t>(outcome)]->Increment();
   generation_lengths_->Observe(generated_tokens);
   e2e_->Observe(request_seconds);
@@ -298,7 +298,7 @@ void Metrics::CountToolCalls(int complete, int incomplete, bool has_text) {
   text_calls_->Increment(has_text ? 1 : 0);
 }
 
-void Metrics::RecordRefused(RequestOutcome outcome) { requests_[static_cast<size_t>(outcome)]->Increment(); }
+void Metrics::RecordRefused(OutcomeKind outcome) { requests_[static_cast<size_t>(outcome)]->Increment(); }
 
 void Metrics::RecordIteration(const IterationStats& stats) {
   for (size_t rank = 0; rank < stats.ranks.size(); ++rank) {

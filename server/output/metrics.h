@@ -75,12 +75,12 @@ class Metrics : public prometheus::Collectable {
   // With a stream's first token. Not counted by the scheduler: it may produce the first token of a stream
   // whose client has left, and that client is never told of its cached tokens.
   void RecordPrefix(int queried_tokens, int cached_tokens);
-  void RecordEnd(RequestOutcome outcome, double request_seconds, int generated_tokens);
+  void RecordEnd(OutcomeKind outcome, double request_seconds, int generated_tokens);
   // The calls of tools in an answer that has ended; has_text: what began like a call was none.
   void CountToolCalls(int complete, int incomplete, bool has_text);
 
   // Any thread: a request was refused before the serving loop saw it, or its client left before that.
-  void RecordRefused(RequestOutcome outcome);
+  void RecordRefused(OutcomeKind outcome);
   void CountConstrained(ConstrainedBy kind) { constrained_[static_cast<size_t>(kind)]->Increment(); }
   void RecordConstraintRefused(ConstraintRefusal reason) {
     constraints_refused_[static_cast<size_t>(reason)]->Increment();
@@ -175,7 +175,7 @@ class Metrics : public prometheus::Collectable {
   const prometheus::Labels constant_labels_;
   std::shared_ptr<prometheus::Registry> registry_;
   std::array<PhaseCounters, 2> phases_;  // by Phase
-  std::array<prometheus::Counter*, std::size(kRequestOutcomes)> requests_;
+  std::array<prometheus::Counter*, std::size(kOutcomeKinds)> requests_;
   prometheus::Counter *complete_calls_, *incomplete_calls_, *text_calls_;
   std::array<prometheus::Counter*, std::size(kConstrainedBy)> constrained_;
   std::array<prometheus::Counter*, std::size(kConstraintRefusals)> constraints_refused_;

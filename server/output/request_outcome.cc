@@ -5,45 +5,45 @@
 
 namespace foredraft {
 
-RequestOutcome OutcomeOf(const OutputEnd& end) {
+OutcomeKind OutcomeOf(const OutputEnd& end) {
   switch (end.finish) {
     case FinishReason::kStop:
-      return RequestOutcome::kStop;
+      return OutcomeKind::kStop;
     case FinishReason::kLength:
-      return RequestOutcome::kLength;
+      return OutcomeKind::kLength;
     case FinishReason::kCancelled:
-      return absl::IsUnavailable(end.status) ? RequestOutcome::kDrained : RequestOutcome::kCancelled;
+      return absl::IsUnavailable(end.status) ? OutcomeKind::kDrained : OutcomeKind::kCancelled;
     case FinishReason::kDeadline:
-      return RequestOutcome::kDeadline;
+      return OutcomeKind::kDeadline;
     case FinishReason::kError:
-      return RequestOutcome::kError;
+      return OutcomeKind::kError;
     case FinishReason::kNone:
       break;
   }
   CHECK(false) << "a request ended without a reason";
 }
 
-RequestOutcome OutcomeOfRefusal(const absl::Status& status) {
+OutcomeKind OutcomeOfRefusal(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kUnimplemented:
-      return RequestOutcome::kInvalid;
+      return OutcomeKind::kInvalid;
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kPermissionDenied:
-      return RequestOutcome::kUnauthorized;
+      return OutcomeKind::kUnauthorized;
     case absl::StatusCode::kUnavailable:
-      return RequestOutcome::kUnavailable;
+      return OutcomeKind::kUnavailable;
     case absl::StatusCode::kCancelled:
-      return RequestOutcome::kCancelled;
+      return OutcomeKind::kCancelled;
     case absl::StatusCode::kDeadlineExceeded:
-      return RequestOutcome::kDeadline;
+      return OutcomeKind::kDeadline;
     case absl::StatusCode::kResourceExhausted:
-      return ReasonOf(status) == kReasonQueueFull ? RequestOutcome::kRejected : RequestOutcome::kError;
+      return ReasonOf(status) == kReasonQueueFull ? OutcomeKind::kRejected : OutcomeKind::kError;
     default:
-      return RequestOutcome::kError;
+      return OutcomeKind::kError;
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace foredraft {
 
-enum class RequestOutcome {
+enum class OutcomeKind {
   kStop,
   kLength,
   kCancelled,  // by its client
@@ -20,15 +20,15 @@ enum class RequestOutcome {
   kUnavailable,   // refused: the daemon loads or drains, or a rank is lost
   kDrained,       // it ran, and a drain or the daemon's end cut it
 };
-inline constexpr const char* kRequestOutcomes[] = {"stop",        "length",   "cancelled", "deadline",
-                                                   "error",       "rejected", "invalid",   "unauthorized",
-                                                   "unavailable", "drained"};
+inline constexpr const char* kOutcomeKinds[] = {"stop",        "length",   "cancelled", "deadline",
+                                                "error",       "rejected", "invalid",   "unauthorized",
+                                                "unavailable", "drained"};
 
-constexpr const char* NameOf(RequestOutcome outcome) { return kRequestOutcomes[static_cast<int>(outcome)]; }
+constexpr const char* NameOf(OutcomeKind outcome) { return kOutcomeKinds[static_cast<int>(outcome)]; }
 
 // Of a request that the output thread has opened.
-RequestOutcome OutcomeOf(const OutputEnd& end);
+OutcomeKind OutcomeOf(const OutputEnd& end);
 // Of a request that was not accepted. `status` is not ok.
-RequestOutcome OutcomeOfRefusal(const absl::Status& status);
+OutcomeKind OutcomeOfRefusal(const absl::Status& status);
 
 }  // namespace foredraft

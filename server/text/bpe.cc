@@ -1,7 +1,11 @@
 #include "server/text/bpe.h"
 
 #include <algorithm>
+#include <functional>
 #include <tuple>
+
+#include "absl/hash/hash.h"
+#include "base/out_of_memory.h"
 
 namespace foredraft {
 namespace {
@@ -96,8 +100,10 @@ class CandidateQueues {
     std::vector<Candidate> late;  // a heap
     bool empty() const { return next == in_order.size() && late.empty(); }
   };
-  absl::flat_hash_map<int32_t, Queue> queues_;  // by rank
-  std::vector<int32_t> ranks_;                  // a heap: those whose queues are not empty
+  absl::flat_hash_map<int32_t, Queue, absl::Hash<int32_t>, std::equal_to<int32_t>,
+                      MustHaveMemoryAllocator<std::pair<const int32_t, Queue>>>
+      queues_;                  // by rank
+  std::vector<int32_t> ranks_;  // a heap: those whose queues are not empty
 };
 
 }  // namespace

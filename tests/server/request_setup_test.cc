@@ -1,5 +1,7 @@
 #include "server/request_setup.h"
 
+#include "config/config_defaults.h"
+#include "engine/model_limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -21,9 +23,12 @@ TEST(LoadTokenizer, RefusesIdsPastTheVocabulary) {
 }
 
 TEST(TokenCountOf, IsTheTokenizersWithEveryEndToken) {
-  Config config;
-  config.model = "deploy/models/abacus";
-  ModelConfig model;
+  LoadedConfig loaded;
+  loaded.config.model = "deploy/models/abacus";
+  ModelConfig model = *ReadModelConfig("deploy/models/abacus/config.json");
+  const ModelLimits limits = ModelLimitsOf(model);
+  ASSERT_TRUE(ResolveDefaults({}, &limits, loaded).ok());
+  const Config& config = loaded.config;
   model.vocab_size = 704;
   model.eos_token_ids = {1};
   const auto tokenizer = LoadTokenizer(config, model);

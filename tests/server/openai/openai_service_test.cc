@@ -208,7 +208,8 @@ TEST_F(OpenAiServiceTest, RefusalsAreJsonWithTheirStatus) {
   EXPECT_EQ(Ask(port(), "GET", kChat).status, 405);
   HttpClient form(port());
   form.Send(
-      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: "
+      "2\r\n\r\n{}");
   EXPECT_EQ(form.Read().status, 415);
   // All but the two that are no request, of /v1/embeddings and with GET.
   EXPECT_EQ(server_.Metric("requests_total", {{"outcome", "invalid"}}), 9);
@@ -219,8 +220,8 @@ TEST_F(OpenAiServiceTest, TakesJsonAsItIsAlone) {
   const std::string body = SimpleBody(1, 2).dump();
   const auto status = [&](const std::string& headers) {
     HttpClient client(port());
-    client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: ", body.size(),
-                             "\r\n", headers, "\r\n", body));
+    client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ",
+                             body.size(), "\r\n", headers, "\r\n", body));
     return client.Read();
   };
   for (const char* type : {"application/json", "Application/JSON ; charset=utf-8", "application/json;"}) {
@@ -248,7 +249,7 @@ TEST_F(OpenAiServiceTest, TakesJsonAsItIsAlone) {
 
 TEST_F(OpenAiServiceTest, RoutesATargetInTheAbsoluteForm) {
   HttpClient client(port());
-  client.Send("GET http://127.0.0.1:8000/health?x HTTP/1.1\r\nHost: h\r\n\r\n");
+  client.Send("GET http://127.0.0.1:8000/health?x HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(client.Read().status, 200);
 }
 
@@ -418,7 +419,7 @@ class TokenTest : public OpenAiServiceTest {
 TEST_F(TokenTest, AsksForATokenBeforeTheBody) {
   HttpClient stranger(port());
   stranger.Send(
-      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 9999\r\n\r\n{");
   const HttpReply refused = stranger.Read();
   EXPECT_EQ(refused.status, 401);

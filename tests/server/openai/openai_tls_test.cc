@@ -57,7 +57,8 @@ class TlsTest : public testing::Test {
   static std::string Health(const TestServer& server, const std::string& flags = "") {
     const std::string command = absl::StrCat(
         "cd ", dir_,
-        " && printf 'GET /health HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n' | timeout 20 "
+        " && printf 'GET /health HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' | timeout "
+        "20 "
         "openssl "
         "s_client -quiet -verify_return_error -CAfile ca.pem ",
         flags, " -connect 127.0.0.1:", const_cast<TestServer&>(server).frontend().http_port(), " 2>&1");

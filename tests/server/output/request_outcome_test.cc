@@ -7,36 +7,36 @@
 namespace foredraft {
 namespace {
 
-TEST(RequestOutcome, ARefusalSaysWhoseFaultItIs) {
+TEST(OutcomeKind, ARefusalSaysWhoseFaultItIs) {
   struct Case {
     absl::Status status;
-    RequestOutcome outcome;
+    OutcomeKind outcome;
   };
   const Case cases[] = {
-      {absl::InvalidArgumentError("top_p: 2"), RequestOutcome::kInvalid},
-      {absl::NotFoundError("model: gpt-4"), RequestOutcome::kInvalid},
-      {absl::UnauthenticatedError("no token"), RequestOutcome::kUnauthorized},
-      {absl::PermissionDeniedError("role"), RequestOutcome::kUnauthorized},
-      {absl::UnavailableError("draining"), RequestOutcome::kUnavailable},
-      {WithReason(absl::ResourceExhaustedError("queue full"), kReasonQueueFull), RequestOutcome::kRejected},
-      {absl::ResourceExhaustedError("out of memory"), RequestOutcome::kError},
-      {absl::InternalError("bug"), RequestOutcome::kError},
-      {absl::DeadlineExceededError("late"), RequestOutcome::kDeadline},
+      {absl::InvalidArgumentError("top_p: 2"), OutcomeKind::kInvalid},
+      {absl::NotFoundError("model: gpt-4"), OutcomeKind::kInvalid},
+      {absl::UnauthenticatedError("no token"), OutcomeKind::kUnauthorized},
+      {absl::PermissionDeniedError("role"), OutcomeKind::kUnauthorized},
+      {absl::UnavailableError("draining"), OutcomeKind::kUnavailable},
+      {WithReason(absl::ResourceExhaustedError("queue full"), kReasonQueueFull), OutcomeKind::kRejected},
+      {absl::ResourceExhaustedError("out of memory"), OutcomeKind::kError},
+      {absl::InternalError("bug"), OutcomeKind::kError},
+      {absl::DeadlineExceededError("late"), OutcomeKind::kDeadline},
   };
   for (const Case& test : cases) EXPECT_EQ(OutcomeOfRefusal(test.status), test.outcome) << test.status;
 }
 
-TEST(RequestOutcome, AStreamThatADrainCutIsNotItsClientsDoing) {
+TEST(OutcomeKind, AStreamThatADrainCutIsNotItsClientsDoing) {
   EXPECT_EQ(OutcomeOf({.finish = FinishReason::kCancelled, .status = absl::CancelledError("by the client")}),
-            RequestOutcome::kCancelled);
+            OutcomeKind::kCancelled);
   EXPECT_EQ(OutcomeOf({.finish = FinishReason::kCancelled, .status = absl::UnavailableError("draining")}),
-            RequestOutcome::kDrained);
+            OutcomeKind::kDrained);
   // It was cut for reading too slowly.
   EXPECT_EQ(OutcomeOf({.finish = FinishReason::kCancelled,
                        .status = WithReason(absl::ResourceExhaustedError("slow"), kReasonReaderTooSlow)}),
-            RequestOutcome::kCancelled);
+            OutcomeKind::kCancelled);
   EXPECT_EQ(OutcomeOf({.finish = FinishReason::kError, .status = absl::UnavailableError("rank 1 lost")}),
-            RequestOutcome::kError);
+            OutcomeKind::kError);
 }
 
 }  // namespace
