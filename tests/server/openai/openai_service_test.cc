@@ -212,7 +212,7 @@ TEST_F(OpenAiServiceTest, RefusalsAreJsonWithTheirStatus) {
       "2\r\n\r\n{}");
   EXPECT_EQ(form.Read().status, 415);
   // All but the two that are no request, of /v1/embeddings and with GET.
-  EXPECT_EQ(server_.Metric("requests_total", {{"outcome", "invalid"}}), 9);
+  EXPECT_EQ(server_.Metric("requests_total", {{"outcome", "invalid"}}), 10);
   EXPECT_EQ(server_.Metric("requests_total", {{"outcome", "rejected"}}), 0);
 }
 
