@@ -260,8 +260,9 @@ class Executor {
   virtual absl::Status Launch(const IterationPlan& plan) = 0;
   virtual absl::StatusOr<RankResult> Collect() = 0;
 
-  // Nobody wants the prompts of this launched plan any more: an executor that can, leaves its prefill before
-  // the end. The plan's result then comes as ever; what it says of those prompts means nothing. Any thread.
+  // The prompts of this launched plan are not wanted any more: an executor that can, leaves its prefill
+  // before the end. The plan's result then comes as ever; what it says of those prompts means nothing. Any
+  // thread.
   virtual void AbandonPrefill(uint64_t /*plan_number*/) {}
 };
 

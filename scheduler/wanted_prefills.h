@@ -1,6 +1,6 @@
 #pragma once
 
-// Which launched plans have a prefill that somebody still waits for. A prompt takes seconds on a CPU, so the
+// Which launched plans have a prefill that a client still waits for. A prompt takes seconds on a CPU, so the
 // thread that cancels the last of a plan's prompts tells the executors, while the scheduler thread waits for
 // their results. Thread-safe.
 

@@ -35,8 +35,8 @@ struct Batch {
   // How many rows every rank has in this forward. Null: as many as this one, as in a decode step.
   const RankRows* rank_rows = nullptr;
 
-  // True: nobody wants the outputs, and the forward may end between two layers. Null: they are wanted. Only
-  // of a rank that is alone: others would wait for its part.
+  // True: the outputs are not wanted any more, and the forward may end between two layers. Null: they are.
+  // Only of a rank that is alone: others would wait for its part.
   const std::function<bool()>* abandoned = nullptr;
 
   bool is_abandoned() const { return abandoned != nullptr && (*abandoned)(); }
