@@ -22,15 +22,15 @@ inline constexpr int kMaxJsonDepth = 64;
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
                                          int64_t max_values = std::numeric_limits<int64_t>::max());
 
-// Of text that a stranger sends: reading ends where a limit is passed, so that no more than that is ever
-// built.
+// What a text that a stranger sends may have. Reading ends where a limit is passed, so that no more is built.
 struct JsonLimits {
   int64_t max_values = std::numeric_limits<int64_t>::max();
   // Lists in this member of the outermost object, itself included, have at most so many members.
   std::string_view list_key;
   int64_t max_list = std::numeric_limits<int64_t>::max();
 };
-// As above; "<list_key>: more than <max_list> values in a list, allowed at most <max_list>" names the member.
+// ParseJson within limits: "<list_key>: more than <max_list> values in a list, allowed at most <max_list>"
+// names the member.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
                                          const JsonLimits& limits);
 

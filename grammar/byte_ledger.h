@@ -13,12 +13,12 @@ namespace foredraft {
 // Thread-safe; its lock is held for a few instructions, never while a mask is made.
 class ByteLedger {
  public:
-  // Of everything with an account that is open: grammars in the cache, and others that outputs still follow.
+  // The bytes of all open accounts: of grammars in the cache, and of others that outputs still follow.
   int64_t held() const {
     const std::lock_guard lock(mutex_);
     return held_;
   }
-  // Of the accounts that are listed: grammars in the cache.
+  // The bytes of listed accounts: of grammars in the cache.
   int64_t listed() const {
     const std::lock_guard lock(mutex_);
     return listed_;
@@ -31,7 +31,7 @@ class ByteLedger {
   int64_t listed_ = 0;
 };
 
-// Of one grammar. Thread-safe.
+// What one grammar holds. Thread-safe.
 class ByteAccount {
  public:
   // `ledger` may be null.

@@ -44,7 +44,7 @@ class Grammar {
   // The output is free until one of these tokens, with which the grammar begins; ascending. Empty: the
   // grammar is of the whole output.
   const std::vector<int32_t>& trigger_ids() const { return trigger_ids_; }
-  // Of automaton, states and masks, tables that outputs still use included.
+  // The bytes of automaton, states and masks, with those of tables that outputs still use.
   int64_t byte_count() const { return account_->bytes(); }
   ByteAccount& account() const { return *account_; }
   // How many masks were made, and how many of them were asked for again.

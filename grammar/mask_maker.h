@@ -28,7 +28,7 @@ class MaskMaker {
   // max_configurations, max_mask_steps. FAILED_PRECONDITION: no token at all. ABORTED: the allowance of the
   // table's work is spent.
   absl::StatusOr<std::shared_ptr<const TokenMask>> Make(StateTable& table, StateId state);
-  // Of its own tables, in bytes.
+  // The bytes of its own tables.
   int64_t byte_count() const;
 
  private:

@@ -21,8 +21,8 @@ struct ModelConfig {
   std::string architecture;  // "DeepseekV3ForCausalLM"; with model_type it names the kind (model_kinds.h)
   std::string model_type;    // "deepseek_v3"
   int vocab_size = 0;
-  // The tokens that may be chosen are 0 .. token_count - 1: the ids that the tokenizer has, where somebody
-  // knows it. 0: the whole vocabulary. No field of config.json.
+  // The tokens that may be chosen are 0 .. token_count - 1: the ids that the tokenizer has, where it is
+  // read. 0: the whole vocabulary. No field of config.json.
   int token_count = 0;
   int choices() const { return token_count > 0 ? token_count : vocab_size; }
   int hidden_size = 0;
