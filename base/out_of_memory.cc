@@ -1,5 +1,7 @@
 #include "base/out_of_memory.h"
 
+#include <malloc.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -11,6 +13,7 @@
 namespace foredraft {
 namespace {
 
+constexpr int kFreeBytes = 4 << 20;
 constexpr std::chrono::milliseconds kPause(1);
 constexpr std::chrono::seconds kLongestWait(10);
 
@@ -48,6 +51,9 @@ void NoMemory() {
 }  // namespace
 
 void KeepMemoryReserve(size_t bytes) {
+  // Left to itself glibc raises both with what is freed: up to 64 MiB a thread, which malloc_trim leaves.
+  mallopt(M_MMAP_THRESHOLD, kFreeBytes);
+  mallopt(M_TRIM_THRESHOLD, kFreeBytes);
   reserve_bytes.store(bytes);
   std::set_new_handler(NoMemory);
   Fill();

@@ -19,7 +19,8 @@
 
 namespace foredraft {
 
-// Sets the process's new-handler and fills the reserve. Safe to call again.
+// Sets the process's new-handler, fills the reserve, and lets no thread keep more than 4 MiB of what it has
+// freed at the end of its heap. Safe to call again.
 void KeepMemoryReserve(size_t bytes = size_t{8} << 20);
 // Fills it again after it was used, if there is memory. False: it was not used.
 bool RefillMemoryReserve();

@@ -231,7 +231,6 @@ void Connection::HasRequest() {
   ClearDeadline();
   state_ = State::kServing;
   const int64_t taken = std::exchange(body_taken_, 0);
-  home_.freed_bytes.fetch_add(taken);
   exchange_ = std::make_shared<Exchange>(reader_->TakeRequest(), BodyBudget::Hold(home_.budget, taken),
                                          shared_from_this());
   reader_.reset();
@@ -292,7 +291,7 @@ void Connection::Refuse(HttpRefusal refusal) {
 void Connection::FreeBody() {
   const int64_t taken = std::exchange(body_taken_, 0);
   home_.budget->Give(taken);
-  home_.freed_bytes.fetch_add(taken + home_.limits.max_head_bytes);
+  home_.freed_bytes.fetch_add(home_.limits.max_head_bytes);
 }
 
 void Connection::WriteNext() {

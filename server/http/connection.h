@@ -71,7 +71,7 @@ struct ConnectionHome {
   const std::shared_ptr<BodyBudget> budget = std::make_shared<BodyBudget>(limits.body_budget_bytes);
   WaitingConnections waiting{limits.max_waiting, limits.max_waiting_per_address};
   WaitingConnections handshakes{limits.max_handshakes, limits.max_handshakes_per_address};
-  std::atomic<int64_t> freed_bytes{0};  // of bodies, heads and handshakes, since memory was given back
+  std::atomic<int64_t> freed_bytes{0};  // of heads and handshakes, since memory was given back
   OpenConnections open;
 };
 

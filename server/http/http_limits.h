@@ -49,15 +49,22 @@ class BodyBudget {
   }
   // Takes also what is not left: its number is bounded elsewhere.
   void Count(int64_t bytes) { left_.fetch_sub(bytes); }
-  void Give(int64_t bytes) { left_.fetch_add(bytes); }
+  void Give(int64_t bytes) {
+    left_.fetch_add(bytes);
+    given_.fetch_add(bytes);
+  }
   // Gives `bytes`, which were taken, back with the last copy of what it returns.
   static std::shared_ptr<const void> Hold(std::shared_ptr<BodyBudget> budget, int64_t bytes) {
     return {nullptr, [budget = std::move(budget), bytes](const void*) { budget->Give(bytes); }};
   }
   int64_t left() const { return left_.load(); }
+  // What was given back since ForgetGiven.
+  int64_t given() const { return given_.load(); }
+  void ForgetGiven() { given_.store(0); }
 
  private:
   std::atomic<int64_t> left_;
+  std::atomic<int64_t> given_{0};
 };
 
 }  // namespace foredraft

@@ -20,6 +20,8 @@ namespace {
 constexpr int kNice = 5;
 constexpr std::chrono::seconds kClosing(1);
 constexpr int64_t kFloodBytes = int64_t{16} << 20;
+// What a byte of a body takes while it is read: a value of two bytes, "1,", is 16.
+constexpr int64_t kBytesPerBodyByte = 8;
 
 }  // namespace
 
@@ -87,8 +89,9 @@ absl::Status HttpListener::SetCertificate(const ServerPems& certificate) {
 }
 
 bool HttpListener::TakeFlood() {
-  if (home_.freed_bytes.load() < kFloodBytes) return false;
+  if (home_.freed_bytes.load() + kBytesPerBodyByte * home_.budget->given() < kFloodBytes) return false;
   home_.freed_bytes.store(0);
+  home_.budget->ForgetGiven();
   return true;
 }
 

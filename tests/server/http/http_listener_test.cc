@@ -304,6 +304,15 @@ TEST_F(HttpListenerTest, SaysOnceThatMemoryMayBeGivenBack) {
   EXPECT_FALSE(listener_->TakeFlood());
 }
 
+// Read, a body takes many times its bytes; the memory may go back when the request has ended, not before.
+TEST_F(HttpListenerTest, CountsWhatWasMadeOfABodyWhenItsRequestHasEnded) {
+  Open({});
+  EXPECT_EQ(Ask(port(), "POST", "/echo", std::string(1 << 20, 'x')).status, 200);
+  EXPECT_FALSE(listener_->TakeFlood());
+  EXPECT_EQ(Ask(port(), "POST", "/echo", std::string(2 << 20, 'x')).status, 200);
+  EXPECT_TRUE(Eventually([&] { return listener_->TakeFlood(); }));
+}
+
 TEST_F(HttpListenerTest, DrippedHeadsAndBodiesEndInTime) {
   HttpLimits limits;
   limits.head_timeout = limits.body_timeout = milliseconds(400);
