@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "grammar/char_set.h"
 #include "grammar/json_strings.h"
 #include "grammar/schema_compiler.h"
 #include "grammar/schema_reader.h"
@@ -56,12 +57,20 @@ class ParameterCompiler {
         !merged.key_patterns.empty()) {
       return RefuseSchema(root_, "not supported in this style, allowed an object with declared properties");
     }
-    if (merged.names.empty()) RETURN_IF_ERROR(CheckNoDictionary(all));
     std::vector<NodeId> parts;
     for (size_t n = 0; n < merged.names.size(); ++n) {
-      ASSIGN_OR_RETURN(const Conjunction value, reader_.PropertyOf(all, merged.names[n]));
-      ASSIGN_OR_RETURN(const NodeId parameter, Parameter(merged.names[n], value));
+      const std::string& name = merged.names[n];
+      if (!IsXmlName(name)) return RefuseName(name);
+      ASSIGN_OR_RETURN(const Conjunction value, reader_.PropertyOf(all, name));
+      ASSIGN_OR_RETURN(const NodeId parameter, Parameter(ir_.Literal(name), value));
       parts.push_back(merged.is_required[n] ? parameter : ir_.Optional(parameter));
+    }
+    if (merged.names.empty() && IsDictionary(all)) {
+      ASSIGN_OR_RETURN(const Conjunction value, reader_.OthersOf(all, {}));
+      if (value.never == nullptr) {
+        ASSIGN_OR_RETURN(const NodeId parameter, Parameter(AnyName(), value));
+        parts.push_back(ir_.Repeat(parameter, 0, -1));
+      }
     }
     return ir_.Sequence(parts);
   }
@@ -69,30 +78,43 @@ class ParameterCompiler {
  private:
   NodeId Literal(const std::string& text) { return AddMarkedLiteral(ir_, text, vocabulary_); }
 
-  // Names that nobody declares are not offered, so an object that has no others would always be empty.
-  static absl::Status CheckNoDictionary(const Conjunction& all) {
+  // Beside declared properties others are not offered. Where none is declared, an object that has no others
+  // would always be empty; that is what `"properties": {}` says.
+  static bool IsDictionary(const Conjunction& all) {
+    bool says_declared = false;
     for (const SchemaPart& part : all.parts) {
-      const JsonValue* const others = part.schema->Find("additionalProperties");
-      if (others == nullptr || (others->kind == JsonValue::kBoolean && !others->boolean)) continue;
-      return RefuseSchema(*others,
-                          "a dictionary is not supported in this style, allowed declared properties");
+      if (part.schema->Find("additionalProperties") != nullptr) return true;
+      says_declared |= part.schema->Find("properties") != nullptr;
     }
-    return absl::OkStatus();
+    return !says_declared;
   }
 
-  absl::StatusOr<NodeId> Parameter(const std::string& name, const Conjunction& value) {
-    if (!IsXmlName(name)) {
-      return RefuseSchema(root_,
-                          absl::StrFormat("the property %s is not supported in this style, allowed names "
-                                          "without quotes, angle brackets, line breaks and outer spaces",
-                                          QuoteJson(name.substr(0, 64))));
-    }
+  absl::Status RefuseName(const std::string& name) const {
+    return RefuseSchema(root_,
+                        absl::StrFormat("the property %s is not supported in this style, allowed names "
+                                        "without quotes, angle brackets, line breaks and outer spaces",
+                                        QuoteJson(name.substr(0, 64))));
+  }
+
+  // Names as IsXmlName has them, of up to 128 characters.
+  NodeId AnyName() {
+    constexpr int kMostInnerChars = 126;
+    CharSet excluded = CharSet::Of(0, 0x1f);
+    for (const char c : {'"', '<', '>', '\x7f'}) excluded.Add(c, c);
+    const NodeId inner = ir_.Characters(excluded.Complement());
+    excluded.Add(' ', ' ');
+    const NodeId outer = ir_.Characters(excluded.Complement());
+    const NodeId rest = ir_.Sequence({ir_.Repeat(inner, 0, kMostInnerChars), outer});
+    return ir_.Sequence({outer, ir_.Optional(rest)});
+  }
+
+  absl::StatusOr<NodeId> Parameter(NodeId name, const Conjunction& value) {
     Conjunction strings = value, others = value;
     RETURN_IF_ERROR(reader_.Expand(StringsOnly(), strings));
     RETURN_IF_ERROR(reader_.Expand(NoStrings(), others));
     ASSIGN_OR_RETURN(const NodeId raw, RawString(strings));
     ASSIGN_OR_RETURN(const NodeId json, compiler_.CompileValue(others));
-    return ir_.Sequence({Literal(format_.before_name), ir_.Literal(name),
+    return ir_.Sequence({Literal(format_.before_name), name,
                          ir_.Alternative({ir_.Sequence({Literal(format_.before_string), raw}),
                                           ir_.Sequence({Literal(format_.before_json), json})}),
                          Literal(format_.after_value)});

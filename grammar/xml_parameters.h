@@ -27,8 +27,9 @@ XmlFormat GlmXml();
 // Whether a property of this name can be written: what reads the parameters finds the same name again.
 bool IsXmlName(std::string_view name);
 
-// The parameters of an object schema with declared properties, in their order. INVALID_ARGUMENT: another
-// schema, a dictionary, or a name that IsXmlName refuses.
+// The parameters of an object schema: its declared properties, in their order, or those of a dictionary,
+// which has none: any names, which may repeat each other. INVALID_ARGUMENT: another schema, or a declared
+// name that IsXmlName refuses.
 absl::StatusOr<NodeId> AddXmlParameters(Ir& ir, const JsonValue& schema, const Vocabulary& vocabulary,
                                         const XmlFormat& format, const JsonStyle& style);
 

@@ -58,9 +58,19 @@ absl::StatusOr<std::string> ObjectSchema(const std::string& parameters, const st
       absl::StrCat(field, ": #/type: ", ShowJson(*type), ", allowed \"object\" where strict is true"));
 }
 
-// Any values of the properties that the parameters declare, each once at most, and once where it is required.
+// No property is declared, and others may come.
+bool IsDictionary(const Json& schema) {
+  if (!schema.is_object()) return false;
+  const auto properties = schema.find("properties"), others = schema.find("additionalProperties");
+  if (properties != schema.end() && !properties->empty()) return false;
+  return others == schema.end() ? properties == schema.end() : *others != false;
+}
+
+// Any values of the properties that the parameters declare, each once at most, and once where it is required;
+// of any properties where they are a dictionary.
 std::string DeclaredProperties(const std::string& parameters) {
   const Json schema = Json::parse(parameters, nullptr, /*allow_exceptions=*/false);
+  if (IsDictionary(schema)) return "{\"type\":\"object\"}";
   const Json required =
       schema.is_object() && schema.contains("required") ? schema["required"] : Json::array();
   std::vector<std::string> properties, needed;
@@ -78,11 +88,15 @@ std::string DeclaredProperties(const std::string& parameters) {
 }
 
 absl::StatusOr<std::string> ArgumentsPart(const CallSyntax& calls, const ChatTool& tool, size_t index) {
+  const bool is_json = calls.arguments == CallSyntax::Arguments::kJson;
+  // A tool that says nothing of its parameters has none.
+  if (!is_json && tool.parameters.empty()) {
+    return SchemaPart(R"({"type":"object","properties":{}})", calls.arguments);
+  }
   if (tool.strict) {
     ASSIGN_OR_RETURN(const std::string schema, ObjectSchema(tool.parameters, FieldOf(index)));
     return SchemaPart(schema, calls.arguments);
   }
-  const bool is_json = calls.arguments == CallSyntax::Arguments::kJson;
   return SchemaPart(is_json ? "{\"type\":\"object\"}" : DeclaredProperties(tool.parameters), calls.arguments);
 }
 

@@ -25,9 +25,8 @@ struct ToolTag {
 
 // `calls`: as the family spells them. `tools` are checked already (CheckTools) and constrain the answer.
 // Arguments of tools that are not strict are any object; in the formats that write one parameter after the
-// other, any values of the declared properties, in their order, those that are required among them.
-// INVALID_ARGUMENT names the tool whose schema
-// is of no object.
+// other, any values of the declared properties, in their order, those that are required among them, or of a
+// dictionary any properties. INVALID_ARGUMENT names the tool whose schema is of no object.
 absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& tools,
                                     const Tokenizer& tokenizer);
 

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "config/json_text.h"
 #include "server/text/tool_json.h"
 
 namespace foredraft {
@@ -29,65 +27,6 @@ std::string_view Stripped(std::string_view text) {
   const size_t begin = text.find_first_not_of(kWhiteSpace);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
-}
-
-// Types of JSON values, as bits.
-constexpr unsigned kNullType = 1, kBooleanType = 2, kNumberType = 4, kStringType = 8, kArrayType = 16,
-                   kObjectType = 32, kAnyType = 63;
-
-unsigned TypeOf(const nlohmann::json& value) {
-  if (value.is_string()) return kStringType;
-  if (value.is_number()) return kNumberType;
-  if (value.is_boolean()) return kBooleanType;
-  if (value.is_array()) return kArrayType;
-  return value.is_object() ? kObjectType : kNullType;
-}
-
-unsigned TypeNamed(const nlohmann::json& name) {
-  if (name == "string") return kStringType;
-  if (name == "number" || name == "integer") return kNumberType;
-  if (name == "boolean") return kBooleanType;
-  if (name == "array") return kArrayType;
-  if (name == "object") return kObjectType;
-  return name == "null" ? kNullType : kAnyType;
-}
-
-// The types that a schema says its values have; all of them where it does not say.
-unsigned TypesOf(const nlohmann::json& schema) {
-  if (!schema.is_object()) return kAnyType;
-  const auto any_of = [](const nlohmann::json& list, unsigned (*types)(const nlohmann::json&)) {
-    unsigned all = 0;
-    for (const auto& item : list) all |= types(item);
-    return all == 0 ? kAnyType : all;
-  };
-  if (const auto type = schema.find("type"); type != schema.end()) {
-    return type->is_array() ? any_of(*type, TypeNamed) : TypeNamed(*type);
-  }
-  if (const auto value = schema.find("const"); value != schema.end()) return TypeOf(*value);
-  if (const auto values = schema.find("enum"); values != schema.end() && values->is_array()) {
-    return any_of(*values, TypeOf);
-  }
-  for (const char* union_of : {"anyOf", "oneOf"}) {
-    const auto branches = schema.find(union_of);
-    if (branches != schema.end() && branches->is_array()) return any_of(*branches, TypesOf);
-  }
-  return kAnyType;
-}
-
-// The types of a tool's arguments by its schema.
-std::vector<std::pair<std::string, unsigned>> TypesOf(const ChatTool& tool) {
-  std::vector<std::pair<std::string, unsigned>> types;
-  const auto schema = nlohmann::json::parse(tool.parameters, nullptr, /*allow_exceptions=*/false);
-  if (!schema.is_object()) return types;
-  const auto properties = schema.find("properties");
-  if (properties == schema.end() || !properties->is_object()) return types;
-  for (const auto& [key, value] : properties->items()) types.emplace_back(key, TypesOf(value));
-  return types;
-}
-
-// Whether the text is JSON of one of the types.
-bool IsJsonOf(std::string_view text, unsigned types) {
-  return IsJson(text) && (TypeOf(nlohmann::json::parse(text)) & types) != 0;
 }
 
 // "functions.NAME:INDEX"
@@ -331,16 +270,13 @@ bool AnswerParser::ReadKey() {
       is_dsml && end != std::string::npos ? pending_.find(calls_.value, end + calls_.key_end.size()) : end;
   if (value == std::string::npos) return pending_.size() > 2 * kMostKeyBytes ? BreakCall() : false;
   const std::string key(is_dsml ? pending_.substr(0, end) : Stripped(pending_.substr(0, end)));
-  if (value > kMostKeyBytes || key.find(kMarkByte) != std::string::npos ||
-      std::find(keys_.begin(), keys_.end(), key) != keys_.end()) {
-    return BreakCall();
-  }
+  const bool is_repeated =
+      std::find(keys_.begin(), keys_.end(), key) != keys_.end() && !arguments_.is_dictionary();
+  if (value > kMostKeyBytes || key.find(kMarkByte) != std::string::npos || is_repeated) return BreakCall();
   keys_.push_back(key);
   if (!is_dsml) {
-    const auto known = std::find_if(types_.begin(), types_.end(),
-                                    [&key](const auto& of_key) { return of_key.first == key; });
-    value_types_ = known == types_.end() ? kAnyType : known->second;
-    is_string_ = value_types_ == kStringType;
+    value_type_ = arguments_.Of(key);
+    is_string_ = value_type_.is_string();
     Drop(end + calls_.key_end.size());
     state_ = State::kBeforeValue;
     return true;
@@ -349,7 +285,7 @@ bool AnswerParser::ReadKey() {
   const std::string flag = pending_.substr(flag_begin, value - flag_begin);
   if (flag != "true" && flag != "false") return BreakCall();
   is_string_ = flag == "true";
-  value_types_ = kAnyType;
+  value_type_ = {};
   Drop(value + calls_.value.size());
   BeginArgument();
   return true;
@@ -394,11 +330,8 @@ bool AnswerParser::ReadJsonValue() {
     return false;
   }
   const std::string value = options_.syntax->Unmarked(pending_.substr(0, end), /*as_shown=*/false);
-  const std::string_view json = Stripped(value);
-  const bool may_be_string = (value_types_ & kStringType) != 0;
-  EmitArguments(absl::StrCat(
-      has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": ",
-      IsJsonOf(json, may_be_string ? value_types_ : kAnyType) ? std::string(json) : QuotedJson(value)));
+  EmitArguments(
+      absl::StrCat(has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": ", value_type_.JsonOf(value)));
   Drop(end + calls_.value_end.size());
   state_ = State::kArguments;
   return true;
@@ -452,7 +385,7 @@ void AnswerParser::EmitArguments(std::string_view json) {
 }
 
 void AnswerParser::Announce(std::string id, const ChatTool& tool) {
-  if (calls_.arguments == CallSyntax::Arguments::kTagged) types_ = TypesOf(tool);
+  if (calls_.arguments != CallSyntax::Arguments::kJson) arguments_ = ArgumentTypes(tool);
   has_arguments_ = false;
   keys_.clear();
   AppendCalls(delta_->calls, {{.index = call_count_++, .id = std::move(id), .name = tool.name}});

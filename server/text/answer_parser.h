@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/text/argument_types.h"
 #include "server/text/call_syntax.h"
 #include "server/text/chat_message.h"
 
@@ -130,9 +131,9 @@ class AnswerParser {
   bool has_broken_call_ = false;
 
   // The call that is being read.
-  std::vector<std::pair<std::string, unsigned>> types_;  // kTagged: of the tool's arguments, by key
-  unsigned value_types_ = 0;                             // of the argument
-  bool has_arguments_ = false;                           // some were written
+  ArgumentTypes arguments_;     // of its tool
+  ArgumentType value_type_;     // kTagged: of the argument
+  bool has_arguments_ = false;  // some were written
   std::vector<std::string> keys_;
   bool is_string_ = false;  // the argument
   size_t searched_ = 0;     // bytes of pending_ in which the end of a JSON value does not begin

@@ -372,39 +372,6 @@ TEST(ToolTag, NamesThatTheParametersCannotSpellAreRefused) {
             "without quotes, angle brackets, line breaks and outer spaces");
 }
 
-// In these formats only declared properties are offered.
-TEST(ToolTag, AStrictDictionaryIsRefusedByName) {
-  Metrics metrics(MetricsOptions{.model_name = "m"});
-  for (const bool glm : {false, true}) {
-    const auto tokenizer = glm ? GlmTokenizer() : DeepseekTokenizer(nullptr);
-    const CallSyntax calls = ChatFormat::Create(*tokenizer, glm ? "" : "deepseek_v4")->calls();
-    ConstraintCompiler compiler(*MakeVocabulary(*tokenizer, kVocabSize, {kEnd}), ConstraintsConfig{},
-                                metrics);
-    const auto compiled = [&](const char* parameters) {
-      const ChatTools tools = {.tools = {{.name = "f", .parameters = parameters, .strict = true}},
-                               .choice = "required"};
-      const auto tag = MakeToolTag(calls, tools, *tokenizer);
-      const absl::Status whole =
-          compiler.Compile({.kind = Constraint::kStructuralTag, .source = tag->source}, "chat.tool_choice")
-              .status();
-      return whole.ok() ? whole : NameFaultyTool(calls, tools, whole, compiler);
-    };
-    const std::string text =
-        "chat.tools[0].parameters: #/additionalProperties: a dictionary is not supported in this style, "
-        "allowed declared properties";
-    EXPECT_EQ(compiled(R"({"type":"object","additionalProperties":{"type":"integer"}})").message(), text);
-    EXPECT_EQ(compiled(R"({"type":"object","additionalProperties":true})").message(), text);
-    EXPECT_EQ(
-        compiled(R"({"$ref":"#/$defs/d","$defs":{"d":{"additionalProperties":{}}}})").message(),
-        "chat.tools[0].parameters: #/$defs/d/additionalProperties: a dictionary is not supported in this "
-        "style, allowed declared properties");
-    for (const char* empty : {"", "{}", R"({"type":"object","properties":{},"additionalProperties":false})",
-                              R"({"properties":{"a":{}},"additionalProperties":{"type":"integer"}})"}) {
-      EXPECT_TRUE(compiled(empty).ok()) << empty << compiled(empty);
-    }
-  }
-}
-
 // A schema that cannot be kept still says which of its properties a call must have.
 TEST(ToolTag, ForcedCallsHaveWhatTheirToolsRequire) {
   const auto tokenizer = GlmTokenizer();
