@@ -27,12 +27,11 @@ bool HasModule(const Checkpoint& checkpoint, const ModelDescription& description
   });
 }
 
-bool HasAnyModule(const Checkpoint& checkpoint, const ModelDescription& description) {
-  const int count = description.model->module_count();
-  for (int module = 0; module < count; ++module) {
-    if (HasModule(checkpoint, description, module)) return true;
-  }
-  return false;
+// The modules up to the last one that the checkpoint has a tensor of.
+int CountModules(const Checkpoint& checkpoint, const ModelDescription& description) {
+  int count = description.model->module_count();
+  while (count > 0 && !HasModule(checkpoint, description, count - 1)) --count;
+  return count;
 }
 
 // Compares the data of two tensors in pieces. Tensors of different dtypes are different.
@@ -67,10 +66,10 @@ absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelCon
     return CheckTensors(checkpoint, config, DescribeModel(config, declared)).ok() ? declared : 0;
   }
   if (declared > 0) {
-    const ModelDescription whole = DescribeModel(config, declared);
-    if (HasAnyModule(checkpoint, whole)) {
-      RETURN_IF_ERROR(CheckTensors(checkpoint, config, whole));
-      return declared;
+    const int present = CountModules(checkpoint, DescribeModel(config, declared));
+    if (present > 0) {
+      RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, present)));
+      return present;
     }
   }
   int stored = 0;
@@ -87,7 +86,13 @@ absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config,
     return CheckTensors(checkpoint, config, DescribeModel(config, declared));
   }
   std::string why = "config.json declares no more (num_nextn_predict_layers)";
-  if (declared > loadable) {
+  if (declared > loadable && loadable > 0) {
+    why = absl::StrFormat(
+        "config.json declares %d (num_nextn_predict_layers), but the checkpoint has tensors of the first %d "
+        "alone; set speculative_config.use_mtp_vanilla: false, which drafts with the first one, or use the "
+        "original checkpoint",
+        declared, loadable);
+  } else if (declared > loadable) {
     why = absl::StrFormat(
         "config.json declares %d (num_nextn_predict_layers), but the checkpoint has no tensor of them, as "
         "after transformers has saved it; serve without speculative_config (--drafts 0), or use the original "

@@ -11,9 +11,9 @@
 namespace foredraft {
 
 // Checks the tensors of a whole checkpoint against its config.json and returns the number of MTP modules that
-// can be loaded: config.num_nextn_predict_layers, or 0 where the checkpoint has no tensor of any module
-// (transformers leaves them out when it saves a model). Modules that config.json does not declare are checked
-// and not loaded.
+// can be loaded: config.num_nextn_predict_layers, or fewer where the checkpoint has no tensor of the last
+// ones, or of any (transformers leaves them out when it saves a model). Modules that config.json does not
+// declare are checked and not loaded.
 absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
 
 // FAILED_PRECONDITION, saying what to do, where `wanted` MTP modules are more than the `loadable` ones that

@@ -277,11 +277,16 @@ TEST(CheckCheckpoint, FindsTheModulesThatCanBeLoaded) {
   EXPECT_EQ(*LoadableModules(TensorsWithModules(0), 2), 0) << "saved again by transformers";
   EXPECT_EQ(*LoadableModules(TensorsWithModules(2), 0), 0) << "present but not declared";
   EXPECT_EQ(*LoadableModules(TensorsWithModules(0), 0), 0);
+  EXPECT_EQ(*LoadableModules(TensorsWithModules(1), 3), 1) << "the last ones are not there";
+  EXPECT_EQ(*LoadableModules(TensorsWithModules(2), 3), 2);
 }
 
 TEST(CheckCheckpoint, RefusesAModuleInPart) {
-  EXPECT_THAT(std::string(LoadableModules(TensorsWithModules(1), 2).status().message()),
-              HasSubstr("model.layers.3.enorm.weight: missing"));
+  std::vector<RawTensor> second = TensorsWithModules(2);
+  std::erase_if(second, [](const RawTensor& tensor) { return tensor.name.starts_with("model.layers.2."); });
+  EXPECT_THAT(std::string(LoadableModules(second, 2).status().message()),
+              HasSubstr("model.layers.2.enorm.weight: missing"))
+      << "a module that later ones stand on";
   std::vector<RawTensor> tensors = TensorsWithModules(1);
   Erase(tensors, "model.layers.2.enorm.weight");
   EXPECT_THAT(std::string(LoadableModules(tensors, 1).status().message()),
@@ -299,6 +304,10 @@ TEST(CheckModuleCount, SaysWhatToDo) {
             "dir: MTP modules: 1, allowed 0..0: config.json declares 2 (num_nextn_predict_layers), but the "
             "checkpoint has no tensor of them, as after transformers has saved it; serve without "
             "speculative_config (--drafts 0), or use the original checkpoint");
+  EXPECT_EQ(std::string(CheckModuleCount("dir", config, 2, 1).message()),
+            "dir: MTP modules: 2, allowed 0..1: config.json declares 2 (num_nextn_predict_layers), but the "
+            "checkpoint has tensors of the first 1 alone; set speculative_config.use_mtp_vanilla: false, "
+            "which drafts with the first one, or use the original checkpoint");
 }
 
 ModelConfig SparseConfig() {
