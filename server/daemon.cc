@@ -156,7 +156,7 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
         ASSIGN_OR_RETURN(LoadedConfig again, read_again());
         const ModelLimits limits = ModelLimitsOf(model_);
         RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, again));
-        if (loaded()) RETURN_IF_ERROR(CheckThinkingIds(ThinkingIdsOf(again.config, tokenizer_thinking())));
+        RETURN_IF_ERROR(CheckThinking(again.config));
         return std::move(again.config);
       },
       [this](const Config& config) { Apply(config); });
@@ -174,14 +174,18 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
 }
 
 absl::Status Daemon::Load(StartObserver& observer) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(config_, model_));
-  ASSIGN_OR_RETURN(const GenerationConfig defaults, LoadGenerationConfig(config_));
-  const ThinkingIds tokenizer_thinking = TokenizerThinkingIds(*tokenizer);
-  const ThinkingIds thinking = ThinkingIdsOf(config_, tokenizer_thinking);
-  RETURN_IF_ERROR(CheckThinkingIds(thinking));
+  ASSIGN_OR_RETURN(TextFiles files, ReadTextFiles(config_, model_));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tokenizer_thinking_ = files.tokenizer_thinking;
+  }
   ASSIGN_OR_RETURN(const CheckpointSummary summary, SummarizeModel(config_, model_));
   ModelConfig of_ranks = model_;
-  of_ranks.token_count = TokenCountOf(*tokenizer, model_, defaults);
+  Log(LogLevel::kDebug,
+      "model    vocabulary %d, tokenizer %d ids, thinking tokens %d and %d, chat template %s",
+      model_.vocab_size, files.tokenizer->vocab_size(), files.thinking.begin, files.thinking.end,
+      files.tokenizer->chat_template().has_value() ? "of the checkpoint" : "none");
+  of_ranks.token_count = TokenCountOf(*files.tokenizer, model_, files.defaults);
   ASSIGN_OR_RETURN(ranks_, CreateRanks(config_, of_ranks, *frontend_));
   observer.ModelKnown(config_, FactsOf(config_, summary));
   RETURN_IF_ERROR(ranks_->Start(observer, [] { return false; }));
@@ -205,9 +209,9 @@ absl::Status Daemon::Load(StartObserver& observer) {
   const std::string& numerics_class = ranks_->facts().numerics_class;
   ServedModel served;
   served.scheduler = scheduler_;
-  served.limits = RequestLimitsOf(sized, model_, defaults, *tokenizer, thinking);
+  served.limits = RequestLimitsOf(sized, model_, files.defaults, *files.tokenizer, files.thinking);
   served.card = ModelCardOf(config_, summary.config, served.limits, numerics_class);
-  served.tokenizer = std::move(tokenizer);
+  served.tokenizer = std::move(files.tokenizer);
   served.chat_format = std::string(KindOf(model_).chat_format(model_));
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;
@@ -215,10 +219,6 @@ absl::Status Daemon::Load(StartObserver& observer) {
   frontend_->metrics().SetBuildLabels(BuildLabels(numerics_class));
   frontend_->Serve(std::move(served));
   loaded_.store(true);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    tokenizer_thinking_ = tokenizer_thinking;
-  }
   reloader_->ApplyCurrent();  // applies a reload that arrived while the model was loading
   if (frontend_->health().state() == ServingState::kServing) {
     const std::string http = frontend_->http_address();
@@ -236,14 +236,26 @@ void Daemon::Apply(const Config& config) {
   frontend_->SetRequestTimeout(config.request_timeout_s);
   frontend_->SetMaxQueueSize(config.max_queue_size);
   frontend_->SetConstraints(config.constraints);
-  frontend_->SetSpeculation(SpeculationOf(config), ThinkingIdsOf(config, tokenizer_thinking()));
+  frontend_->SetSpeculation(SpeculationOf(config),
+                            ThinkingIdsOf(config, tokenizer_thinking().value_or(ThinkingIds())));
   std::lock_guard<std::mutex> lock(mutex_);
   drain_timeout_s_ = config.server.drain_timeout_s;
 }
 
-ThinkingIds Daemon::tokenizer_thinking() {
+std::optional<ThinkingIds> Daemon::tokenizer_thinking() {
   std::lock_guard<std::mutex> lock(mutex_);
   return tokenizer_thinking_;
+}
+
+// Load checks the tokens of the start. Until it has read the tokenizer no others can be judged.
+absl::Status Daemon::CheckThinking(const Config& again) {
+  const std::optional<ThinkingIds> of_tokenizer = tokenizer_thinking();
+  if (of_tokenizer) return CheckThinkingIds(ThinkingIdsOf(again, *of_tokenizer));
+  const ThinkingIds now = ThinkingIdsOf(again, {}), started = ThinkingIdsOf(config_, {});
+  if (now.begin == started.begin && now.end == started.end) return absl::OkStatus();
+  return absl::UnavailableError(
+      "speculative_config.begin_thinking_phase_token, end_thinking_phase_token: changed before the model's "
+      "tokenizer was read, with which they are compared: reload again");
 }
 
 void Daemon::RequestDrain() {

@@ -99,7 +99,8 @@ class Daemon {
 
   absl::Status Listen(ReadAgain read_again);
   void Apply(const Config& config);
-  ThinkingIds tokenizer_thinking();
+  std::optional<ThinkingIds> tokenizer_thinking();
+  absl::Status CheckThinking(const Config& again);
   absl::Status CheckRanks();
   absl::Status Restart(const absl::Status& lost);
   bool WaitForDrain(std::chrono::milliseconds timeout);
@@ -120,9 +121,9 @@ class Daemon {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  int drain_requests_ = 0;          // guarded by mutex_
-  int drain_timeout_s_ = 0;         // guarded by mutex_
-  ThinkingIds tokenizer_thinking_;  // guarded by mutex_; none until the tokenizer is loaded
+  int drain_requests_ = 0;                         // guarded by mutex_
+  int drain_timeout_s_ = 0;                        // guarded by mutex_
+  std::optional<ThinkingIds> tokenizer_thinking_;  // guarded by mutex_; none until the tokenizer is read
 };
 
 }  // namespace foredraft

@@ -1,5 +1,6 @@
 #include "server/host_check.h"
 
+#include <filesystem>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -7,10 +8,29 @@
 #include "config/config_warnings.h"
 #include "kernels/device.h"
 #include "net/tls.h"
+#include "ranks/model_files.h"
 #include "ranks/worker_trust.h"
 #include "server/api/access.h"
+#include "server/request_setup.h"
 
 namespace foredraft {
+namespace {
+
+// What there is of the model, as `serve` reads it.
+absl::Status ReadModelFiles(const Config& config, const ModelConfig& model) {
+  std::error_code error;
+  const auto has = [&](const char* name) {
+    return std::filesystem::exists(config.model + "/" + name, error);
+  };
+  const bool is_dummy = config.load_format == LoadFormat::kDummy;
+  const bool has_weights = has("model.safetensors") || has("model.safetensors.index.json");
+  absl::Status status;
+  if (is_dummy || has_weights || has("tokenizer.json")) status = ReadTextFiles(config, model).status();
+  if (status.ok() && (is_dummy || has_weights)) status = SummarizeModel(config, model).status();
+  return status;
+}
+
+}  // namespace
 
 void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
@@ -36,6 +56,14 @@ void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors) {
   if (config.backend == Backend::kCpu) {
     add("cpu.isa", CreateDevice("cpu", {.threads = 1, .isa = NameOf(config.cpu.isa)}).status());
   }
+}
+
+void CheckModelFiles(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors) {
+  if (errors.Refused("model")) return;
+  const absl::Status status = ReadModelFiles(loaded.config, model);
+  if (status.ok()) return;
+  errors.Add("model", absl::Status(status.code(),
+                                   absl::StrCat(OriginOf(loaded, "model"), ": model: ", status.message())));
 }
 
 }  // namespace foredraft

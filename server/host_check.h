@@ -1,14 +1,20 @@
 #pragma once
 
-// What `serve` would refuse on this host although the configuration is right in itself: files that are not
-// there or are not what they should be, a CPU that lacks an instruction path. Opens no port.
+// What `serve` would refuse although the configuration is right in itself: files that are not there or are
+// not what they should be, a CPU that lacks an instruction path. Opens no port and reads no weights.
 
 #include "config/config_errors.h"
 #include "config/config_reader.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 
-// Each fault is added with the place where its key was set. Keys that are refused already are left out.
+// Of this host. Each fault is added with the place where its key was set. Keys that are refused already are
+// left out.
 void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors);
+
+// Of the model's files, as far as they are there: a config.json alone is enough to check a configuration.
+// `model` is what config.json says. With weights in the directory everything is there that `serve` needs.
+void CheckModelFiles(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors);
 
 }  // namespace foredraft

@@ -105,6 +105,16 @@ absl::Status CheckThinkingIds(const ThinkingIds& ids) {
       begins ? "</think>" : "<think>", begins ? "end" : "begin"));
 }
 
+absl::StatusOr<TextFiles> ReadTextFiles(const Config& config, const ModelConfig& model) {
+  TextFiles files;
+  ASSIGN_OR_RETURN(files.tokenizer, LoadTokenizer(config, model));
+  ASSIGN_OR_RETURN(files.defaults, LoadGenerationConfig(config));
+  files.tokenizer_thinking = TokenizerThinkingIds(*files.tokenizer);
+  files.thinking = ThinkingIdsOf(config, files.tokenizer_thinking);
+  RETURN_IF_ERROR(CheckThinkingIds(files.thinking));
+  return files;
+}
+
 RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
                               const GenerationConfig& defaults, const Tokenizer& tokenizer,
                               const ThinkingIds& thinking) {

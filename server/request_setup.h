@@ -36,6 +36,15 @@ ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer)
 // INVALID_ARGUMENT where thoughts could begin and not end, or end and not begin.
 absl::Status CheckThinkingIds(const ThinkingIds& ids);
 
+// What the API takes of the model's files beside config.json.
+struct TextFiles {
+  std::unique_ptr<Tokenizer> tokenizer;
+  GenerationConfig defaults;
+  ThinkingIds tokenizer_thinking;
+  ThinkingIds thinking;  // as configured, else the tokenizer's; checked
+};
+absl::StatusOr<TextFiles> ReadTextFiles(const Config& config, const ModelConfig& model);
+
 RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
                               const GenerationConfig& defaults, const Tokenizer& tokenizer,
                               const ThinkingIds& thinking);

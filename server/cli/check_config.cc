@@ -108,18 +108,28 @@ std::string ConfigJsonToCheck(const Config& config) {
   return std::filesystem::is_regular_file(config.model, error) ? config.model : ConfigJsonOf(config);
 }
 
+// False: the model is a config.json alone, of which `serve` would make no model.
+bool IsServable(const Config& config) {
+  std::error_code error;
+  return config.load_format == LoadFormat::kDummy || std::filesystem::is_directory(config.model, error);
+}
+
 absl::Status CheckConfigFile(const CheckConfigOptions& check) {
   ResolvedConfig resolved;
   ASSIGN_OR_RETURN(resolved.loaded, check.config.Read());
   ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonToCheck(resolved.loaded.config)));
   const ModelLimits limits = ModelLimitsOf(resolved.model);
   RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, resolved.loaded));
-  if (!check.other_host) {
-    ConfigErrors errors;
-    CheckHost(resolved.loaded, errors);
-    RETURN_IF_ERROR(errors.First());
-  }
   const LoadedConfig& loaded = resolved.loaded;
+  ConfigErrors errors;
+  CheckModelFiles(loaded, resolved.model, errors);
+  if (!check.other_host) CheckHost(loaded, errors);
+  RETURN_IF_ERROR(errors.First());
+  if (!check.other_host && IsServable(loaded.config)) {
+    std::string doubt;
+    RETURN_IF_ERROR(CheckMemory(loaded.config, resolved.model, ReadHostFacts(), &doubt));
+    if (!doubt.empty()) fprintf(stderr, "foredraft: warning: %s\n", doubt.c_str());
+  }
   for (const std::string& warning : ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) {
     fprintf(stderr, "foredraft: warning: %s\n", warning.c_str());
   }
@@ -150,6 +160,7 @@ absl::StatusOr<ResolvedConfig> ResolveAll(const CheckConfigOptions& options, Con
     }
   }
   ResolveDefaults(ReadHostFacts(), limits ? &*limits : nullptr, resolved.loaded, errors);
+  if (limits) CheckModelFiles(resolved.loaded, resolved.model, errors);
   if (!options.other_host) CheckHost(resolved.loaded, errors);
   return resolved;
 }
@@ -240,7 +251,7 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
   command->add_flag(
       "--other-host", options->other_host,
       "the configuration is for another host: TLS files, tokens, the CPU and the RAM of this one "
-      "are not compared with it");
+      "are not compared with it; the model's files are");
   command
       ->add_option(
           "--docs", options->docs,

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/grouped_digits.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
 #include "engine/checkpoint/expert_shard.h"
@@ -230,6 +231,13 @@ absl::Status CheckMemory(const Config& config, const ModelConfig& model, const H
   const bool no_space = host.address_space_bytes > 0 && memory.sum > ranks * host.address_space_bytes;
   const bool no_ram = ranks * memory.rank.weight_bytes > host.ram_bytes + host.swap_bytes;
   return no_space || no_ram ? absl::ResourceExhaustedError(*doubt) : absl::OkStatus();
+}
+
+absl::Status LookAtMemory(const Config& config, const ModelConfig& model) {
+  std::string doubt;
+  RETURN_IF_ERROR(CheckMemory(config, model, ReadHostFacts(), &doubt));
+  if (!doubt.empty()) Log(LogLevel::kWarning, "%s; it starts, and ends when it needs more than that", doubt);
+  return absl::OkStatus();
 }
 
 }  // namespace foredraft

@@ -34,4 +34,7 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
 absl::Status CheckMemory(const Config& config, const ModelConfig& model, const HostFacts& host,
                          std::string* doubt);
 
+// CheckMemory of this host, before weights are loaded; a doubt is logged.
+absl::Status LookAtMemory(const Config& config, const ModelConfig& model);
+
 }  // namespace foredraft

@@ -145,9 +145,7 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
     Log(LogLevel::kWarning, "configuration: %s", warning);
   }
   SayContext(resolved);
-  std::string doubt;
-  RETURN_IF_ERROR(CheckMemory(config, resolved.model, ReadHostFacts(), &doubt));
-  if (!doubt.empty()) Log(LogLevel::kWarning, "%s; it starts, and ends when it needs more than that", doubt);
+  RETURN_IF_ERROR(LookAtMemory(config, resolved.model));
   std::optional<AbortsInOneLine> start(std::in_place);
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));

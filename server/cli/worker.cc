@@ -11,6 +11,7 @@
 #include "ranks/worker_rank.h"
 #include "ranks/worker_trust.h"
 #include "server/cli/commands.h"
+#include "server/cli/explain_memory.h"
 #include "server/daemon.h"
 #include "server/output/request_log.h"
 
@@ -49,6 +50,8 @@ absl::Status Work(const WorkerCommandOptions& options) {
   const Config& config = resolved.loaded.config;
   RETURN_IF_ERROR(CheckRank(options.rank, resolved.loaded));
   InstallLog(config.log.level, config.log.format);
+  // Of the daemon's own host `serve` has looked at the memory of all ranks.
+  if (options.parent == 0) RETURN_IF_ERROR(LookAtMemory(config, resolved.model));
   return RunWorkerRank(config, resolved.model, options.leader, options.rank, secret);
 }
 

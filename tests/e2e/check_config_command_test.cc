@@ -108,7 +108,7 @@ TEST(CheckConfigCommand, ShowsWhatServeMakesOfAModel) {
   EXPECT_THAT(abacus.out, AllOf(HasSubstr("max_draft_len: 3"), HasSubstr("draft_policy: adaptive"),
                                 HasSubstr("http_address: \"127.0.0.1:8000\""), HasSubstr("max_seq_len: 4096"),
                                 HasSubstr("max_queue_size: 77")));
-  const RunResult dspark = Foredraft({"check-config", "tests/golden/checkpoints/deepseek_v4_dspark"});
+  const RunResult dspark = Foredraft({"check-config", "deploy/models/abacus-v4/dspark"});
   EXPECT_THAT(dspark.out, AllOf(HasSubstr("decoding_type: DSpark"), HasSubstr("max_draft_len: 5")));
   const RunResult tiny = Foredraft({"check-config", kModel, "--max-seq-len", "100", "--http", "127.0.0.1:9",
                                     "--max-batch-size", "3", "--listen", "127.0.0.1:8", "--drafts", "1"});
@@ -222,8 +222,9 @@ TEST(CheckConfigCommand, RefusesWhatServeWouldRefuseOnThisHost) {
   }
 }
 
-// abacus as transformers saves it: config.json declares the module, no tensor is there.
-std::string ModelWithoutModules(const std::string& dir) {
+// abacus with the first of the modules that config.json declares: with none of them, as transformers saves
+// it.
+std::string ModelWithModules(const std::string& dir, int module_count) {
   for (const char* name :
        {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
     std::filesystem::copy_file(std::string(kModel) + "/" + name, dir + "/" + name);
@@ -239,7 +240,8 @@ std::string ModelWithoutModules(const std::string& dir) {
   std::string kept_data;
   for (const auto& [name, entry] : tensors.items()) {
     int layer = 0;
-    const bool is_module = std::sscanf(name.c_str(), "model.layers.%d.", &layer) == 1 && layer >= 8;
+    const bool is_module =
+        std::sscanf(name.c_str(), "model.layers.%d.", &layer) == 1 && layer >= 8 + module_count;
     if (is_module || name == "__metadata__") continue;
     const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
     kept[name] = entry;
@@ -254,7 +256,7 @@ std::string ModelWithoutModules(const std::string& dir) {
 }
 
 TEST(CheckConfigCommand, ADirectoryWithoutItsModulesIsServedWithoutDrafts) {
-  const std::string model = ModelWithoutModules(TestDir("no_modules"));
+  const std::string model = ModelWithModules(TestDir("no_modules"), 0);
   const RunResult checked = Foredraft({"check-config", model});
   EXPECT_EQ(checked.exit_code, 0) << checked.err;
   EXPECT_THAT(checked.out, HasSubstr("\nspeculative_config: null\n"));
@@ -269,6 +271,99 @@ TEST(CheckConfigCommand, ADirectoryWithoutItsModulesIsServedWithoutDrafts) {
                                      "127.0.0.1:0", "--metrics", "127.0.0.1:0"});
   EXPECT_EQ(asked.exit_code, 1);
   EXPECT_THAT(asked.err, HasSubstr("serve without speculative_config (--drafts 0)"));
+}
+
+// The drafter that recycles one module needs no other.
+TEST(CheckConfigCommand, ADirectoryWithTheFirstModuleAloneDraftsWithIt) {
+  const std::string model = ModelWithModules(TestDir("one_module"), 1);
+  EXPECT_THAT(Foredraft({"info", model}).out, HasSubstr("MTP modules          1\n"));
+  const RunResult checked = Foredraft({"check-config", model});
+  EXPECT_EQ(checked.exit_code, 0) << checked.err;
+  EXPECT_THAT(checked.out, HasSubstr("max_draft_len: 3"));
+  const std::vector<std::string> call = {"--chat", "What is 48 + 275?", "--temperature", "0", "--json"};
+  const auto speculation = [&call](const Daemon& daemon) {
+    return nlohmann::json::parse(daemon.Generate(call).out)["speculation"];
+  };
+  Daemon whole({"speculative_config.draft_policy=fixed"}, kModel);
+  Daemon first({"speculative_config.draft_policy=fixed"}, model);
+  EXPECT_EQ(speculation(first), speculation(whole));
+  EXPECT_GT(speculation(first)["accepted_tokens"], 0);
+  for (const char* command : {"check-config", "serve"}) {
+    const RunResult asked =
+        Foredraft({command, model, "--set", "speculative_config.use_mtp_vanilla=true", "--http",
+                   "127.0.0.1:0", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"});
+    EXPECT_EQ(asked.exit_code, 1);
+    EXPECT_THAT(asked.err, HasSubstr("MTP modules: 3, allowed 0..1: config.json declares 3")) << command;
+  }
+}
+
+// abacus with `text` instead of "</think>" in its tokenizer.
+std::string ModelWithEndOfThought(const std::string& dir, const std::string& text) {
+  std::filesystem::copy(kModel, dir, std::filesystem::copy_options::recursive);
+  std::ifstream file(dir + "/tokenizer.json");
+  std::string tokenizer{std::istreambuf_iterator<char>(file), {}};
+  const std::string mark = "</think>";
+  for (size_t at = 0; (at = tokenizer.find(mark, at)) != std::string::npos; at += text.size()) {
+    tokenizer.replace(at, mark.size(), text);
+  }
+  WriteText(dir + "/tokenizer.json", tokenizer);
+  return dir;
+}
+
+// With and without --explain, also for another host: the model is the same.
+TEST(CheckConfigCommand, RefusesWhatServeWouldRefuseOfTheModelsFiles) {
+  const std::string dir = TestDir("model_files");
+  const std::string halved = ModelWithEndOfThought(dir + "/halved", "</thonk>");
+  const auto copy = [&dir](const char* name) {
+    const std::string model = dir + "/" + name;
+    std::filesystem::copy(kModel, model, std::filesystem::copy_options::recursive);
+    return model;
+  };
+  const std::string cut = copy("cut"), untokenized = copy("untokenized"), defaults = copy("defaults");
+  std::filesystem::resize_file(cut + "/model.safetensors", 100'000);
+  std::filesystem::remove(untokenized + "/tokenizer.json");
+  WriteText(defaults + "/generation_config.json", "{\"temperature\": \"hot\"}");
+  WriteText(dir + "/f.yaml", "max_batch_size: 4\nmodel: " + halved + "\n");
+  const std::string thought = "token 628 begins a thought and no token ends one: tokenizer.json has no added";
+  const std::vector<Usage> usages = {
+      {{"--config", dir + "/f.yaml"}, 1, "f.yaml:2: model: " + thought},
+      {{halved}, 1, thought},
+      {{cut}, 1, "model.safetensors"},
+      {{untokenized}, 1, "tokenizer.json"},
+      {{defaults}, 1, "generation_config.json: temperature"},
+  };
+  for (const Usage& usage : usages) {
+    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+             {"check-config"}, {"check-config", "--explain", "--other-host"}}) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), usage.arguments.begin(), usage.arguments.end());
+      ExpectEnds({{arguments, usage.exit_code, usage.says}});
+    }
+  }
+  // A configuration may name the token that the tokenizer lacks.
+  EXPECT_EQ(
+      Foredraft({"check-config", halved, "--set", "speculative_config.end_thinking_phase_token=9"}).exit_code,
+      0);
+  // Without weights what there is counts.
+  std::filesystem::remove(halved + "/model.safetensors");
+  ExpectEnds({{{"check-config", halved}, 1, thought}});
+  std::filesystem::remove(halved + "/tokenizer.json");
+  EXPECT_EQ(Foredraft({"check-config", halved}).exit_code, 0);
+}
+
+// R1's shape needs 660 GiB, more than any test machine has.
+TEST(CheckConfigCommand, RefusesWhatTheMemoryOfThisHostCannotHold) {
+  const std::string says = "the server needs ";
+  ExpectEnds({{{"check-config", kR1Shape, "--set", "load_format=dummy"}, 1, says}});
+  const RunResult other = Foredraft({"check-config", "--other-host", kR1Shape, "--set", "load_format=dummy"});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  // A worker looks, too, before it dials its leader.
+  const std::string config = TestDir("worker_memory") + "/f.yaml";
+  WriteText(config, std::string("model: ") + std::filesystem::absolute(kR1Shape).string() +
+                        "\nload_format: dummy\nparallel: {attention_dp: 8, moe_ep: 8}\n");
+  ExpectEnds({{{"worker", "--config", config, "--leader", "127.0.0.1:1", "--rank", "1"},
+               1,
+               "rank 1: model: " + std::filesystem::absolute(kR1Shape).string() + ": " + says}});
 }
 
 }  // namespace
