@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -19,6 +20,7 @@
 #include "client/generate_report.h"
 #include "client/interrupt.h"
 #include "client/line_editor.h"
+#include "client/line_wrap.h"
 #include "client/terminal.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 
@@ -44,6 +46,7 @@ struct ChatOptions {
   ConstraintOptions constraint;  // of every answer
   std::optional<uint64_t> seed;
   std::optional<std::string> history;  // a file, or kNoHistory
+  bool no_wrap = false;
 };
 
 // A conversation on the terminal. Where stdout is not one, only answers are printed, without thinking.
@@ -174,15 +177,19 @@ class Conversation {
     const auto reader = stub_->GenerateStream(context.get(), *request);
     report_.emplace();
     std::string answer;
+    LineWrap wrap;
+    const auto shown = [&](std::string piece) {
+      return wraps_ ? wrap.Add(piece, TerminalColumns(STDOUT_FILENO)) : std::move(piece);
+    };
     AnswerText text(
         {.colour = colour_, .thinking = terminal_, .apart = true, .escapes = isatty(STDOUT_FILENO) == 1});
     v1::GenerateChunk chunk;
     while (reader->Read(&chunk)) {
       report_->Add(chunk);
       answer += chunk.text();
-      Print(text.Add(chunk));
+      Print(shown(text.Add(chunk)));
     }
-    Print(text.End() + "\n");
+    Print(shown(text.End()) + "\n");
     const grpc::Status status = reader->Finish();
     interrupt_.Watch(nullptr);
     const bool cancelled = status.error_code() == grpc::StatusCode::CANCELLED;
@@ -205,6 +212,7 @@ class Conversation {
   const std::unique_ptr<v1::GenerationService::Stub> stub_;
   const bool terminal_ = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   const bool colour_ = terminal_ && HasColour(STDOUT_FILENO);
+  const bool wraps_ = terminal_ && !options_.no_wrap && KnowsEscapes(STDOUT_FILENO);
   Interrupt& interrupt_;
   std::optional<LineEditor> editor_;  // on a terminal
   std::string system_;
@@ -245,6 +253,8 @@ void AddChat(CLI::App& app, int* exit_code) {
                    "file with earlier messages, for the arrow keys; none keeps none "
                    "[~/.local/state/foredraft/chat_history]")
       ->type_name("FILE");
+  command->add_flag("--no-wrap", options->no_wrap,
+                    "leave it to the terminal where lines break; otherwise they break between words");
   command->callback([options, exit_code] {
     const absl::Status status = Chat(*options);
     *exit_code = status.ok() ? 0 : Fail(status);

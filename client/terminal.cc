@@ -1,5 +1,6 @@
 #include "client/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -8,11 +9,20 @@
 namespace foredraft {
 
 bool HasColour(int fd) {
-  if (isatty(fd) != 1) return false;
   const char* no_colour = getenv("NO_COLOR");
-  if (no_colour != nullptr && *no_colour != '\0') return false;
+  return KnowsEscapes(fd) && (no_colour == nullptr || *no_colour == '\0');
+}
+
+bool KnowsEscapes(int fd) {
+  if (isatty(fd) != 1) return false;
   const char* terminal = getenv("TERM");
   return terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
+}
+
+int TerminalColumns(int fd) {
+  constexpr int kUnknown = 80;
+  winsize size{};
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUnknown;
 }
 
 }  // namespace foredraft

@@ -7,5 +7,10 @@ namespace foredraft {
 // Whether escape sequences may be written to this file: it is a terminal that knows them, and the
 // environment variable NO_COLOR is not set (https://no-color.org).
 bool HasColour(int fd);
+// Whether escape sequences that are no colours may be written to it.
+bool KnowsEscapes(int fd);
+
+// Of the terminal, now; 80 where it does not say.
+int TerminalColumns(int fd);
 
 }  // namespace foredraft

@@ -80,6 +80,10 @@ TEST(Screens, OnATerminalThinkingIsDimAndNoTagIsShown) {
   chat.WaitFor("days.\r\n\x1b[?2004h> ");
   chat.Type("/stats\n");
   chat.WaitFor("acceptance length");
+  chat.Forget();
+  chat.Resize(20);
+  chat.Type("What is 8 weeks in days?\n");
+  chat.WaitFor("The answer is 56 da\x1b[2D\x1b[K\r\ndays.");  // no word is broken at the edge
   chat.Type("/exit\n");
   EXPECT_EQ(chat.Wait(), 0);
   EXPECT_THAT(chat.shown(), AllOf(HasSubstr("\x1b[2m"), Not(HasSubstr("think>"))));
