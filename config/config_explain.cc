@@ -29,13 +29,17 @@ std::string Wrapped(const std::string& prefix, const std::string& text) {
   return absl::StrCat(lines, line, "\n");
 }
 
-std::string DefaultOf(const ConfigField& field) {
+const Config& Defaults() {
   static const Config defaults = [] {
     Config config;
     for (const ConfigBlock& block : ConfigBlocks()) SetBlockPresent(config, block.path, true);
     return config;
   }();
-  const std::string value = ShowField(field, defaults);
+  return defaults;
+}
+
+std::string DefaultOf(const ConfigField& field) {
+  const std::string value = ShowField(field, Defaults());
   if (value == "null") return absl::StrCat("default: ", std::string(field.unset));
   return value == "\"\"" ? "required" : absl::StrCat("default ", value);
 }
@@ -97,5 +101,19 @@ class Writer {
 }  // namespace
 
 std::string ExplainYaml(const LoadedConfig& loaded) { return Writer(loaded).Write(); }
+
+std::vector<std::string> KeysInForce(const LoadedConfig& loaded) {
+  std::vector<std::string> keys;
+  for (const ConfigField& field : ConfigFields()) {
+    const std::string_view block = BlockOf(field.path);
+    if (!block.empty() && !BlockPresent(loaded.config, block)) continue;
+    const std::string origin = OriginOf(loaded, std::string(field.path));
+    const bool is_set = origin != "default";
+    const std::string value = ShowField(field, loaded.config);
+    if (!is_set && value == ShowField(field, Defaults())) continue;
+    keys.push_back(absl::StrCat(std::string(field.path), ": ", value, ", ", is_set ? origin : "derived"));
+  }
+  return keys;
+}
 
 }  // namespace foredraft

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "config/config_reader.h"
 
@@ -10,5 +11,9 @@ namespace foredraft {
 // with its origin behind it. Keys of blocks that are off stand as comments. Read back it gives the same
 // Config.
 std::string ExplainYaml(const LoadedConfig& loaded);
+
+// "max_seq_len: 4096, r1.yaml:8" for each key in force that is not at its default; of those that nothing sets
+// because they follow from the machine or the model, "derived".
+std::vector<std::string> KeysInForce(const LoadedConfig& loaded);
 
 }  // namespace foredraft

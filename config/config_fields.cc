@@ -362,7 +362,7 @@ const ConfigField kFields[] = {
      "`max_batch_size`, at most 256",
      "Slots of a rank whose requests may have a constraint at once; further ones wait in the queue."},
     {"log.level", MEMBER(c.log.level), Any(), kReload, kOwn, NoBits(), kSet,
-     "Least severe level that is written."},
+     "Least severe level that is written; of `debug` see [operations.md](operations.md), section 4."},
     {"log.format", MEMBER(c.log.format), Any(), kRestart, kOwn, NoBits(), kSet,
      "Plain lines or JSON lines, on stderr."},
 };

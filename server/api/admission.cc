@@ -4,10 +4,13 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/error_reason.h"
 #include "base/fnv.h"
+#include "base/log.h"
+#include "base/log_level.h"
 #include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "server/api/constraint_check.h"
@@ -41,6 +44,17 @@ constexpr size_t kMessageBytes = 64;  // that a message of a chat is worth, besi
 ClientRequest Take(const std::function<ClientRequest()>& take) {
   const MayLackMemory scope;
   return take();
+}
+
+// Nothing of the prompt: logs are kept where prompts may not be.
+std::string TextOf(const Request& request) {
+  const SamplingParams& sampling = request.sampling;
+  return absl::StrFormat(
+      "prompt %d, up to %d tokens, temperature %g, top_p %g, top_k %d, seed %d, up to %d drafts, priority "
+      "%d%s",
+      request.prompt_ids.size(), request.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k,
+      sampling.seed, request.draft_cap, request.priority,
+      request.constraint.grammar == nullptr ? "" : ", constrained");
 }
 
 // What the answer says beside its tokens.
@@ -247,8 +261,14 @@ void Admission::SubmitChecked(CheckedRequest checked, Arrived arrived, std::opti
   const std::optional<TraceContext> trace = spec.trace;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   call->Submitted();
+  std::string accepted;
+  if (IsLogged(LogLevel::kDebug)) {
+    accepted = absl::StrCat("accepted, peer ", context.peer(), ": ", TextOf(request));
+  }
   const absl::Status submitted = parts.loop->Submit(std::move(request));
-  if (!submitted.ok()) {
+  if (submitted.ok()) {
+    if (!accepted.empty()) LogRequest(LogLevel::kDebug, request_id, accepted, {}, trace);
+  } else {
     LogRefusal(PrintableId(request_id), context.peer(), submitted, trace);
     parts.output->Refused(id, submitted);
   }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "absl/strings/str_join.h"
 #include "base/log.h"
+#include "base/log_level.h"
 #include "base/status_macros.h"
 #include "config/config_fields.h"
 #include "config/config_yaml.h"
@@ -24,6 +26,19 @@ Config WithKeys(Config to, Config from, const Config& started, const std::vector
     std::visit([&](auto member) { member(to) = member(from); }, field->member);
   }
   return to;
+}
+
+// After the new level is in force.
+void LogChanges(const Config& before, const Config& after, const std::vector<std::string>& keys) {
+  if (!IsLogged(LogLevel::kDebug)) return;
+  for (const std::string& key : keys) {
+    const ConfigField* const field = FindField(key);
+    if (field == nullptr) continue;  // a block
+    const std::string_view block = BlockOf(field->path);
+    if (!block.empty() && !(BlockPresent(before, block) && BlockPresent(after, block))) continue;
+    Log(LogLevel::kDebug, "configuration: %s: %s, was %s", key, ShowField(*field, after),
+        ShowField(*field, before));
+  }
 }
 
 }  // namespace
@@ -57,9 +72,11 @@ absl::StatusOr<ReloadReport> Reloader::Reload(Metrics& metrics) {
 
 absl::StatusOr<ReloadReport> Reloader::TryReload() {
   ASSIGN_OR_RETURN(const Config next, read_());
+  const Config before = current_;
   const ConfigDifference difference = ReloadableDifference(started_, current_, next);
   current_ = WithKeys(current_, next, started_, difference.reloaded);
   apply_(current_);
+  LogChanges(before, current_, difference.reloaded);
   return ReloadReport{.applied_keys = difference.reloaded, .restart_keys = difference.need_restart};
 }
 

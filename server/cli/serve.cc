@@ -15,6 +15,7 @@
 #include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "base/trace.h"
+#include "config/config_explain.h"
 #include "config/config_warnings.h"
 #include "engine/model_limits.h"
 #include "server/cli/commands.h"
@@ -140,6 +141,7 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   InstallLog(config.log.level, config.log.format);
   const TraceEnd trace_end;
   if (trace) RETURN_IF_ERROR(StartTrace({.path = *trace}));
+  for (const std::string& key : KeysInForce(resolved.loaded)) Log(LogLevel::kDebug, "configuration: %s", key);
   for (const std::string& note : resolved.loaded.notes) Log(LogLevel::kInfo, "configuration: %s", note);
   for (const std::string& warning : ConfigWarnings(resolved.loaded, ModelLimitsOf(resolved.model))) {
     Log(LogLevel::kWarning, "configuration: %s", warning);

@@ -5,6 +5,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/log_level.h"
 #include "base/out_of_memory.h"
 
 namespace foredraft {
@@ -207,6 +210,7 @@ void Connection::HasHead() {
   }
   if (!answer.has_value()) answer = home_.service.AnswerHead(head);
   if (answer.has_value()) {
+    LogAnswer(head, answer->status);
     close_after_ |= reader_->has_body();  // which is not read
     return Respond(*answer);
   }
@@ -280,7 +284,13 @@ void Connection::SendOut() {
   });
 }
 
+void Connection::LogAnswer(const HttpRequest& request, int status) const {
+  if (!IsLogged(LogLevel::kDebug)) return;
+  Log(LogLevel::kDebug, "http %s %s: %d, peer %s", request.method, request.path, status, peer_);
+}
+
 void Connection::Refuse(HttpRefusal refusal) {
+  if (reader_.has_value()) LogAnswer(reader_->request(), refusal.status);
   reader_.reset();
   input_ = {};
   FreeBody();
@@ -298,11 +308,17 @@ void Connection::WriteNext() {
   const Outgoing& next = outgoing_.front();
   out_.clear();
   if (next.answer) {
-    out_ = WholeAnswer(next.answer(), Frame());
+    const HttpAnswer answer = next.answer();
+    LogAnswer(exchange_->request(), answer.status);
+    out_ = WholeAnswer(answer, Frame());
     SetDeadline(home_.limits.write_timeout);
   } else {
     const AnswerFrame frame = Frame();
-    if (!std::exchange(stream_begun_, true)) out_ = StreamHead(exchange_->stream_head(), frame);
+    if (!std::exchange(stream_begun_, true)) {
+      const HttpAnswer head = exchange_->stream_head();
+      LogAnswer(exchange_->request(), head.status);
+      out_ = StreamHead(head, frame);
+    }
     AppendPart(next.text(), frame.chunked, out_);
     if (next.is_last && frame.chunked) out_.append(kLastChunk);
   }

@@ -108,6 +108,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Answers without the service's Serve.
   void Respond(const HttpAnswer& answer);
   void SendOut();  // out_, the answer to Respond
+  void LogAnswer(const HttpRequest& request, int status) const;
   void Refuse(HttpRefusal refusal);
   // "100 Continue"; then `sent`, and what is due.
   void SendContinue(std::function<void()> sent);

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/log.h"
+#include "base/log_level.h"
+#include "server/output/request_log.h"
 
 namespace foredraft {
 namespace {
@@ -155,6 +159,14 @@ void OutputStream::CountPhase(int32_t token_id) {
   phase_ = spec_.thinking.PhaseAfter(phase_, token_id);
 }
 
+void OutputStream::LogFirstToken() const {
+  if (!IsLogged(LogLevel::kDebug)) return;
+  LogRequest(LogLevel::kDebug, spec_.request_id,
+             absl::StrFormat("first token: %d of %d prompt tokens cached, queue %.1f ms, first token %.1f ms",
+                             stats_.cached_tokens, spec_.prompt_tokens, stats_.queue_ms, stats_.ttft_ms),
+             {}, spec_.trace);
+}
+
 void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyTime now) {
   int after_first = emitted;
   if (update.first_token) {
@@ -166,6 +178,7 @@ void OutputStream::CountTokens(const RequestUpdate& update, int emitted, SteadyT
     metrics_.RecordPrompt(spec_.prompt_tokens);
     metrics_.RecordPrefix(update.queried_tokens, update.cached_tokens);
     metrics_.RecordFirstToken(Seconds(spec_.arrival, now), update.queue_seconds);
+    LogFirstToken();
     last_token_time_ = now;
   }
   metrics_.CountGenerated(emitted);

@@ -80,6 +80,7 @@ class OutputStream {
   // Whether what the output has so far ends it, whatever the engine says.
   bool is_over() const { return matched_stop_.has_value() || (splitter_ && splitter_->parser().is_over()); }
   void CountPhase(int32_t token_id);
+  void LogFirstToken() const;
   void CountTokens(const RequestUpdate& update, int emitted, SteadyTime now);
   void CountStep(const StepStats& step, int emitted, bool ends_in_draft);
   void End(OutputEnd end, SteadyTime now);

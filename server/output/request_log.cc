@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/log_level.h"
 #include "base/visible_text.h"
 #include "server/output/stderr_sink.h"
 
@@ -127,7 +128,10 @@ void KeepBelowLog(std::string lines) {
 
 uint64_t DroppedLogLines() { return stderr_sink == nullptr ? 0 : stderr_sink->dropped_lines(); }
 
-void SetLogLevel(LogLevel level) { spdlog::set_level(SpdlogLevel(level)); }
+void SetLogLevel(LogLevel level) {
+  spdlog::set_level(SpdlogLevel(level));
+  SetLeastLogLevel(level);
+}
 
 void LogRequest(LogLevel level, std::string_view request_id, std::string_view line, LogFields fields,
                 const std::optional<TraceContext>& trace) {

@@ -65,6 +65,19 @@ TEST(ExplainYaml, ReadsBackAsTheSameConfiguration) {
   EXPECT_EQ(EmitYaml(again->config), EmitYaml(loaded.config));
 }
 
+TEST(KeysInForce, AreThoseThatSomethingSetsWithTheirOrigins) {
+  const std::vector<std::string> keys = KeysInForce(
+      Load("model: /m\nmax_batch_size: 5\nspeculative_config: {max_draft_len: 3}\ncuda_graph_config: null\n",
+           {}, {{"max_queue_size", "9"}}));
+  EXPECT_THAT(keys, ::testing::IsSupersetOf({"model: /m, f.yaml:1", "max_batch_size: 5, f.yaml:2",
+                                             "speculative_config.max_draft_len: 3, f.yaml:3",
+                                             "max_queue_size: 9, --set", "cpu.threads: 8, derived"}));
+  for (const std::string& key : keys) {
+    EXPECT_FALSE(key.starts_with("request_timeout_s:")) << "at its default: " << key;
+    EXPECT_FALSE(key.starts_with("cuda_graph_config.")) << "off: " << key;
+  }
+}
+
 TEST(ExplainYaml, HasEveryKeyWithItsFacts) {
   const std::string text = ExplainYaml(Load("model: /m"));
   for (const ConfigField& field : ConfigFields()) {

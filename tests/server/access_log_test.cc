@@ -16,6 +16,7 @@
 #include "server/api/admission.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
+#include "tests/server/http/http_client.h"
 #include "tests/server/serving_fixture.h"
 
 namespace foredraft {
@@ -30,15 +31,16 @@ using testing::Not;
 // The daemon's log as lines in a file, through descriptor 2.
 class LogFile {
  public:
-  explicit LogFile(LogFormat format = LogFormat::kText)
+  explicit LogFile(LogFormat format = LogFormat::kText, LogLevel level = LogLevel::kInfo)
       : path_(absl::StrCat(testing::TempDir(), "/foredraft_log_", getpid())), saved_(dup(2)) {
     const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(fd, 2);
     close(fd);
-    InstallLog(LogLevel::kInfo, format);
+    InstallLog(level, format);
   }
   ~LogFile() {
     InstallLogSink(nullptr);
+    SetLogLevel(LogLevel::kInfo);
     dup2(saved_, 2);
     close(saved_);
     std::filesystem::remove(path_);
@@ -72,6 +74,30 @@ TEST(AccessLog, ARefusalHasItsIdAndItsPeer) {
   EXPECT_THAT(id, MatchesRegex("r-[0-9a-f]{16}"));
   EXPECT_THAT(log.Text(), HasSubstr(absl::StrCat("request ", id, " refused, peer ipv4:127.0.0.1:")));
   EXPECT_THAT(log.Text(), HasSubstr(": INVALID_ARGUMENT token_ids"));
+}
+
+// Lines of one request, from its arrival to its end, and none of what it says.
+TEST(AccessLog, DebugFollowsARequest) {
+  for (const LogLevel level : {LogLevel::kInfo, LogLevel::kDebug}) {
+    const LogFile log(LogFormat::kText, level);
+    TestServerOptions options;
+    options.frontend.server.http_address = "127.0.0.1:0";
+    TestServer server(options);
+    v1::GenerateRequest request = SimpleRequest(1, 5);
+    request.set_request_id("mine");
+    request.mutable_sampling()->set_temperature(0.5);
+    EXPECT_TRUE(ReadStream(server.stub(), request).status.ok());
+    const HttpReply models = Ask(server.frontend().http_port(), "GET", "/v1/models?secret=1", "");
+    EXPECT_EQ(models.status, 200);
+    const bool debug = level == LogLevel::kDebug;
+    const std::string text = log.Text();
+    EXPECT_THAT(text, HasSubstr("request mine length: prompt "));
+    EXPECT_EQ(text.find("request mine accepted, peer ipv4:127.0.0.1:") != text.npos, debug) << text;
+    EXPECT_EQ(text.find(" up to 5 tokens, temperature 0.5, top_p 1, ") != text.npos, debug) << text;
+    EXPECT_EQ(text.find("request mine first token: 0 of ") != text.npos, debug) << text;
+    EXPECT_EQ(text.find("http GET /v1/models: 200, peer ipv4:127.0.0.1:") != text.npos, debug) << text;
+    EXPECT_THAT(text, Not(HasSubstr("secret")));
+  }
 }
 
 TEST(AccessLog, EveryAnswerHasAnId) {
