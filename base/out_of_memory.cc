@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kLongestWait(10);
 
 constinit std::atomic<void*> reserve = nullptr;
 constinit std::atomic<size_t> reserve_bytes = 0;
-constinit thread_local bool must_have_memory = false;
+constinit thread_local bool must_have_memory = true;
 
 bool GiveReserve() {
   void* const given = reserve.exchange(nullptr);

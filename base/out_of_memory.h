@@ -2,9 +2,10 @@
 
 // What happens where the process gets no more memory. Work whose size a request decides, such as reading its
 // body or compiling its constraint, runs in a MayLackMemory scope inside of OrOutOfMemory: it fails at once,
-// and the request ends. All else is small, and no single request could be blamed for it. It runs in a
-// MustHaveMemory scope, as the daemon's threads do from their start: there an allocation takes from a
-// reserve, and waits once that is empty, for requests that end give memory back.
+// and the request ends. All else is small, and no single request could be blamed for it: an allocation takes
+// from a reserve, and waits once that is empty, for requests that end give memory back. That is so on every
+// thread, also those of gRPC, which would not survive an exception, once KeepMemoryReserve was called;
+// MustHaveMemory scopes say it again inside of MayLackMemory.
 //
 // nlohmann's values allocate when they are destroyed, which must not fail: MayLackMemory scopes end before
 // their values do.
@@ -43,7 +44,7 @@ class MemoryScope {
 struct MustHaveMemory : MemoryScope {
   MustHaveMemory() : MemoryScope(true) {}
 };
-// Until the end of the scope they throw std::bad_alloc at once, as they do outside of all scopes.
+// Until the end of the scope they throw std::bad_alloc at once. Outside of all scopes they do not fail.
 struct MayLackMemory : MemoryScope {
   MayLackMemory() : MemoryScope(false) {}
 };

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "config/config_fields.h"
@@ -139,6 +140,7 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
     built->communicator->Abort(reason);
     EndSoon(rank);
   });
+  KeepMemoryReserve();  // before, a start that lacks memory ends
   session->ReportReady(built->block_count, built->graph_count);
   CheckedExecutor executor(
       *built->executor,

@@ -149,6 +149,7 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   SayContext(resolved);
   RETURN_IF_ERROR(LookAtMemory(config, resolved.model));
   std::optional<AbortsInOneLine> start(std::in_place);
+  std::optional<MayLackMemory> loading(std::in_place);  // a start that lacks memory ends
   ASSIGN_OR_RETURN(const std::unique_ptr<Daemon> daemon,
                    Daemon::Start(std::move(resolved), [&options] { return options.Read(); }));
   const SignalThread signal_thread(*daemon);
@@ -156,6 +157,7 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   ServiceNotifier notifier(std::move(service_manager), screen);
   RETURN_IF_ERROR(daemon->Load(notifier));
   start.reset();
+  loading.reset();
   notifier.Watch(ViewOf(*daemon, config));
   RETURN_IF_ERROR(daemon->Run());
   Log(LogLevel::kInfo, "stopped");
