@@ -17,7 +17,8 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
   ASSIGN_OR_RETURN(masks, StepMasks::Create(*device, {.slot_count = options.max_batch_size,
                                                       .step_rows = options.largest_step(),
                                                       .bucket = options.batch_sizes.back(),
-                                                      .token_count = config.choices()}));
+                                                      .token_count = config.choices(),
+                                                      .missing_tokens = config.missing_tokens}));
   slots.SetStepMasks(masks.by_slot());
   device->BeginPurpose("activations");
   ASSIGN_OR_RETURN(model, CreateModel(*device, *comm, config, std::move(weights),

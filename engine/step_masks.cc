@@ -32,6 +32,9 @@ absl::StatusOr<StepMasks> StepMasks::Create(Device& device, const StepMasksShape
   ASSIGN_OR_RETURN(masks.by_slot_, device.AllocateArray<SlotStepMasks>(shape.slot_count));
   ASSIGN_OR_RETURN(masks.row_masks_, device.AllocateArray<int32_t>(shape.step_rows));
   ASSIGN_OR_RETURN(masks.first_masks_, device.AllocateArray<int32_t>(shape.bucket));
+  if (!shape.missing_tokens.empty()) {
+    ASSIGN_OR_RETURN(masks.present_, device.AllocateArray<uint32_t>(MaskWordCount(shape.token_count)));
+  }
   masks.host_by_slot_.assign(shape.slot_count, {});
   return masks;
 }
@@ -41,6 +44,7 @@ void StepMasks::Set(Stream& stream, const RankPlan& plan) {
     // A step that cuts drafts leaves some rows as they are.
     const std::vector<int32_t> none(shape_.step_rows, -1);
     device_->CopyToDevice(stream, row_masks_, none.data(), none.size() * sizeof(int32_t));
+    SetPresent(stream);
   }
   if (!plan.masks.empty()) {
     const int32_t word_count = MaskWordCount(shape_.token_count);
@@ -63,8 +67,15 @@ void StepMasks::Set(Stream& stream, const RankPlan& plan) {
   device_->CopyToDevice(stream, by_slot_, host_by_slot_.data(), host_by_slot_.size() * sizeof(SlotStepMasks));
 }
 
+void StepMasks::SetPresent(Stream& stream) {
+  if (present_ == nullptr) return;
+  std::vector<uint32_t> words(MaskWordCount(shape_.token_count), ~0u);
+  for (const int32_t id : shape_.missing_tokens) words[id / 32] &= ~(1u << (id % 32));
+  device_->CopyToDevice(stream, present_, words.data(), words.size() * sizeof(uint32_t));
+}
+
 RowMasks StepMasks::SetFirst(Stream& stream, const RankPlan& plan, const std::vector<int32_t>& slots) {
-  if (plan.first_masks.empty()) return {};
+  if (plan.first_masks.empty()) return of_unconstrained();
   std::vector<int32_t> indices;
   for (const int32_t slot : slots) {
     const auto found = std::find_if(plan.first_masks.begin(), plan.first_masks.end(),
@@ -72,7 +83,7 @@ RowMasks StepMasks::SetFirst(Stream& stream, const RankPlan& plan, const std::ve
     indices.push_back(found == plan.first_masks.end() ? -1 : found->mask_index);
   }
   device_->CopyToDevice(stream, first_masks_, indices.data(), indices.size() * sizeof(int32_t));
-  return {.words = words_, .of_row = first_masks_};
+  return {.words = words_, .of_row = first_masks_, .of_others = present_};
 }
 
 }  // namespace foredraft

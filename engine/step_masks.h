@@ -22,6 +22,7 @@ struct StepMasksShape {
   int step_rows = 0;    // of the largest decode step
   int bucket = 0;       // first tokens of a prefill at most
   int token_count = 0;  // the tokens that rows may choose, from the first: ModelConfig::choices
+  std::vector<int32_t> missing_tokens = {};  // of these: ModelConfig::missing_tokens
 };
 
 class StepMasks {
@@ -32,7 +33,9 @@ class StepMasks {
   const SlotStepMasks* by_slot() const { return by_slot_; }
   // [step rows]: what decode_rows writes, and what the rows of the step choose from.
   int32_t* row_masks() const { return row_masks_; }
-  RowMasks of_step() const { return {.words = words_, .of_row = row_masks_}; }
+  RowMasks of_step() const { return {.words = words_, .of_row = row_masks_, .of_others = present_}; }
+  // Of drafts, and of first tokens where no constraint holds.
+  RowMasks of_unconstrained() const { return {.of_others = present_}; }
 
   // Brings a plan's masks to the device, before any op that reads them. CHECKs that there are no more than
   // the plan's rows.
@@ -41,12 +44,15 @@ class StepMasks {
   RowMasks SetFirst(Stream& stream, const RankPlan& plan, const std::vector<int32_t>& slots);
 
  private:
+  void SetPresent(Stream& stream);
+
   Device* device_ = nullptr;
   StepMasksShape shape_;
   uint32_t* words_ = nullptr;         // [step_rows + bucket, MaskWordCount]
   SlotStepMasks* by_slot_ = nullptr;  // [slots]
   int32_t* row_masks_ = nullptr;      // [step_rows]
   int32_t* first_masks_ = nullptr;    // [bucket]
+  uint32_t* present_ = nullptr;       // [MaskWordCount]: all but missing_tokens; null where none is missing
 
   // Host.
   std::vector<uint32_t> host_words_;

@@ -17,10 +17,11 @@ constexpr bool MaskAllows(const uint32_t* mask, int32_t token) {
 struct RowMasks {
   // [masks, MaskWordCount(V)]: token v is allowed where bit v % 32 of word v / 32 is set.
   const uint32_t* words = nullptr;
-  const int32_t* of_row = nullptr;  // [R]: the row's mask; -1: every token is allowed. Null: in every row
+  const int32_t* of_row = nullptr;      // [R]: the row's mask; -1: none. Null: no row has one
+  const uint32_t* of_others = nullptr;  // one mask, of the rows without; null: these choose from every token
 
   constexpr const uint32_t* Of(int32_t row, int32_t vocab_size) const {
-    if (of_row == nullptr || of_row[row] < 0) return nullptr;
+    if (of_row == nullptr || of_row[row] < 0) return of_others;
     return words + static_cast<int64_t>(of_row[row]) * MaskWordCount(vocab_size);
   }
 };

@@ -341,6 +341,8 @@ absl::Status Leader::Join(LeaderStream* stream, const std::string& peer,
       join.gpu().empty() ? "" : ", ", join.gpu());
   worker::v1::LeaderMessage welcome;
   welcome.mutable_welcome()->set_token_count(options_.token_count);
+  welcome.mutable_welcome()->mutable_missing_tokens()->Add(options_.missing_tokens.begin(),
+                                                           options_.missing_tokens.end());
   stream->Send(std::move(welcome));
   Changed();
   return absl::OkStatus();

@@ -90,7 +90,8 @@ struct LeaderOptions {
   std::function<void()> refused;     // a connection was closed because there were too many; any thread
   RankLimits limits;
   GroupIdentity identity;
-  int token_count = 0;  // ModelConfig::token_count, which workers take from their welcome
+  int token_count = 0;                  // ModelConfig::token_count, which workers take from their welcome
+  std::vector<int32_t> missing_tokens;  // ModelConfig::missing_tokens, likewise
   std::chrono::milliseconds join_timeout{10'000};
   std::chrono::milliseconds heartbeat_timeout{10'000};
   std::chrono::milliseconds step_timeout{30'000};

@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Create(const Config& c
                     .max_batch_size = config.max_batch_size,
                     .max_draft_len = MaxDraftLen(config)};
   options.token_count = model.token_count;
+  options.missing_tokens = model.missing_tokens;
   options.join_timeout = std::chrono::seconds(config.parallel.join_timeout_s);
   options.identity.version = kVersion;
   options.identity.config_keys = SharedConfigKeys(config);

@@ -125,6 +125,10 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
   ModelConfig served = model;
   served.token_count = session->token_count();
   RETURN_IF_ERROR(CheckRange("welcome.token_count", served.token_count, 0, model.vocab_size));
+  served.missing_tokens = session->missing_tokens();
+  for (const int32_t id : served.missing_tokens) {
+    RETURN_IF_ERROR(CheckRange("welcome.missing_tokens", id, 0, served.choices() - 1));
+  }
   session->SetOnLost([rank](const absl::Status&) { EndSoon(rank); });
   const GroupLink link{.rank = rank, .store = session.get(), .wait_for_all = [&](const std::string& point) {
                          return WaitForAll(*session, point, rank, config.parallel.attention_dp);

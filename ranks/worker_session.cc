@@ -169,6 +169,11 @@ int WorkerSession::token_count() {
   return token_count_;
 }
 
+std::vector<int32_t> WorkerSession::missing_tokens() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return missing_tokens_;
+}
+
 // The caller does not hold mutex_: gRPC may call back before Cut returns.
 void WorkerSession::CutStream() {
   if (stream_ == nullptr) return;
@@ -279,6 +284,8 @@ void WorkerSession::Receive(worker::v1::LeaderMessage message, WorkerStream& str
     case worker::v1::LeaderMessage::kWelcome:
       if (stage_ != Stage::kProven) break;
       token_count_ = message.welcome().token_count();
+      missing_tokens_.assign(message.welcome().missing_tokens().begin(),
+                             message.welcome().missing_tokens().end());
       stage_ = Stage::kJoined;
       break;
     case worker::v1::LeaderMessage::kStoreValue:

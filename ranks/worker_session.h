@@ -52,8 +52,9 @@ class WorkerSession : public RendezvousStore {
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Join(const WorkerOptions& options);
   ~WorkerSession() override;
 
-  // ModelConfig::token_count, as the leader has it.
+  // ModelConfig::token_count and missing_tokens, as the leader has them.
   int token_count();
+  std::vector<int32_t> missing_tokens();
 
   // Sets the callback for a session that ends in any way but stop. The last one set is called, on the
   // session's thread, or here if the session has ended already. It must end all waits for other ranks.
@@ -102,7 +103,8 @@ class WorkerSession : public RendezvousStore {
   absl::Status end_;       // once stage_ is kEnded
   std::string nonce_;      // this worker's, of the stream
   bool impostor_ = false;  // the peer did not prove itself
-  int token_count_ = 0;    // of the welcome
+  int token_count_ = 0;    // of the welcome, as the next
+  std::vector<int32_t> missing_tokens_;
   std::unique_ptr<WorkerStream> stream_;
   bool stream_gone_ = false;
   grpc::Status stream_status_;                // once stream_gone_

@@ -186,6 +186,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
       model_.vocab_size, files.tokenizer->vocab_size(), files.thinking.begin, files.thinking.end,
       files.tokenizer->chat_template().has_value() ? "of the checkpoint" : "none");
   of_ranks.token_count = TokenCountOf(*files.tokenizer, model_, files.defaults);
+  of_ranks.missing_tokens = MissingTokensOf(*files.tokenizer, model_, files.defaults);
   ASSIGN_OR_RETURN(ranks_, CreateRanks(config_, of_ranks, *frontend_));
   observer.ModelKnown(config_, FactsOf(config_, summary));
   RETURN_IF_ERROR(ranks_->Start(observer, [] { return false; }));

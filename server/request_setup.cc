@@ -81,6 +81,19 @@ int TokenCountOf(const Tokenizer& tokenizer, const ModelConfig& model, const Gen
   return std::min(count, model.vocab_size);
 }
 
+std::vector<int32_t> MissingTokensOf(const Tokenizer& tokenizer, const ModelConfig& model,
+                                     const GenerationConfig& defaults) {
+  const std::vector<int>& ends = EndIdsOf(model, defaults);
+  const int count = TokenCountOf(tokenizer, model, defaults);
+  std::vector<int32_t> missing;
+  for (int32_t id = 0; id < count; ++id) {
+    if (tokenizer.TokenBytes(id).empty() && std::find(ends.begin(), ends.end(), id) == ends.end()) {
+      missing.push_back(id);
+    }
+  }
+  return missing;
+}
+
 ThinkingIds TokenizerThinkingIds(const Tokenizer& tokenizer) {
   return {.begin = tokenizer.AddedTokenId("<think>").value_or(-1),
           .end = tokenizer.AddedTokenId("</think>").value_or(-1)};
@@ -124,6 +137,7 @@ RequestLimits RequestLimitsOf(const Config& config, const ModelConfig& model,
   limits.longest_token_bytes = LongestTokenBytes(tokenizer);
   limits.max_detokenize_ids = config.server.max_detokenize_ids;
   limits.token_count = TokenCountOf(tokenizer, model, defaults);
+  limits.missing_tokens = MissingTokensOf(tokenizer, model, defaults);
   const std::vector<int>& eos = EndIdsOf(model, defaults);
   limits.eos_ids.assign(eos.begin(), eos.end());
   limits.default_sampling = DefaultSampling(defaults);

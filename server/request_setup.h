@@ -3,8 +3,10 @@
 // What the API needs from the configuration and the checkpoint: tokenizer, sampling defaults, request limits,
 // thinking tokens and the model card.
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
@@ -25,6 +27,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, c
 // Ids that may be chosen (ModelConfig::token_count): those of the tokenizer, and of the model's end tokens
 // where the tokenizer lacks them. A model's vocabulary is often padded beyond.
 int TokenCountOf(const Tokenizer& tokenizer, const ModelConfig& model, const GenerationConfig& defaults);
+// The ids below that which the tokenizer lacks and that end no output (ModelConfig::missing_tokens).
+std::vector<int32_t> MissingTokensOf(const Tokenizer& tokenizer, const ModelConfig& model,
+                                     const GenerationConfig& defaults);
 
 // The checkpoint's generation_config.json; nothing is set where load_format dummy has none.
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config);

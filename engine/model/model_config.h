@@ -21,9 +21,10 @@ struct ModelConfig {
   std::string architecture;  // "DeepseekV3ForCausalLM"; with model_type it names the kind (model_kinds.h)
   std::string model_type;    // "deepseek_v3"
   int vocab_size = 0;
-  // The tokens that may be chosen are 0 .. token_count - 1: the ids that the tokenizer has, where it is
-  // read. 0: the whole vocabulary. No field of config.json.
+  // The tokens that may be chosen are 0 .. token_count - 1 but for the missing ones: the ids that the
+  // tokenizer has, where it is read. 0: the whole vocabulary. No fields of config.json.
   int token_count = 0;
+  std::vector<int32_t> missing_tokens;  // below token_count, ascending
   int choices() const { return token_count > 0 ? token_count : vocab_size; }
   int hidden_size = 0;
   int hc_mult = 1;  // streams of the residual, each of hidden_size; DeepSeek-V4 has several

@@ -30,6 +30,7 @@ void DraftPicker::Pick(const Rank& rank, const DraftInput& input, int draft_inde
                 .stored_drafts = draft_index - 1,
                 .slots = rank.slots.arrays(),
                 .scratch = rank.buffers.sample_scratch.data,
+                .masks = rank.masks.of_unconstrained(),
                 .token_count = rank.token_count});
   rank.ops().store_drafts(stream, {.draft_ids = draft_ids_,
                                    .outputs = input.outputs,

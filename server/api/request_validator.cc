@@ -286,6 +286,9 @@ absl::StatusOr<std::vector<TokenBias>> RequestValidator::LogitBias(std::vector<T
       return Refuse("sampling.logit_bias: token ", bias.token_id, ", allowed 0..", count - 1,
                     is_padded ? " (the tokenizer)" : " (the vocabulary)");
     }
+    if (std::binary_search(limits_.missing_tokens.begin(), limits_.missing_tokens.end(), bias.token_id)) {
+      return Refuse("sampling.logit_bias: token ", bias.token_id, ", allowed ids that the tokenizer has");
+    }
     const std::string field = absl::StrCat("sampling.logit_bias[", bias.token_id, "]");
     if (i > 0 && client[i - 1].token_id == bias.token_id) return Refuse(field, ": given twice");
     RETURN_IF_ERROR(CheckRange(field.c_str(), bias.bias, {-100, 100}));

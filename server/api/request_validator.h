@@ -31,7 +31,8 @@ inline constexpr int kMaxTokenizeBytes = 4 << 20;
 // What the loaded model and the configuration allow.
 struct RequestLimits {
   int vocab_size = 0;
-  int token_count = 0;  // ids that may be chosen: below it; 0: the whole vocabulary
+  int token_count = 0;                  // ids that may be chosen: below it; 0: the whole vocabulary
+  std::vector<int32_t> missing_tokens;  // of these, ascending, those that the tokenizer lacks
   RequestSizeLimits size;
   int longest_token_bytes = 1;
   int max_detokenize_ids = 1 << 17;

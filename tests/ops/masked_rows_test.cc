@@ -35,8 +35,9 @@ Ids RandomIds(int vocab, int percent, std::mt19937& random) {
   return ids;
 }
 
+// `others`: the mask of rows without one; empty: they choose from every token.
 Ids RunArgmax(OpRig& rig, const std::vector<std::vector<float>>& rows, const Ids& row_masks,
-              const std::vector<uint32_t>& words) {
+              const std::vector<uint32_t>& words, const std::vector<uint32_t>& others = {}) {
   const int vocab = static_cast<int>(rows[0].size());
   std::vector<float> logits;
   for (const auto& row : rows) logits.insert(logits.end(), row.begin(), row.end());
@@ -44,7 +45,9 @@ Ids RunArgmax(OpRig& rig, const std::vector<std::vector<float>>& rows, const Ids
   const ArgmaxParams params = {
       .out = out,
       .logits = Dense<const float>(rig.Put(logits), static_cast<int>(rows.size()), vocab),
-      .masks = {.words = rig.Put(words), .of_row = rig.Put(row_masks)}};
+      .masks = {.words = rig.Put(words),
+                .of_row = row_masks.empty() ? nullptr : rig.Put(row_masks),
+                .of_others = others.empty() ? nullptr : rig.Put(others)}};
   rig.Run([&] { rig.ops().argmax(rig.stream(), params); });
   return rig.Get(out, rows.size());
 }
@@ -78,6 +81,15 @@ TEST(MaskedArgmax, EqualsALoopOverTheAllowedTokens) {
       }
     }
   }
+}
+
+TEST(MaskedArgmax, RowsWithoutAMaskTakeThatOfTheOthers) {
+  OpRig rig({}, RunMode::kEager);
+  const std::vector<std::vector<float>> rows = {{1, 3, 2, 0}, {1, 3, 2, 0}};
+  const std::vector<uint32_t> words = MaskWords({{3}}, 4), others = MaskWords({{0, 2}}, 4);
+  EXPECT_EQ(RunArgmax(rig, rows, {0, -1}, words, others), (Ids{3, 2}));
+  EXPECT_EQ(RunArgmax(rig, rows, {}, words, others), (Ids{2, 2}));
+  EXPECT_EQ(RunArgmax(rig, rows, {0, -1}, words), (Ids{3, 1}));
 }
 
 // The raw row decides whether a token can be chosen at all.
@@ -185,6 +197,27 @@ TEST(MaskedSample, LeavesRowsWithoutAMaskAsTheyAre) {
 }
 
 // Logprobs, whose top tokens may be outside of the mask, are those of the raw logits.
+TEST(MaskedSample, RowsWithoutAMaskTakeThatOfTheOthers) {
+  for (const int vocab : {33, 9001}) {
+    MaskedRows masked = RandomMaskedRows(vocab, 3);
+    const std::vector<uint32_t> all = MaskWords(masked.allowed, vocab);
+    const std::vector<uint32_t> others(all.begin() + MaskWordCount(vocab),
+                                       all.begin() + 2 * MaskWordCount(vocab));
+    for (const Filters& f : kFilters) {
+      SCOPED_TRACE(f.name);
+      OpRig rig({}, RunMode::kEager);
+      const SlotFixture slots = SlotsOf(f, vocab);
+      const Sampled implied = RunSample(rig, slots, masked.rows, all, 0, others);
+      std::vector<Row> named = masked.rows;
+      for (Row& row : named) row.mask = row.mask < 0 ? 1 : row.mask;
+      EXPECT_EQ(implied.tokens, RunSample(rig, slots, named, all).tokens);
+      for (Row& row : named) row.mask = 1;
+      EXPECT_EQ(RunSample(rig, slots, masked.rows, {}, 0, others).tokens,
+                RunSample(rig, slots, named, all).tokens);
+    }
+  }
+}
+
 TEST(MaskedSample, LogprobsAreThoseOfTheRawLogits) {
   const std::vector<float> logits = {4, 3, 2, 1};
   SlotFixture slots(1, 4);

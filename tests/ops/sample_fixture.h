@@ -41,8 +41,10 @@ inline std::vector<uint32_t> MaskWords(const std::vector<std::vector<int32_t>>& 
 }
 
 // `mask_words`: of the masks that rows name; empty: no row has one. token_count: as in SampleParams.
+// `others`: the mask of rows without one; empty: none.
 inline Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector<Row>& rows,
-                         const std::vector<uint32_t>& mask_words = {}, int token_count = 0) {
+                         const std::vector<uint32_t>& mask_words = {}, int token_count = 0,
+                         const std::vector<uint32_t>& others = {}) {
   const int count = static_cast<int>(rows.size());
   const int vocab = slots.vocab_size;
   std::vector<float> logits;
@@ -57,6 +59,7 @@ inline Sampled RunSample(OpRig& rig, const SlotFixture& slots, const std::vector
   }
   RowMasks masks;
   if (!mask_words.empty()) masks = {.words = rig.Put(mask_words), .of_row = rig.Put(row_masks)};
+  if (!others.empty()) masks.of_others = rig.Put(others);
   int32_t* out = rig.Poisoned<int32_t>(count);
   LogprobOutput* logprobs = rig.Poisoned<LogprobOutput>(count);
   const SampleParams params = {.out = out,

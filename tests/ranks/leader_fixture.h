@@ -40,6 +40,7 @@ inline LeaderOptions TestLeaderOptions() {
       .vocab_size = 1 << 20, .block_count = kBlockCount, .max_batch_size = 16, .max_draft_len = 3};
   options.identity = Identity();
   options.token_count = 1'000'000;
+  options.missing_tokens = {3, 999'999};
   options.heartbeat_timeout = kHeartbeatTimeout;
   return options;
 }

@@ -85,6 +85,7 @@ TEST_F(LeaderTest, WelcomesWorkersWithTheTokenCount) {
   const auto worker = WorkerSession::Join(TestWorker::Options(leader_->port(), 0));
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_EQ((*worker)->token_count(), 1'000'000);
+  EXPECT_EQ((*worker)->missing_tokens(), std::vector<int32_t>({3, 999'999}));
 }
 
 TEST_F(LeaderTest, RefusesASecondWorkerOnOneGpuAndLogsBoth) {

@@ -44,6 +44,29 @@ TEST(TokenCountOf, IsTheTokenizersWithEveryEndToken) {
   EXPECT_EQ(RequestLimitsOf(config, model, {}, **tokenizer, {}).token_count, 651);
 }
 
+// abacus with a token that only its model's vocabulary has room for.
+TEST(MissingTokensOf, AreTheHolesThatEndNothing) {
+  ModelConfig model = *ReadModelConfig("deploy/models/abacus/config.json");
+  model.vocab_size = 704;
+  model.eos_token_ids = {1};
+  const auto dense = Tokenizer::Load("deploy/models/abacus/tokenizer.json");
+  ASSERT_TRUE(dense.ok()) << dense.status();
+  EXPECT_THAT(MissingTokensOf(**dense, model, {}), testing::IsEmpty());
+  // End tokens beyond leave a hole each between them, and may be chosen.
+  model.eos_token_ids = {1, 633, 635};
+  EXPECT_THAT(MissingTokensOf(**dense, model, {}), testing::ElementsAre(632, 634));
+  EXPECT_EQ(TokenCountOf(**dense, model, {}), 636);
+
+  const auto holed = Tokenizer::Parse(
+      R"({"added_tokens":[{"id":6,"content":"<e>","special":true}],"decoder":{"type":"ByteLevel"},
+          "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},
+          "model":{"type":"BPE","vocab":{"a":0,"b":3},"merges":[]}})",
+      "");
+  ASSERT_TRUE(holed.ok()) << holed.status();
+  model.eos_token_ids = {6};
+  EXPECT_THAT(MissingTokensOf(**holed, model, {}), testing::ElementsAre(1, 2, 4, 5));
+}
+
 TEST(CheckThinkingIds, RefusesHalfAThought) {
   EXPECT_TRUE(CheckThinkingIds({}).ok());
   EXPECT_TRUE(CheckThinkingIds({.begin = 5, .end = 6}).ok());

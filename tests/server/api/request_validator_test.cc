@@ -231,6 +231,12 @@ TEST_F(RequestValidatorTest, NoBiasMakesAnIdThatIsNoTokenLikelier) {
   const absl::Status status = Check(client, limits).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "sampling.logit_bias: token 632, allowed 0..631 (the tokenizer)");
+  limits.missing_tokens = {40, 41};
+  client.sampling.logit_bias = {{39, 1}, {42, 1}};
+  EXPECT_TRUE(Check(client, limits).ok()) << Check(client, limits).status();
+  client.sampling.logit_bias = {{41, 1}};
+  EXPECT_EQ(Check(client, limits).status().message(),
+            "sampling.logit_bias: token 41, allowed ids that the tokenizer has");
 }
 
 TEST_F(RequestValidatorTest, FillsAbsentFieldsFromTheCheckpointThenNeutral) {
