@@ -15,7 +15,7 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
   const SamplingParams& sampling = admission.sampling;
   CHECK_LE(admission.stop_ids.size(), static_cast<size_t>(kMaxStopIds)) << "slot " << admission.slot;
   CHECK_LE(sampling.logit_bias.size(), static_cast<size_t>(kMaxLogitBiases)) << "slot " << admission.slot;
-  CHECK_LE(admission.gate.trigger_ids.size(), static_cast<size_t>(kMaxGateTriggers))
+  CHECK_LE(admission.gate.trigger_ids.size(), static_cast<size_t>(kMaxTriggerIds))
       << "slot " << admission.slot;
   SlotConstants constants{.seed = sampling.seed,
                           .temperature = sampling.temperature,

@@ -8,14 +8,10 @@
 #include <cstdint>
 
 #include "config/acceptance_rule.h"
+#include "config/slot_limits.h"
 #include "config/token_bias.h"
 
 namespace foredraft {
-
-inline constexpr int kMaxDraftLen = 7;
-inline constexpr int kMaxStopIds = 64;
-inline constexpr int kMaxLogprobs = 20;
-inline constexpr int kMaxGateTriggers = 3;
 
 // What argmax and sample give for a row of logits that no token can be chosen from: it has NaN or +infinity,
 // or nothing but -infinity, or nothing else that its mask allows.
@@ -48,7 +44,7 @@ struct SlotConstants {
   int32_t constrained;                // 1: the output has a grammar, which holds behind the gate
   int32_t opens_thought;              // 1: begin_thinking_id raises the gate (GateAfter)
   int32_t trigger_count;
-  int32_t trigger_ids[kMaxGateTriggers];
+  int32_t trigger_ids[kMaxTriggerIds];
 };
 
 // SlotProgress::gate of a constrained sequence: where its tokens are free.

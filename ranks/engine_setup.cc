@@ -105,6 +105,19 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   return options;
 }
 
+PlanLimits PlanLimitsOf(const SchedulerOptions& options, int vocab_size) {
+  return {.rank_count = options.rank_count,
+          .vocab_size = vocab_size,
+          .slot_count = options.max_batch_size,
+          .largest_bucket = options.batch_sizes.back(),
+          .max_num_tokens = options.max_num_tokens,
+          .max_seq_len = options.max_seq_len,
+          .max_draft_len = options.max_draft_len,
+          .cuts_drafts = options.draft_policy.kind == DraftPolicyKind::kConfidence,
+          .drafter = options.drafter,
+          .groups = options.groups};
+}
+
 EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
   EngineOptions options;
   options.max_batch_size = config.max_batch_size;

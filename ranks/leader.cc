@@ -70,6 +70,7 @@ class RemoteExecutor : public Executor {
   absl::Status Launch(const IterationPlan& plan) override { return leader_.SendPlan(rank_, plan); }
   // Results that have arrived are still returned after the group is lost.
   absl::StatusOr<RankResult> Collect() override { return leader_.TakeResult(rank_); }
+  void Refuse(const absl::Status& why) override { leader_.RefuseResult(rank_, why); }
 
  private:
   Leader& leader_;
@@ -108,7 +109,7 @@ Leader::Leader(const LeaderOptions& options)
       refusals_(kStrangerLogInterval),
       results_(options.rank_count),
       members_(options.rank_count, options.identity),
-      result_checks_(options.rank_count, ResultCheck(options.limits)),
+      expected_(options.rank_count),
       secrets_(options.secrets),
       strangers_(kStrangerLogInterval) {
   for (int rank = 0; rank < options.rank_count; ++rank) {
@@ -161,7 +162,7 @@ void Leader::BeginGroup() {
   std::lock_guard<std::mutex> lock(mutex_);
   members_.Begin();
   store_.Clear();
-  for (ResultCheck& check : result_checks_) check.Clear();
+  for (auto& expected : expected_) expected.clear();
   results_.Open();
   Changed();
 }
@@ -354,9 +355,13 @@ void Leader::Receive(LeaderStream* stream, const worker::v1::WorkerMessage& mess
   if (!rank.has_value()) return;  // a stream of an earlier life
   members_.Heard(*rank, steady_clock::now());
   if (const absl::Status status = Believe(*rank, message); !status.ok()) {
-    result_checks_[*rank].Clear();  // no plan is open any more, so no later result is believed
-    Lose(*rank, absl::StrCat("it sent what its plans do not allow: ", ShowPeerText(status.message())));
+    LoseLiar(*rank, status);
   }
+}
+
+void Leader::LoseLiar(int rank, const absl::Status& lie) {
+  expected_[rank].clear();  // no plan is open any more, so no later result is believed
+  Lose(rank, absl::StrCat("it sent what its plans do not allow: ", ShowPeerText(lie.message())));
 }
 
 // INVALID_ARGUMENT: the message is not what this rank can have to say now. Nothing has changed then.
@@ -364,9 +369,7 @@ absl::Status Leader::Believe(int rank, const worker::v1::WorkerMessage& message)
   WorkerView& view = members_.view(rank);
   switch (message.content_case()) {
     case worker::v1::WorkerMessage::kResult:
-      RETURN_IF_ERROR(result_checks_[rank].Check(message.result()));
-      results_.Push(rank, DecodeResult(message.result()));
-      return absl::OkStatus();
+      return BelieveResult(rank, message.result());
     case worker::v1::WorkerMessage::kLoading:
       RETURN_IF_ERROR(CheckLoading(message.loading()));
       view.done_bytes = message.loading().done_bytes();
@@ -400,6 +403,15 @@ absl::Status Leader::Believe(int rank, const worker::v1::WorkerMessage& message)
   return absl::InvalidArgumentError("a message without content");
 }
 
+absl::Status Leader::BelieveResult(int rank, const std::string& bytes) {
+  std::deque<ExpectedResult>& expected = expected_[rank];
+  if (expected.empty()) return absl::InvalidArgumentError("result: one without a plan");
+  ASSIGN_OR_RETURN(RankResult result, DecodeResult(bytes, expected.front(), options_.limits));
+  expected.pop_front();
+  results_.Push(rank, std::move(result));
+  return absl::OkStatus();
+}
+
 absl::Status Leader::BelieveReady(int rank, const worker::v1::WorkerReady& ready) {
   if (members_.view(rank).state != WorkerState::kJoined)
     return absl::InvalidArgumentError("ready: a second one");
@@ -407,7 +419,7 @@ absl::Status Leader::BelieveReady(int rank, const worker::v1::WorkerReady& ready
   for (int r = 0; r < members_.size(); ++r) {
     if (members_.view(r).state == WorkerState::kReady) other = &members_.view(r);
   }
-  RETURN_IF_ERROR(CheckReady(ready, options_.limits, other));
+  RETURN_IF_ERROR(CheckReady(ready, options_.block_count, other));
   WorkerView& view = members_.view(rank);
   view.state = WorkerState::kReady;
   view.block_count = ready.block_count();
@@ -446,13 +458,19 @@ void Leader::StreamGone() {
 
 absl::Status Leader::SendPlan(int rank, const IterationPlan& plan) {
   worker::v1::LeaderMessage message;
-  *message.mutable_plan() = EncodePlan(plan, rank);
+  message.set_plan(EncodePlan(plan, rank));
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(members_.health());
   CHECK(members_.stream(rank) != nullptr) << "rank " << rank;
-  result_checks_[rank].Expect(plan.ranks[rank], plan.number, plan.draft_len);
+  expected_[rank].push_back(
+      {.number = plan.number, .draft_len = plan.draft_len, .live_slots = plan.ranks[rank].live_slots});
   SendTo(rank, std::move(message));
   return absl::OkStatus();
+}
+
+void Leader::RefuseResult(int rank, const absl::Status& why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LoseLiar(rank, why);
 }
 
 absl::StatusOr<RankResult> Leader::TakeResult(int rank) {

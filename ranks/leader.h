@@ -11,8 +11,8 @@
 // A worker is believed step by step. A call that does not show that it knows a secret of the group is refused
 // before a message of it is read, and learns nothing. Then both ends prove themselves (group_secret.h): the
 // first message must be a join with the worker's proof, small and in time. From then on a message
-// that is not what the rank's plans allow (message_check.h, result_check.h) loses the rank: nothing that a
-// worker sends ends this process.
+// out of its ranges (message_check.h, plan_codec.h) loses the rank, and so does a result that the scheduler
+// refuses: nothing that a worker sends ends this process.
 //
 // A life of the group lasts from BeginGroup until the first failure, Abort or Stop. A lost rank ends it: all
 // workers are told to abort, and every Launch and Collect fails, once the results that have arrived are
@@ -28,6 +28,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -48,7 +49,7 @@
 #include "ranks/membership.h"
 #include "ranks/message_check.h"
 #include "ranks/pending_connections.h"
-#include "ranks/result_check.h"
+#include "ranks/plan_codec.h"
 #include "ranks/result_queues.h"
 #include "scheduler/plan.h"
 
@@ -88,7 +89,9 @@ struct LeaderOptions {
   bool trust_certificates = false;
   int max_pending_connections = 64;  // that have not joined; see MaxPendingConnections
   std::function<void()> refused;     // a connection was closed because there were too many; any thread
-  RankLimits limits;
+  // Of results: rank_count, vocab_size, slot_count, max_seq_len and max_draft_len.
+  PlanLimits limits;
+  int32_t block_count = 0;  // of the KV cache, scratch block included; 0: the ranks' memory decides
   GroupIdentity identity;
   int token_count = 0;                  // ModelConfig::token_count, which workers take from their welcome
   std::vector<int32_t> missing_tokens;  // ModelConfig::missing_tokens, likewise
@@ -163,15 +166,18 @@ class Leader {
   // Called by executors.
   absl::Status SendPlan(int rank, const IterationPlan& plan);
   absl::StatusOr<RankResult> TakeResult(int rank);
+  void RefuseResult(int rank, const absl::Status& why);
 
   // Callers hold mutex_.
   void SendTo(int rank, worker::v1::LeaderMessage message);  // does nothing if the rank is absent
   void SendToAll(const worker::v1::LeaderMessage& message);
   absl::Status Believe(int rank, const worker::v1::WorkerMessage& message);
+  absl::Status BelieveResult(int rank, const std::string& bytes);
   absl::Status BelieveReady(int rank, const worker::v1::WorkerReady& ready);
   void ShareValue(const worker::v1::StoreSet& set);
   void EndLateJoins();
   void Lose(int rank, const std::string& reason);
+  void LoseLiar(int rank, const absl::Status& lie);
   void EndLife(const absl::Status& reason);
   void CutStreams(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds grace);
   void Changed();
@@ -192,7 +198,7 @@ class Leader {
   // Guarded by mutex_.
   Membership members_;
   KeyValueStore store_;
-  std::vector<ResultCheck> result_checks_;  // [ranks]
+  std::vector<std::deque<ExpectedResult>> expected_;  // [ranks]: of plans that were sent, the oldest first
   // Streams that have not joined: until when they may; past that they are told, and then cut.
   struct Joining {
     std::chrono::steady_clock::time_point deadline;

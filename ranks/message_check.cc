@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "ranks/plan_codec.h"
 #include "ranks/range_check.h"
 
 namespace foredraft {
@@ -35,13 +36,8 @@ absl::Status First(const Statuses&... statuses) {
 
 }  // namespace
 
-int64_t LargestMessage(const RankLimits& limits) {
-  constexpr int64_t kNumber = 11;                               // of a varint with its tag
-  constexpr int64_t kLogprob = 4 * kNumber + 20 * 2 * kNumber;  // with 20 alternatives
-  const int64_t tokens = limits.max_draft_len + 2;
-  const int64_t slot = 11 * kNumber + tokens * (3 * kNumber + kLogprob);
-  const int64_t result = 64 + limits.max_batch_size * slot;
-  return std::max<int64_t>(result, 2 * kLargestValue);
+int64_t LargestMessage(const PlanLimits& limits) {
+  return std::max<int64_t>(LargestResult(limits), 2 * kLargestValue);
 }
 
 absl::Status CheckJoin(const worker::v1::WorkerJoin& join) {
@@ -60,14 +56,13 @@ absl::Status CheckLoading(const worker::v1::WorkerLoading& loading) {
                CheckRange("loading.done_bytes", loading.done_bytes(), 0, loading.total_bytes()));
 }
 
-absl::Status CheckReady(const worker::v1::WorkerReady& ready, const RankLimits& limits,
-                        const WorkerView* other) {
+absl::Status CheckReady(const worker::v1::WorkerReady& ready, int32_t block_count, const WorkerView* other) {
   if (other != nullptr) {
     return First(CheckEqual("ready.block_count", ready.block_count(), other->block_count),
                  CheckEqual("ready.graph_count", ready.graph_count(), other->graph_count));
   }
-  const absl::Status blocks = limits.block_count > 0
-                                  ? CheckEqual("ready.block_count", ready.block_count(), limits.block_count)
+  const absl::Status blocks = block_count > 0
+                                  ? CheckEqual("ready.block_count", ready.block_count(), block_count)
                                   : CheckRange("ready.block_count", ready.block_count(), 2, kMostBlocks);
   return First(blocks, CheckRange("ready.graph_count", ready.graph_count(), 0, kMostGraphs));
 }

@@ -1,316 +1,243 @@
 #include "ranks/plan_codec.h"
 
-#include <concepts>
-#include <cstdint>
-#include <memory>
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <numeric>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "base/check.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/fnv.h"
+#include "base/status_macros.h"
+#include "ranks/range_check.h"
+#include "scheduler/plan_fields.h"
 
 namespace foredraft {
 namespace {
 
-using google::protobuf::RepeatedField;
-using google::protobuf::RepeatedPtrField;
+constexpr int kVarintBytes = 10;
 
-// A message, const where it is decoded.
-template <class Message, class T>
-concept Is = std::same_as<std::remove_const_t<Message>, T>;
+// Small numbers of either sign are small numbers: 0, -1, 1, -2...
+uint64_t ZigZag(int64_t value) {
+  return static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63);
+}
+int64_t UnZigZag(uint64_t value) { return static_cast<int64_t>(value >> 1 ^ -(value & 1)); }
 
-// FIELD names a field that the struct `value` and its message share. A const message is decoded into `value`;
-// a mutable one takes the field from `value`. The field is a scalar, an enum, a struct with a Visit of its
-// own, or a vector.
-#define FIELD(name)                                                        \
-  if constexpr (std::is_const_v<Message>) {                                \
-    Decode(message.name(), value.name);                                    \
-  } else if constexpr (requires { message.mutable_##name(); }) {           \
-    Encode(value.name, *message.mutable_##name());                         \
-  } else {                                                                 \
-    message.set_##name(static_cast<decltype(message.name())>(value.name)); \
-  }
+const PlanLimits& NoLimits() {
+  static const PlanLimits limits;
+  return limits;
+}
 
-// COLUMN names one member of the structs in the vector `value.list`, which are parallel lists in the message.
-#define COLUMN(list, member, name)                                                       \
-  if constexpr (std::is_const_v<Message>) {                                              \
-    DecodeColumn(message.name(), value.list, &decltype(value.list)::value_type::member); \
-  } else {                                                                               \
-    for (const auto& entry : value.list) message.add_##name(entry.member);               \
-  }
+class FieldWriter : public FieldVisitor<FieldWriter> {
+ public:
+  FieldWriter() : FieldVisitor(NoLimits()) {}
 
-// Each Visit lists the fields of one struct once, for both directions.
-struct Codec {
-  template <class Value, Is<worker::v1::PlanAcceptance> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(relaxed_topk);
-    FIELD(relaxed_delta);
-    FIELD(forced_length);
-  }
+  std::string bytes;
 
-  template <class Value, Is<worker::v1::PlanCalibration> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(slope);
-    FIELD(offset);
-  }
-
-  template <class Value, Is<worker::v1::PlanGroupBlocks> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(group);
-    FIELD(first_index);
-    FIELD(block_ids);
-  }
-
-  template <class Value, Is<worker::v1::PlanSwap> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(image_id);
-    FIELD(slot);
-    FIELD(blocks);
-  }
-
-  template <class Value, Is<worker::v1::PlanSampling> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(temperature);
-    FIELD(top_p);
-    FIELD(top_k);
-    FIELD(min_p);
-    FIELD(repetition_penalty);
-    FIELD(presence_penalty);
-    FIELD(frequency_penalty);
-    FIELD(seed);
-    FIELD(min_tokens);
-    FIELD(logit_bias);
-  }
-
-  template <class Value, Is<worker::v1::PlanTokenBias> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(token_id);
-    FIELD(bias);
-  }
-
-  template <class Value, Is<worker::v1::PlanThinking> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(begin);
-    FIELD(end);
-  }
-
-  template <class Value, Is<worker::v1::PlanGate> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(constrained);
-    FIELD(first);
-    FIELD(opens_thought);
-    FIELD(trigger_ids);
-    FIELD(barred_stop_count);
-  }
-
-  template <class Value, Is<worker::v1::PlanSlotMasks> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(slot);
-    FIELD(mask_indices);
-    FIELD(forced_drafts);
-  }
-
-  template <class Value, Is<worker::v1::PlanFirstMask> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(slot);
-    FIELD(mask_index);
-  }
-
-  // Most masks allow few tokens, whose distances are small numbers.
-  static void Visit(const std::shared_ptr<const TokenMask>& mask, worker::v1::PlanMask& message) {
-    message.set_vocab_size(mask->vocab_size);
-    message.set_count(mask->count);
-    Encode(mask->words, *message.mutable_words());
-    uint32_t last = 0;
-    for (const int32_t id : mask->ids) {
-      message.add_ids(static_cast<uint32_t>(id) - last);
-      last = static_cast<uint32_t>(id);
-    }
-  }
-  static void Visit(std::shared_ptr<const TokenMask>& mask, const worker::v1::PlanMask& message) {
-    TokenMask value;
-    value.vocab_size = message.vocab_size();
-    value.count = message.count();
-    Decode(message.words(), value.words);
-    uint32_t id = 0;
-    for (const uint32_t distance : message.ids()) {
-      id += distance;  // wraps around: plan_check.h judges it
-      value.ids.push_back(static_cast<int32_t>(id));
-    }
-    mask = std::make_shared<const TokenMask>(std::move(value));
-  }
-
-  template <class Value, Is<worker::v1::PlanAdmission> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(slot);
-    FIELD(sampling);
-    FIELD(logprob_count);
-    FIELD(phase);
-    FIELD(thinking);
-    FIELD(draft_cap);
-    FIELD(strict);
-    FIELD(prompt_len);
-    FIELD(length_limit);
-    FIELD(stop_ids);
-    FIELD(reused_len);
-    FIELD(boundary_block);
-    FIELD(reused_ids);
-    FIELD(gate);
-  }
-
-  template <class Value, Is<worker::v1::PlanTableDelta> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(slot);
-    FIELD(group);
-    FIELD(first_index);
-    FIELD(block_ids);
-  }
-
-  template <class Value, Is<worker::v1::PlanChunk> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(slot);
-    FIELD(first_position);
-    FIELD(token_ids);
-    FIELD(last);
-  }
-
-  template <class Value, Is<worker::v1::PlanGivenTokens> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(slot);
-    FIELD(token_ids);
-  }
-
-  // The fields of an IterationPlan, except `ranks`.
-  template <class Value, Is<worker::v1::WorkerPlan> Message>
-  static void VisitGroup(Value& value, Message& message) {
-    FIELD(number);
-    FIELD(draft_len);
-    FIELD(acceptance);
-    FIELD(verify_rows);
-    FIELD(calibration);
-    FIELD(decode_bucket);
-    FIELD(prefill_rows);
-    FIELD(ended_prompts);
-  }
-
-  // The fields of a RankPlan.
-  template <class Value, Is<worker::v1::WorkerPlan> Message>
-  static void VisitRank(Value& value, Message& message) {
-    FIELD(releases);
-    FIELD(dropped_images);
-    FIELD(swaps_out);
-    FIELD(swaps_in);
-    FIELD(admissions);
-    FIELD(block_table_deltas);
-    FIELD(prefill_chunks);
-    FIELD(live_slots);
-    FIELD(given_tokens);
-    FIELD(masks);
-    FIELD(slot_masks);
-    FIELD(first_masks);
-  }
-
-  template <class Value, Is<worker::v1::ResultLogprob> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(token_id);
-    FIELD(logprob);
-    COLUMN(top, token_id, top_ids);
-    COLUMN(top, logprob, top_logprobs);
-  }
-
-  template <class Value, Is<worker::v1::ResultSlot> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(slot);
-    FIELD(token_ids);
-    FIELD(first_token);
-    FIELD(length);
-    FIELD(drafts_verified);
-    FIELD(relaxed_count);
-    FIELD(ends_in_draft);
-    FIELD(finished);
-    FIELD(logprobs);
-    FIELD(confidences);
-    FIELD(nonfinite_logits);
-    FIELD(drafts);
-  }
-
-  template <class Value, Is<worker::v1::WorkerResult> Message>
-  static void Visit(Value& value, Message& message) {
-    FIELD(number);
-    FIELD(slots);
-    FIELD(prefill_seconds);
-    FIELD(decode_seconds);
-    FIELD(replayed);
-  }
-
-  template <class T, class Message>
-  static void Encode(const T& value, Message& message) {
-    Visit(value, message);
+  template <class T>
+  void Number(const char*, T value, Range, int64_t base) {
+    const uint64_t distance = static_cast<uint64_t>(value) - static_cast<uint64_t>(base);
+    Varint(ZigZag(static_cast<int64_t>(distance)));
   }
   template <class T>
-  static void Encode(const std::vector<T>& values, RepeatedField<T>& field) {
-    field.Add(values.begin(), values.end());
+  void Real(const char*, T value, RealRange) {
+    const auto bits = std::bit_cast<std::array<char, sizeof(T)>>(value);
+    bytes.append(bits.data(), bits.size());
   }
-  template <class T, class Message>
-  static void Encode(const std::vector<T>& values, RepeatedPtrField<Message>& field) {
-    for (const T& value : values) Visit(value, *field.Add());
+  template <class List>
+  void Count(const char*, const List& list, Range) {
+    Varint(list.size());
   }
+  void Begin(const char*) {}
+  void End() {}
 
-  template <class Message, class T>
-  static void Decode(const Message& message, T& value) {
-    if constexpr (std::is_class_v<T>) {
-      Visit(value, message);
-    } else {
-      value = static_cast<T>(message);  // a scalar or an enum
-    }
-  }
-  template <class T>
-  static void Decode(const RepeatedField<T>& field, std::vector<T>& values) {
-    values.assign(field.begin(), field.end());
-  }
-  template <class Message, class T>
-  static void Decode(const RepeatedPtrField<Message>& field, std::vector<T>& values) {
-    for (const Message& message : field) Visit(values.emplace_back(), message);
-  }
-
-  template <class T, class Entry>
-  static void DecodeColumn(const RepeatedField<T>& field, std::vector<Entry>& entries, T Entry::*member) {
-    if (entries.empty()) entries.resize(field.size());
-    CHECK_EQ(entries.size(), static_cast<size_t>(field.size()));
-    for (int i = 0; i < field.size(); ++i) entries[i].*member = field[i];
+ private:
+  void Varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes.push_back(static_cast<char>(value | 0x80));
+    bytes.push_back(static_cast<char>(value));
   }
 };
 
-#undef FIELD
-#undef COLUMN
+// After the first fault all lists are empty and all values as they were.
+class FieldReader : public FieldVisitor<FieldReader> {
+ public:
+  FieldReader(absl::string_view bytes, const PlanLimits& limits) : FieldVisitor(limits), bytes_(bytes) {}
+
+  // After the last field.
+  absl::Status End(absl::string_view message) const {
+    RETURN_IF_ERROR(fault_);
+    return CheckRange(absl::StrCat(message, ": bytes after the last field"), bytes_.size(), 0, 0);
+  }
+
+  template <class T>
+  void Number(const char* name, T& value, Range range, int64_t base) {
+    uint64_t coded = 0;
+    if (!Varint(name, coded)) return;
+    const auto read =
+        static_cast<int64_t>(static_cast<uint64_t>(base) + static_cast<uint64_t>(UnZigZag(coded)));
+    if constexpr (std::is_same_v<T, bool>) range = {0, 1};
+    if (read < range.lowest || read > range.highest) return Refuse(name, read, range.lowest, range.highest);
+    value = static_cast<T>(read);
+  }
+  template <class T>
+  void Real(const char* name, T& value, RealRange range) {
+    std::array<char, sizeof(T)> bits{};
+    if (!fault_.ok()) return;
+    if (bytes_.size() < bits.size()) return EndsEarly(name);
+    std::copy_n(bytes_.begin(), bits.size(), bits.begin());
+    bytes_.remove_prefix(bits.size());
+    const T read = std::bit_cast<T>(bits);
+    if (!(read >= range.lowest && read <= range.highest)) {
+      return Refuse(name, read, range.lowest, range.highest);
+    }
+    value = read;
+  }
+  template <class List>
+  void Count(const char* name, List& list, Range range) {
+    list.clear();
+    uint64_t count = 0;
+    if (!Varint(name, count)) return;
+    if (count > bytes_.size()) return EndsEarly(name);  // an element has a byte at least
+    const auto size = static_cast<int64_t>(count);
+    if (size < range.lowest || size > range.highest) {
+      return Refuse(absl::StrCat(name, " size"), size, range.lowest, range.highest);
+    }
+    list.resize(count);
+  }
+  void Begin(const char* name) { parts_.push_back(name); }
+  void End() { parts_.pop_back(); }
+
+ private:
+  bool Varint(const char* name, uint64_t& value) {
+    if (!fault_.ok()) return false;
+    const size_t most = std::min<size_t>(bytes_.size(), kVarintBytes);
+    for (size_t i = 0; i < most; ++i) {
+      value |= static_cast<uint64_t>(bytes_[i] & 0x7f) << (7 * i);
+      if ((bytes_[i] & 0x80) != 0) continue;
+      bytes_.remove_prefix(i + 1);
+      return true;
+    }
+    EndsEarly(name);
+    return false;
+  }
+  std::string Path(absl::string_view name) const {
+    return absl::StrCat(absl::StrJoin(parts_, "."), parts_.empty() ? "" : ".", name);
+  }
+  void EndsEarly(const char* name) {
+    fault_ = absl::InvalidArgumentError(absl::StrCat(Path(name), ": the message ends there"));
+  }
+  template <class T, class Bound>
+  void Refuse(absl::string_view name, T value, Bound lowest, Bound highest) {
+    fault_ = RefuseField(Path(name), value, absl::StrCat(lowest, "..", highest));
+  }
+
+  absl::string_view bytes_;
+  absl::Status fault_;
+  std::vector<const char*> parts_;  // around the next field
+};
+
+class LayoutHash : public FieldVisitor<LayoutHash> {
+ public:
+  LayoutHash() : FieldVisitor(NoLimits()) {}
+
+  uint64_t hash = kFnvOffset;
+
+  template <class T>
+  void Number(const char* name, const T&, Range, int64_t) {
+    Add(absl::StrCat(name, " n", sizeof(T)));
+  }
+  template <class T>
+  void Real(const char* name, const T&, RealRange) {
+    Add(absl::StrCat(name, " r", sizeof(T)));
+  }
+  template <class List>
+  void Count(const char* name, List& list, Range) {
+    Add(absl::StrCat(name, " ["));
+    list.resize(1);
+  }
+  void Begin(const char* name) { Add(absl::StrCat(name, " {")); }
+  void End() { Add("}"); }
+
+ private:
+  void Add(const std::string& text) { hash = Fnv1a(std::string_view(text.data(), text.size() + 1), hash); }
+};
+
+// The sums that the group's fields state for this rank, by which the engine lays out its rows.
+absl::Status CheckSums(const IterationPlan& plan, int rank) {
+  int64_t rows = 0;
+  int64_t ended = 0;
+  for (const PrefillChunk& chunk : plan.ranks[rank].prefill_chunks) {
+    rows += static_cast<int64_t>(chunk.token_ids.size());
+    ended += chunk.last ? 1 : 0;
+  }
+  RETURN_IF_ERROR(CheckEqual("prefill_rows of this rank", plan.prefill_rows[rank], rows));
+  return CheckEqual("ended_prompts of this rank", plan.ended_prompts[rank], ended);
+}
 
 }  // namespace
 
-worker::v1::WorkerPlan EncodePlan(const IterationPlan& plan, int rank) {
-  worker::v1::WorkerPlan message;
-  Codec::VisitGroup(plan, message);
-  Codec::VisitRank(plan.ranks[rank], message);
-  return message;
+std::string EncodePlan(const IterationPlan& plan, int rank) {
+  FieldWriter writer;
+  VisitFields(writer, plan);
+  VisitFields(writer, plan.ranks[rank]);
+  return std::move(writer.bytes);
 }
 
-IterationPlan DecodePlan(const worker::v1::WorkerPlan& message, int rank) {
+absl::StatusOr<IterationPlan> DecodePlan(absl::string_view bytes, int rank, const PlanLimits& limits) {
   IterationPlan plan;
-  Codec::VisitGroup(plan, message);
-  plan.ranks.resize(std::max(plan.prefill_rows.size(), static_cast<size_t>(rank) + 1));
-  Codec::VisitRank(plan.ranks[rank], message);
+  plan.ranks.resize(limits.rank_count);
+  FieldReader reader(bytes, limits);
+  VisitFields(reader, plan);
+  VisitFields(reader, plan.ranks[rank]);
+  RETURN_IF_ERROR(reader.End("plan"));
+  RETURN_IF_ERROR(CheckSums(plan, rank));
   return plan;
 }
 
-worker::v1::WorkerResult EncodeResult(const RankResult& result) {
-  worker::v1::WorkerResult message;
-  Codec::Visit(result, message);
-  return message;
+std::string EncodeResult(const RankResult& result) {
+  FieldWriter writer;
+  VisitFields(writer, result);
+  return std::move(writer.bytes);
 }
 
-RankResult DecodeResult(const worker::v1::WorkerResult& message) {
+absl::StatusOr<RankResult> DecodeResult(absl::string_view bytes, const ExpectedResult& expected,
+                                        const PlanLimits& limits) {
   RankResult result;
-  Codec::Visit(result, message);
+  FieldReader reader(bytes, limits);
+  reader.plan.draft_len = expected.draft_len;
+  reader("result", result);
+  RETURN_IF_ERROR(reader.End("result"));
+  if (result.number != expected.number) {
+    return RefuseField("result.number", result.number, absl::StrCat(expected.number));
+  }
+  const std::vector<int32_t>& live = expected.live_slots;
+  RETURN_IF_ERROR(CheckEqual("result.slots size", result.slots.size(), live.size()));
+  for (size_t i = 0; i < live.size(); ++i) {
+    RETURN_IF_ERROR(CheckEqual("result.slots.slot", result.slots[i].slot, live[i]));
+  }
   return result;
+}
+
+int64_t LargestResult(const PlanLimits& limits) {
+  constexpr int64_t kLogprob = (1 + kMaxLogprobs) * (kVarintBytes + 4) + kVarintBytes;
+  const int64_t tokens = limits.max_draft_len + 2;
+  const int64_t slot = 12 * kVarintBytes + tokens * (2 * kVarintBytes + 4 + kLogprob);
+  return 64 + limits.slot_count * slot;
+}
+
+std::string PlanLayout() {
+  LayoutHash layout;
+  IterationPlan plan;
+  RankPlan rank;
+  RankResult result;
+  VisitFields(layout, plan);
+  VisitFields(layout, rank);
+  VisitFields(layout, result);
+  return absl::StrFormat("%08x", static_cast<uint32_t>(layout.hash ^ layout.hash >> 32));
 }
 
 }  // namespace foredraft

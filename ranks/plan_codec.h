@@ -1,21 +1,43 @@
 #pragma once
 
-// Plans and results (scheduler/plan.h) as messages of proto/foredraft/worker/v1/worker.proto. Pure. Decoding
-// gives back every field as it was encoded, so a rank behind a stream gets the same plan as a rank in this
-// process (same-plan).
+// Plans and results as bytes between a leader and its workers: the fields in the order of
+// scheduler/plan_fields.h, without tags, because both ends are the same build (PlanLayout). Numbers are
+// varints of their distance to the number before in their list, reals are their bits. Pure. Decoding gives
+// back every field as it was encoded, so a rank behind a stream gets the same plan as a rank in this process
+// (same-plan); it refuses what is out of its range before there is an object with it. INVALID_ARGUMENT names
+// the field, its value and what is allowed, on one line.
 
-#include "foredraft/worker/v1/worker.pb.h"
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/field_visitor.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
 
 // The group's fields and `rank`'s own plan.
-worker::v1::WorkerPlan EncodePlan(const IterationPlan& plan, int rank);
-// `ranks` gets one entry per rank of the group, at least `rank`'s; all others are empty. Any message gives a
-// plan, which plan_check.h judges.
-IterationPlan DecodePlan(const worker::v1::WorkerPlan& message, int rank);
+std::string EncodePlan(const IterationPlan& plan, int rank);
+// `ranks` has one entry per rank of the group; all but `rank`'s are empty.
+absl::StatusOr<IterationPlan> DecodePlan(absl::string_view bytes, int rank, const PlanLimits& limits);
 
-worker::v1::WorkerResult EncodeResult(const RankResult& result);
-RankResult DecodeResult(const worker::v1::WorkerResult& message);
+// Which result answers a plan.
+struct ExpectedResult {
+  uint64_t number = 0;
+  int32_t draft_len = 0;
+  std::vector<int32_t> live_slots;
+};
+
+std::string EncodeResult(const RankResult& result);
+absl::StatusOr<RankResult> DecodeResult(absl::string_view bytes, const ExpectedResult& expected,
+                                        const PlanLimits& limits);
+// The most bytes of a result.
+int64_t LargestResult(const PlanLimits& limits);
+
+// 8 hex digits over the names, types and order of all fields: ends that differ in it do not understand each
+// other.
+std::string PlanLayout();
 
 }  // namespace foredraft

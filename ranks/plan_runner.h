@@ -4,19 +4,20 @@
 // their results in the same order. It has no stream: its caller fills the queue and sends the results.
 
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bounded_queue.h"
-#include "foredraft/worker/v1/worker.pb.h"
+#include "scheduler/field_visitor.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
 
-// Carries out the plans of `rank` until `plans` is closed and drained. `done` gets each plan's result, or the
-// error of its launch or its collection. Launch runs on a thread of its own (`launcher`), Collect and `done`
-// on the caller's.
-void RunPlans(BoundedQueue<worker::v1::WorkerPlan>& plans, int rank, Executor& executor,
+// Carries out the plans of `rank` (EncodePlan) until `plans` is closed and drained. `done` gets each plan's
+// result, or the error of its decoding, its launch or its collection; after an error of the first two, later
+// plans are dropped. Launch runs on a thread of its own (`launcher`), Collect and `done` on the caller's.
+void RunPlans(BoundedQueue<std::string>& plans, int rank, const PlanLimits& limits, Executor& executor,
               const std::function<void(absl::StatusOr<RankResult> result)>& done);
 
 }  // namespace foredraft

@@ -70,14 +70,16 @@ absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Create(const Config& c
   options.refused = std::move(refused);
   ASSIGN_OR_RETURN(options.identity.model_hash, ModelHash(config.model));
   options.trust_certificates = TrustsCertificates(config.parallel);
-  options.limits = {.vocab_size = model.vocab_size,
-                    .block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0,
-                    .max_batch_size = config.max_batch_size,
+  options.limits = {.rank_count = options.rank_count,
+                    .vocab_size = model.vocab_size,
+                    .slot_count = config.max_batch_size,
+                    .max_seq_len = config.max_seq_len,
                     .max_draft_len = MaxDraftLen(config)};
+  options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0;
   options.token_count = model.token_count;
   options.missing_tokens = model.missing_tokens;
   options.join_timeout = std::chrono::seconds(config.parallel.join_timeout_s);
-  options.identity.version = kVersion;
+  options.identity.version = absl::StrCat(kVersion, ", plans ", PlanLayout());
   options.identity.config_keys = SharedConfigKeys(config);
   options.heartbeat_timeout = std::chrono::seconds(config.parallel.heartbeat_timeout_s);
   options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);

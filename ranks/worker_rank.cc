@@ -20,7 +20,7 @@
 #include "config/config_fields.h"
 #include "ranks/engine_setup.h"
 #include "ranks/gpu_choice.h"
-#include "ranks/plan_check.h"
+#include "ranks/plan_codec.h"
 #include "ranks/range_check.h"
 #include "ranks/rank_builder.h"
 #include "ranks/worker_session.h"
@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> JoinGroup(const Config& config, c
   options.gpu = device.hardware_id();
   options.heartbeat_timeout = std::chrono::seconds(config.parallel.heartbeat_timeout_s);
   ASSIGN_OR_RETURN(options.identity.model_hash, ModelHash(config.model));
-  options.identity.version = kVersion;
+  options.identity.version = absl::StrCat(kVersion, ", plans ", PlanLayout());
   options.identity.config_keys = SharedConfigKeys(config);
   options.identity.numerics_class = NumericsClass(config, model, device.name());
   return WorkerSession::Join(options);
@@ -146,11 +146,9 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
   });
   KeepMemoryReserve();  // before, a start that lacks memory ends
   session->ReportReady(built->block_count, built->graph_count);
-  CheckedExecutor executor(
-      *built->executor,
-      PlanCheck(SchedulerOptionsOf(WithBlockCount(config, model, built->block_count), model), rank,
-                model.vocab_size));
-  const absl::Status end = session->Run(executor);
+  const SchedulerOptions options =
+      SchedulerOptionsOf(WithBlockCount(config, model, built->block_count), model);
+  const absl::Status end = session->Run(*built->executor, PlanLimitsOf(options, model.vocab_size));
   if (end.ok()) return end;
   Log(LogLevel::kInfo, "rank %d ends: %s", rank, end.message());
   _exit(1);  // no destructors: the device may wait for ranks that are gone

@@ -416,7 +416,7 @@ void WorkerSession::ReportFailure(const absl::Status& status) {
 void WorkerSession::SendResult(absl::StatusOr<RankResult> result) {
   if (result.ok()) {
     worker::v1::WorkerMessage message;
-    *message.mutable_result() = EncodeResult(*result);
+    message.set_result(EncodeResult(*result));
     Send(std::move(message));
     return;
   }
@@ -425,8 +425,8 @@ void WorkerSession::SendResult(absl::StatusOr<RankResult> result) {
   EndWith(result.status());
 }
 
-absl::Status WorkerSession::Run(Executor& executor) {
-  RunPlans(plans_, options_.rank, executor,
+absl::Status WorkerSession::Run(Executor& executor, const PlanLimits& limits) {
+  RunPlans(plans_, options_.rank, limits, executor,
            [this](absl::StatusOr<RankResult> result) { SendResult(std::move(result)); });
   std::lock_guard<std::mutex> lock(mutex_);
   return end_;

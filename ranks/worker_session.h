@@ -26,6 +26,7 @@
 #include "engine/comm/rendezvous.h"
 #include "foredraft/worker/v1/worker.grpc.pb.h"
 #include "ranks/identity.h"
+#include "scheduler/field_visitor.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
@@ -70,8 +71,8 @@ class WorkerSession : public RendezvousStore {
   // The rank cannot go on. Waits up to 1 s for the leader's answer, the end of the group.
   void ReportFailure(const absl::Status& status);
 
-  // Carries out plans until the session ends; returns why it ended.
-  absl::Status Run(Executor& executor);
+  // Carries out plans within `limits` until the session ends; returns why it ended.
+  absl::Status Run(Executor& executor, const PlanLimits& limits);
 
  private:
   // From kProven on, the leader has proved that it is one.
@@ -94,7 +95,7 @@ class WorkerSession : public RendezvousStore {
   const WorkerOptions options_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<worker::v1::WorkerService::Stub> stub_;
-  BoundedQueue<worker::v1::WorkerPlan> plans_;  // own lock
+  BoundedQueue<std::string> plans_;  // own lock
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,84 +1,75 @@
 #include "scheduler/plan.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "scheduler/plan_fields.h"
 
 namespace foredraft {
 namespace {
 
-// The history's blocks alone where there are no other groups.
-std::string BlocksText(const std::vector<CacheGroupBlocks>& groups) {
-  std::string text;
-  for (const CacheGroupBlocks& blocks : groups) {
-    if (blocks.group != kHistoryGroup) {
-      absl::StrAppend(&text, " g", blocks.group, "@", blocks.first_index);
-    }
-    absl::StrAppend(&text, " [", absl::StrJoin(blocks.block_ids, " "), "]");
-  }
-  return text;
-}
+// " name value" for every number that is not 0; of tokens and masks only how many there are.
+class FieldText : public FieldVisitor<FieldText> {
+ public:
+  FieldText() : FieldVisitor(limits_) {}
 
-std::string RankLine(const RankPlan& rank) {
-  std::string line;
-  if (!rank.releases.empty()) absl::StrAppend(&line, " release ", absl::StrJoin(rank.releases, ","));
-  if (!rank.dropped_images.empty()) {
-    absl::StrAppend(&line, " drop #", absl::StrJoin(rank.dropped_images, ",#"));
-  }
-  for (const SwapOut& swap : rank.swaps_out) {
-    absl::StrAppend(&line, " out #", swap.image_id, " slot ", swap.slot, BlocksText(swap.blocks));
-  }
-  for (const SwapIn& swap : rank.swaps_in) {
-    absl::StrAppend(&line, " in #", swap.image_id, " slot ", swap.slot, BlocksText(swap.blocks));
-  }
-  for (const SlotAdmission& admission : rank.admissions) {
-    absl::StrAppend(&line, " admit ", admission.slot, " m ", admission.prompt_len, " limit ",
-                    admission.length_limit, admission.strict ? " strict" : "");
-    if (admission.gate.constrained) {
-      absl::StrAppend(&line, " gate ", static_cast<int>(admission.gate.first));
-    }
-    if (admission.reused_len > 0) {
-      absl::StrAppend(&line, " reused ", admission.reused_len, " boundary ", admission.boundary_block);
-    }
-  }
-  for (const BlockTableDelta& delta : rank.block_table_deltas) {
-    absl::StrAppend(&line, " table ", delta.slot);
-    if (delta.group != kHistoryGroup) absl::StrAppend(&line, " g", delta.group);
-    absl::StrAppend(&line, "@", delta.first_index, " [", absl::StrJoin(delta.block_ids, " "), "]");
-  }
-  for (const PrefillChunk& chunk : rank.prefill_chunks) {
-    absl::StrAppend(&line, " prefill ", chunk.slot, " ", chunk.first_position, "..",
-                    chunk.first_position + chunk.token_ids.size(), chunk.last ? " last" : "");
-  }
-  if (!rank.live_slots.empty()) absl::StrAppend(&line, " live ", absl::StrJoin(rank.live_slots, ","));
-  for (const GivenTokens& given : rank.given_tokens) {
-    absl::StrAppend(&line, " give ", given.slot, " ", given.token_ids.size());
-  }
-  for (const FirstMask& mask : rank.first_masks) absl::StrAppend(&line, " first mask ", mask.slot);
-  for (const SlotMasks& masks : rank.slot_masks) {
-    absl::StrAppend(&line, " masks ", masks.slot, " ", masks.mask_indices.size());
-    if (!masks.forced_drafts.empty()) {
-      absl::StrAppend(&line, " forced ", absl::StrJoin(masks.forced_drafts, ","));
-    }
-  }
-  return line;
-}
+  std::string Take() { return std::exchange(text_, {}); }
 
-// Empty where drafts are accepted strictly.
-std::string RuleText(const AcceptanceRule& acceptance) {
-  if (acceptance.forced_length > 0) return absl::StrCat(" forced ", acceptance.forced_length);
-  if (acceptance.relaxed_topk == 0) return "";
-  return absl::StrCat(" relaxed top ", acceptance.relaxed_topk, " delta ", acceptance.relaxed_delta);
-}
+  template <class T>
+  void Number(const char* name, const T& value, Range, int64_t) {
+    if (in_list_ > 0) {
+      --in_list_;
+      absl::StrAppend(&text_, " ", static_cast<int64_t>(value));
+    } else if (value != T()) {
+      absl::StrAppend(&text_, " ", name, " ", static_cast<int64_t>(value));
+    }
+  }
+  void Real(const char* name, double value, RealRange) {
+    if (value != 0) absl::StrAppend(&text_, " ", name, " ", value);
+  }
+  template <class List>
+  void Count(const char* name, const List& list, Range) {
+    if (!std::is_integral_v<typename List::value_type> || list.empty()) return;
+    in_list_ = list.size();
+    absl::StrAppend(&text_, " ", name, ":");
+  }
+  void Begin(const char* name) { absl::StrAppend(&text_, " ", name, " {"); }
+  void End() {
+    if (text_.ends_with('{')) {
+      text_.resize(text_.rfind(' '));  // the brace
+      text_.resize(text_.rfind(' '));  // and the name
+    } else {
+      absl::StrAppend(&text_, " }");
+    }
+  }
+  template <class List>
+  void Tokens(const char* name, const List& ids, Range) {
+    if (!ids.empty()) absl::StrAppend(&text_, " ", name, " [", ids.size(), "]");
+  }
+  using FieldVisitor::operator();
+  void operator()(const char* name, const std::vector<std::shared_ptr<const TokenMask>>& masks, Range) {
+    if (!masks.empty()) absl::StrAppend(&text_, " ", name, " [", masks.size(), "]");
+  }
 
-// Empty where every draft has a row.
-std::string RowsText(int32_t verify_rows) {
-  return verify_rows > 0 ? absl::StrCat(" rows ", verify_rows) : "";
-}
+ private:
+  static const PlanLimits limits_;
+  std::string text_;
+  size_t in_list_ = 0;  // elements to come
+};
+
+const PlanLimits FieldText::limits_;
 
 }  // namespace
+
+void Executor::Refuse(const absl::Status& why) { CHECK(false) << why; }
 
 bool HasPrefill(const IterationPlan& plan) {
   return std::any_of(plan.prefill_rows.begin(), plan.prefill_rows.end(),
@@ -86,14 +77,15 @@ bool HasPrefill(const IterationPlan& plan) {
 }
 
 std::string IterationPlan::DebugString() const {
-  std::string text;
+  FieldText text;
+  VisitFields(text, *this);
+  const std::string shared = text.Take();
+  std::vector<std::string> lines;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (rank > 0) text += '\n';
-    absl::StrAppendFormat(&text, "iteration %d K %d bucket %d%s%s rank %d:%s", number, draft_len,
-                          decode_bucket, RowsText(verify_rows), RuleText(acceptance), rank,
-                          RankLine(ranks[rank]));
+    VisitFields(text, ranks[rank]);
+    lines.push_back(absl::StrCat("plan", shared, ", rank ", rank, ":", text.Take()));
   }
-  return text;
+  return absl::StrJoin(lines, "\n");
 }
 
 bool IsEmpty(const IterationPlan& plan) {

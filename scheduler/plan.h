@@ -259,6 +259,9 @@ class Executor {
   virtual ~Executor() = default;
   virtual absl::Status Launch(const IterationPlan& plan) = 0;
   virtual absl::StatusOr<RankResult> Collect() = 0;
+  // What Collect gave last does not answer its plan (Scheduler::CheckResult): the rank is lost. A rank of
+  // this process never gives such a result, so for it this is a broken invariant.
+  virtual void Refuse(const absl::Status& why);
 
   // The prompts of this launched plan are not wanted any more: an executor that can, leaves its prefill
   // before the end. The plan's result then comes as ever; what it says of those prompts means nothing. Any

@@ -27,7 +27,6 @@ struct RequestConstraint {
   std::vector<int32_t> line_end_ids;
 };
 
-inline constexpr int kMaxTriggerIds = 3;
 inline constexpr int kMostLineEnds = 2;
 
 }  // namespace foredraft

@@ -186,6 +186,11 @@ class Scheduler {
   // The requests whose prompt chunks the last plan has.
   std::vector<uint64_t> PromptsOfLastPlan() const;
 
+  // Whether the result of a rank answers the oldest plan not yet committed: Commit takes no other. Whoever
+  // has a rank in another process asks first. INVALID_ARGUMENT names the field, its value and what is
+  // allowed.
+  absl::Status CheckResult(int rank, const RankResult& result) const;
+
   // Results of the oldest plan not yet committed, one per rank. step_seconds: duration of the decode step,
   // the host's part included, for the draft policy; 0 = not measured: the slowest rank's decode_seconds is
   // used.
@@ -326,11 +331,14 @@ class Scheduler {
   void CommitResult(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result);
   RequestUpdate& Deliver(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result,
                          int step_tokens);
-  void FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update);
+  void FinishResult(Sequence* sequence, RequestUpdate* update);
   void ObserveStep(const LaunchedPlan& launched, const std::vector<RankResult>& results, double step_seconds);
   void ObservePrefill(const LaunchedPlan& launched, const std::vector<RankResult>& results);
   void ObserveConfidences(const LaunchedPlan& launched, const LaunchedSlot& live, const SlotResult& slot,
                           bool cut, StepObservation& step);
+  absl::Status CheckResult(const LaunchedPlan& launched, int rank, const RankResult& result) const;
+  absl::Status CheckSlotResult(const LaunchedPlan& launched, const LaunchedSlot& live, bool prompt_ends,
+                               const SlotResult& result) const;
   void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);
 
   // Resume (scheduler_resume.cc).

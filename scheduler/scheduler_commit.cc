@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "scheduler/scheduler.h"
 
 namespace foredraft {
@@ -49,8 +50,6 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
       const SlotResult& slot = result.slots[i];
       const int accepted = slot.step_token_count() - 1;
       if (accepted < 0 || launched.ranks[rank].live[i].given) continue;  // below 0: it had finished before
-      CHECK_LE(accepted, slot.drafts_verified) << "slot " << slot.slot << ", iteration " << launched.number;
-      CHECK_LE(slot.drafts_verified, launched.draft_len);
       for (int i = 0; i < accepted; ++i) {
         ++step.tried[i];
         ++step.accepted[i];
@@ -100,11 +99,66 @@ void Scheduler::ObserveConfidences(const LaunchedPlan& launched, const LaunchedS
   }
 }
 
+absl::Status Scheduler::CheckResult(int rank, const RankResult& result) const {
+  CHECK(!in_flight_.empty());
+  return CheckResult(in_flight_.front(), rank, result);
+}
+
+absl::Status Scheduler::CheckResult(const LaunchedPlan& launched, int rank, const RankResult& result) const {
+  const LaunchedRank& expected = launched.ranks[rank];
+  if (result.number != launched.number || result.slots.size() != expected.live.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("result %d of %d slots, allowed %d of %d",
+                                                      result.number, result.slots.size(), launched.number,
+                                                      expected.live.size()));
+  }
+  for (size_t i = 0; i < expected.live.size(); ++i) {
+    const Sequence& sequence = *expected.live[i].sequence;
+    if (sequence.state == SequenceState::kEnded) continue;
+    const bool prompt_ends = std::any_of(
+        expected.chunks.begin(), expected.chunks.end(),
+        [&](const auto& chunk) { return chunk.first == &sequence && chunk.second == sequence.prompt_len; });
+    RETURN_IF_ERROR(CheckSlotResult(launched, expected.live[i], prompt_ends, result.slots[i]));
+  }
+  return absl::OkStatus();
+}
+
+// What the sequence's life so far leaves to the step.
+absl::Status Scheduler::CheckSlotResult(const LaunchedPlan& launched, const LaunchedSlot& live,
+                                        bool prompt_ends, const SlotResult& result) const {
+  const Sequence& sequence = *live.sequence;
+  const auto check = [&result](const char* field, int64_t value, int64_t lowest, int64_t highest) {
+    if (value >= lowest && value <= highest) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("slot %d: %s: %d, allowed %d..%d", result.slot, field, value, lowest, highest));
+  };
+  if (sequence.slot >= 0) RETURN_IF_ERROR(check("slot", result.slot, sequence.slot, sequence.slot));
+  RETURN_IF_ERROR(check("first_token", result.first_token, 0, prompt_ends));
+  const int step_tokens = result.step_token_count();
+  const bool held = live.masking == Masking::kHeld;
+  RETURN_IF_ERROR(check("tokens of the step", step_tokens, held || result.finished ? 0 : 1,
+                        held ? 0 : launched.draft_len + 1));
+  const int length = (prompt_ends ? sequence.prompt_len : sequence.length) + step_tokens;
+  RETURN_IF_ERROR(check("length", result.length, length, std::min(length, sequence.length_limit)));
+  RETURN_IF_ERROR(check("ends_in_draft", result.ends_in_draft, 0, step_tokens > 0 && !live.given));
+  const int accepted = std::max(0, step_tokens - 1);
+  if (!live.given)
+    RETURN_IF_ERROR(check("drafts_verified", result.drafts_verified, accepted, launched.draft_len));
+  RETURN_IF_ERROR(
+      check("relaxed_count", result.relaxed_count, 0, result.ends_in_draft ? step_tokens : accepted));
+  const int64_t logprobs =
+      sequence.request.logprob_count < 0 ? 0 : static_cast<int64_t>(result.token_ids.size());
+  RETURN_IF_ERROR(check("logprobs size", result.logprobs.size(), logprobs, logprobs));
+  const std::vector<int32_t>& stop_ids = sequence.request.stop_ids;
+  const bool stops = !result.token_ids.empty() &&
+                     std::find(stop_ids.begin(), stop_ids.end(), result.token_ids.back()) != stop_ids.end();
+  const bool may_finish = stops || result.nonfinite_logits || result.length == sequence.length_limit;
+  return check("finished", result.finished, 0, may_finish);
+}
+
 void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* result) {
   const LaunchedRank& expected = launched.ranks[rank];
-  CHECK_EQ(result->number, launched.number) << "rank " << rank;
-  CHECK_EQ(result->slots.size(), expected.live.size())
-      << "rank " << rank << ", iteration " << launched.number;
+  const absl::Status fits = CheckResult(launched, rank, *result);
+  CHECK(fits.ok()) << "rank " << rank << ", iteration " << launched.number << ": " << fits;
   RankState& state = ranks_[rank];
   const bool has_windows = state.group_count() > 1;
   for (const auto& [sequence, end] : expected.chunks) {
@@ -125,7 +179,6 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
       ++counters_.wasted_steps;
       continue;
     }
-    CHECK(sequence->slot < 0 || sequence->slot == result->slots[i].slot) << "iteration " << launched.number;
     if (!held) {  // a held slot keeps its drafts
       sequence->confidences = std::move(result->slots[i].confidences);
       draft_policy_.Expect(sequence->confidences);
@@ -146,18 +199,7 @@ void Scheduler::CommitRank(const LaunchedPlan& launched, int rank, RankResult* r
 // Moves the tokens that the client does not have yet into an update.
 void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& live, SlotResult* result) {
   Sequence* const sequence = live.sequence;
-  const int draft_len = launched.draft_len;
   const int step_tokens = result->step_token_count();
-  CHECK(step_tokens >= 0 && step_tokens <= draft_len + 1) << "emitted " << step_tokens << ", K " << draft_len;
-  const bool held = live.masking == Masking::kHeld;
-  CHECK(step_tokens > 0 || result->finished || held) << "a live sequence got no token";
-  CHECK(step_tokens == 0 || !held) << "no-mask-no-token: request " << sequence->request.id;
-  CHECK_EQ(result->length, sequence->length + step_tokens) << "request " << sequence->request.id;
-  CHECK_LE(result->length, sequence->length_limit);
-  CHECK(step_tokens > 0 || !result->ends_in_draft) << "request " << sequence->request.id;
-  const int drafted = std::max(0, result->ends_in_draft ? step_tokens : step_tokens - 1);
-  CHECK(result->relaxed_count >= 0 && result->relaxed_count <= drafted)
-      << "relaxed " << result->relaxed_count << " of " << drafted << " accepted";
   sequence->length = result->length;
   if (absl::Status status = DropReplayed(sequence, result); !status.ok()) {
     return End(sequence, FinishReason::kError, status);
@@ -176,7 +218,7 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
   if (result->token_ids.empty() && !result->finished) return;  // the client has all of them
   RequestUpdate& update = Deliver(launched, live, result, step_tokens);
   if (!taken.ok() && !result->finished) return End(sequence, FinishReason::kError, taken);
-  if (result->finished) FinishResult(sequence, *result, &update);
+  if (result->finished) FinishResult(sequence, &update);
 }
 
 // The update with the result's tokens.
@@ -214,11 +256,10 @@ RequestUpdate& Scheduler::Deliver(const LaunchedPlan& launched, const LaunchedSl
   return update;
 }
 
-void Scheduler::FinishResult(Sequence* sequence, const SlotResult& result, RequestUpdate* update) {
+void Scheduler::FinishResult(Sequence* sequence, RequestUpdate* update) {
   const std::vector<int32_t>& stop_ids = sequence->request.stop_ids;
   const bool stopped = !update->token_ids.empty() && std::find(stop_ids.begin(), stop_ids.end(),
                                                                update->token_ids.back()) != stop_ids.end();
-  CHECK(stopped || result.length == sequence->length_limit) << "finished without a stop id or the limit";
   update->finish = stopped ? FinishReason::kStop : FinishReason::kLength;
   Leave(sequence);
 }

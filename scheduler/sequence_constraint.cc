@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/out_of_memory.h"
 #include "base/status_macros.h"
+#include "config/slot_limits.h"
 #include "grammar/grammar.h"
 #include "scheduler/mask_job.h"
 

@@ -157,8 +157,14 @@ absl::Status ServingLoop::CollectAndCommit() {
   {
     TraceScope trace(TraceTrack::kScheduler, "collect");
     trace.Add("number", static_cast<int64_t>(in_flight_.front().number));
-    for (Executor* executor : executors_) {
-      absl::StatusOr<RankResult> result = executor->Collect();
+    for (size_t rank = 0; rank < executors_.size(); ++rank) {
+      absl::StatusOr<RankResult> result = executors_[rank]->Collect();
+      if (result.ok()) {
+        if (absl::Status fits = scheduler_->CheckResult(static_cast<int>(rank), *result); !fits.ok()) {
+          executors_[rank]->Refuse(fits);
+          result = std::move(fits);
+        }
+      }
       if (result.ok()) {
         answers.emplace_back(*std::move(result));
       } else {

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
+#include "config/slot_limits.h"
 #include "server/constraints/tool_tag.h"
 
 namespace foredraft {

@@ -1,5 +1,3 @@
-#include "base/out_of_memory.h"
-
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -8,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/out_of_memory.h"
 #include "tests/server/resident_memory.h"
 
 namespace foredraft {

@@ -1,16 +1,16 @@
-// What a worker may send its leader, and plans on their way to a worker. A join, a report and a result are
+// What a worker may send its leader, and a leader its workers. A join, a report, a result and a plan are
 // refused with one line, or good for what believes them: a result that passes satisfies every CHECK of
-// Scheduler::Commit. A plan decodes and encodes back into itself.
+// Scheduler::Commit. A plan that passes encodes back into itself.
 
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "ranks/membership.h"
 #include "ranks/message_check.h"
 #include "ranks/plan_codec.h"
-#include "ranks/result_check.h"
 #include "scheduler/scheduler.h"
 #include "tests/fuzz/proto_input.h"
 #include "tests/scheduler/fake_rank.h"
@@ -20,6 +20,19 @@ namespace {
 
 constexpr int kVocabSize = 640;
 constexpr int kPlans = 12;  // of the group whose worker lies
+
+const PlanLimits& Limits() {
+  static const PlanLimits limits{.vocab_size = kVocabSize,
+                                 .slot_count = 4,
+                                 .largest_bucket = 4,
+                                 .max_num_tokens = 32,
+                                 .max_seq_len = 128,
+                                 .max_draft_len = 3,
+                                 .cuts_drafts = true,
+                                 .drafter = {.module_count = 1, .rows_ahead = 3},
+                                 .groups = {{.tokens_per_block = 8, .block_count = 33}}};
+  return limits;
+}
 
 void CheckOneLine(const absl::Status& status) {
   CHECK(status.message().find('\n') == absl::string_view::npos) << status;
@@ -44,7 +57,6 @@ class Group {
  public:
   Group()
       : scheduler_(Options()),
-        check_({.vocab_size = kVocabSize, .max_batch_size = 4, .max_draft_len = 3}),
         rank_({.scheduler = Options()},
               [this](uint64_t seed) -> const std::vector<int32_t>& { return prompts_[seed]; }) {
     for (uint64_t seed = 0; seed < prompts_.size(); ++seed) {
@@ -57,19 +69,19 @@ class Group {
     }
   }
 
-  void Lie(const worker::v1::WorkerResult& lie) {
-    const uint64_t when = lie.number() % kPlans;
+  // lie: which plan is answered with a lie, how, and what it is made of.
+  void Lie(const std::string& lie) {
+    if (lie.size() < 2) return;
+    const uint64_t when = static_cast<unsigned char>(lie[0]) % kPlans;
     for (uint64_t i = 0; i <= when && scheduler_.HasWork(); ++i) {
       const IterationPlan plan = scheduler_.Plan(now_);
       if (IsEmpty(plan)) continue;
       CHECK(rank_.Launch(plan).ok());
-      check_.Expect(plan.ranks[0], plan.number, plan.draft_len);
-      const worker::v1::WorkerResult honest = EncodeResult(*rank_.Collect());
-      const worker::v1::WorkerResult sent = i == when ? Bend(honest, lie) : honest;
-      const absl::Status status = check_.Check(sent);
-      CHECK(status.ok() || i == when) << status;
-      if (!status.ok()) return CheckOneLine(status);
-      scheduler_.Commit({DecodeResult(sent)});
+      const std::string honest = EncodeResult(*rank_.Collect());
+      const absl::StatusOr<RankResult> result = Believe(i == when ? Bend(honest, lie) : honest, plan);
+      CHECK(result.ok() || i == when) << result.status();
+      if (!result.ok()) return CheckOneLine(result.status());
+      scheduler_.Commit({*result});
       scheduler_.CheckInvariants();
       (void)scheduler_.TakeUpdates();
     }
@@ -90,24 +102,28 @@ class Group {
     return options;
   }
 
-  // With `replayed` the input as it is, else the honest result with the input's fields over it.
-  static worker::v1::WorkerResult Bend(const worker::v1::WorkerResult& honest,
-                                       const worker::v1::WorkerResult& lie) {
-    worker::v1::WorkerResult bent = lie.replayed() ? lie : honest;
-    bent.set_number(honest.number() + (lie.number() >= 1'000'000 ? lie.number() : 0));
-    if (lie.replayed()) return bent;
-    for (int i = 0; i < lie.slots_size(); ++i) {
-      (i < bent.slots_size() ? *bent.mutable_slots(i) : *bent.add_slots()).MergeFrom(lie.slots(i));
+  // As the leader and the serving loop do.
+  absl::StatusOr<RankResult> Believe(const std::string& bytes, const IterationPlan& plan) const {
+    const ExpectedResult expected{
+        .number = plan.number, .draft_len = plan.draft_len, .live_slots = plan.ranks[0].live_slots};
+    ASSIGN_OR_RETURN(RankResult result, DecodeResult(bytes, expected, Limits()));
+    RETURN_IF_ERROR(scheduler_.CheckResult(/*rank=*/0, result));
+    return result;
+  }
+
+  // The input as it is, or the honest result with some bytes changed: pairs of a place and what is flipped.
+  static std::string Bend(const std::string& honest, const std::string& lie) {
+    if (lie[1] % 2 == 0) return lie.substr(2);
+    std::string bent = honest;
+    for (size_t i = 2; i + 1 < lie.size(); i += 2) {
+      bent[static_cast<unsigned char>(lie[i]) % bent.size()] ^= lie[i + 1];
     }
-    if (lie.prefill_seconds() != 0) bent.set_prefill_seconds(lie.prefill_seconds());
-    if (lie.decode_seconds() != 0) bent.set_decode_seconds(lie.decode_seconds());
     return bent;
   }
 
   const SteadyTime now_{};
   std::vector<std::vector<int32_t>> prompts_{3};
   Scheduler scheduler_;
-  ResultCheck check_;
   RankWithLogprobs rank_;
 };
 
@@ -125,33 +141,35 @@ void TryWorkerMessage(const worker::v1::WorkerMessage& message) {
   if (message.has_loading()) CheckOneLine(CheckLoading(message.loading()));
   if (message.has_ready()) {
     const WorkerView other{.block_count = 33, .graph_count = 3};
-    CheckOneLine(CheckReady(message.ready(), {.block_count = 33}, nullptr));
-    CheckOneLine(CheckReady(message.ready(), {}, &other));
+    CheckOneLine(CheckReady(message.ready(), 33, nullptr));
+    CheckOneLine(CheckReady(message.ready(), 0, &other));
   }
   if (message.has_store_get()) CheckOneLine(CheckStoreKey(message.store_get().key()));
   if (message.has_store_set()) CheckOneLine(CheckStoreSet(message.store_set(), 0));
   CHECK(ShowPeerText(message.failure()).find('\n') == std::string::npos) << message.failure();
-  if (message.has_result()) Group().Lie(message.result());
+  if (!message.result().empty()) Group().Lie(message.result());
 }
 
-void TryPlan(const worker::v1::WorkerPlan& wire) {
-  const int ranks = wire.prefill_rows_size();
-  if (ranks == 0 || ranks > 8) return;  // a leader's plan names all ranks of its group
-  const worker::v1::WorkerPlan once = EncodePlan(DecodePlan(wire, ranks - 1), ranks - 1);
-  const worker::v1::WorkerPlan twice = EncodePlan(DecodePlan(once, ranks - 1), ranks - 1);
-  CHECK_EQ(once.SerializeAsString(), twice.SerializeAsString());
+void TryPlan(const std::string& bytes) {
+  const absl::StatusOr<IterationPlan> plan = DecodePlan(bytes, /*rank=*/0, Limits());
+  if (!plan.ok()) return CheckOneLine(plan.status());
+  const std::string once = EncodePlan(*plan, 0);
+  const absl::StatusOr<IterationPlan> again = DecodePlan(once, 0, Limits());
+  CHECK(again.ok()) << again.status();
+  CHECK_EQ(EncodePlan(*again, 0), once);
 }
 
 }  // namespace
 
 const std::vector<const google::protobuf::Message*>& FuzzedMessages() {
   static const auto& types = *new std::vector<const google::protobuf::Message*>{
-      &worker::v1::WorkerMessage::default_instance(), &worker::v1::WorkerPlan::default_instance()};
+      &worker::v1::WorkerMessage::default_instance(), &worker::v1::LeaderMessage::default_instance()};
   return types;
 }
 
 void FuzzMessage(const google::protobuf::Message& message) {
-  if (const auto* plan = dynamic_cast<const worker::v1::WorkerPlan*>(&message)) return TryPlan(*plan);
+  if (const auto* plan = dynamic_cast<const worker::v1::LeaderMessage*>(&message))
+    return TryPlan(plan->plan());
   TryWorkerMessage(dynamic_cast<const worker::v1::WorkerMessage&>(message));
 }
 

@@ -15,6 +15,7 @@
 
 #include "absl/strings/escaping.h"
 #include "ranks/group_secret.h"
+#include "ranks/plan_codec.h"
 #include "tests/ranks/leader_fixture.h"
 
 namespace foredraft {
@@ -62,33 +63,28 @@ IterationPlan FirstPlan() {
   return plan;
 }
 
-worker::v1::WorkerMessage ResultMessage() {
+RankResult FirstResult() {
+  const auto logprob = [](int32_t token) {
+    return TokenLogprob{.token_id = token, .logprob = -0.5f, .top = {{token, -0.5f}, {30, -0.5f}}};
+  };
+  return {.number = 1,
+          .slots = {{.slot = 4,
+                     .token_ids = {11, 12},
+                     .first_token = true,
+                     .length = 6,
+                     .logprobs = {logprob(11), logprob(12)}},
+                    {.slot = 2,
+                     .token_ids = {21, 22, 23, 24},
+                     .first_token = true,
+                     .length = 4,
+                     .drafts_verified = 3,
+                     .relaxed_count = 1}},
+          .decode_seconds = 0.01};
+}
+
+worker::v1::WorkerMessage ResultMessage(const RankResult& result = FirstResult()) {
   worker::v1::WorkerMessage message;
-  worker::v1::WorkerResult& result = *message.mutable_result();
-  result.set_number(1);
-  result.set_decode_seconds(0.01);
-  worker::v1::ResultSlot& first = *result.add_slots();
-  first.set_slot(4);
-  first.set_first_token(true);
-  first.set_length(6);
-  first.add_token_ids(11);
-  first.add_token_ids(12);
-  for (const int32_t token : first.token_ids()) {
-    worker::v1::ResultLogprob& logprob = *first.add_logprobs();
-    logprob.set_token_id(token);
-    logprob.set_logprob(-0.5f);
-    for (const int32_t top : {token, 30}) {
-      logprob.add_top_ids(top);
-      logprob.add_top_logprobs(-0.5f);
-    }
-  }
-  worker::v1::ResultSlot& second = *result.add_slots();
-  second.set_slot(2);
-  second.set_first_token(true);
-  second.set_length(4);
-  for (const int32_t token : {21, 22, 23, 24}) second.add_token_ids(token);
-  second.set_drafts_verified(3);
-  second.set_relaxed_count(1);
+  message.set_result(EncodeResult(result));
   return message;
 }
 
@@ -154,9 +150,10 @@ struct Forgery {
   std::function<void(worker::v1::WorkerMessage&)> forge;
 };
 
-worker::v1::ResultSlot& SlotOf(worker::v1::WorkerMessage& message, int index) {
-  return *message.mutable_result()->mutable_slots(index);
-}
+struct ForgedResult {
+  const char* says;
+  std::function<void(RankResult&)> forge;
+};
 
 class ForgedMessages : public LeaderFixture {
  protected:
@@ -164,8 +161,9 @@ class ForgedMessages : public LeaderFixture {
     LeaderFixture::SetUp();
     LeaderOptions options = TestLeaderOptions();
     options.rank_count = 1;
+    options.limits = TestLimits(/*rank_count=*/1);
     options.limits.vocab_size = kVocab;
-    options.limits.block_count = 0;  // the rank says how many it has
+    options.block_count = 0;  // the rank says how many it has
     options.join_timeout = milliseconds(700);
     Open(options);
   }
@@ -206,94 +204,44 @@ TEST_F(ForgedMessages, AnHonestWorkerIsBelieved) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_THAT(result->slots[1].token_ids, ElementsAre(21, 22, 23, 24));
   worker.Send(ResultMessage());
-  EXPECT_THAT(std::string(WaitLost().message()),
-              HasSubstr("result.number: 1, allowed no result: no plan is open"));
+  EXPECT_THAT(std::string(WaitLost().message()), HasSubstr("result: one without a plan"));
 }
 
+// What plan_codec_test tries of every field, here through the stream, for some.
 TEST_F(ForgedMessages, OfAResultLoseTheRank) {
-  const std::vector<Forgery> forgeries = {
-      {"result.number: 2, allowed 1", [](auto& m) { m.mutable_result()->set_number(2); }},
-      {"result.prefill_seconds: nan", [](auto& m) { m.mutable_result()->set_prefill_seconds(kNaN); }},
-      {"result.decode_seconds: -1", [](auto& m) { m.mutable_result()->set_decode_seconds(-1); }},
-      {"result.decode_seconds: 1e+300", [](auto& m) { m.mutable_result()->set_decode_seconds(1e300); }},
-      {"result.slots size: 0, allowed 2", [](auto& m) { m.mutable_result()->clear_slots(); }},
-      {"result.slots size: 3, allowed 2", [](auto& m) { m.mutable_result()->add_slots(); }},
-      {"result.slots[0].slot: 2, allowed 4", [](auto& m) { SlotOf(m, 0).set_slot(2); }},
-      {"result.slots[1].slot: -1, allowed 2", [](auto& m) { SlotOf(m, 1).set_slot(-1); }},
-      {"result.slots[1].first_token: 0, allowed 1", [](auto& m) { SlotOf(m, 1).set_first_token(false); }},
-      {"result.slots[0].token_ids[1]: 1000, allowed 0..999",
-       [](auto& m) { SlotOf(m, 0).set_token_ids(1, 1000); }},
-      {"result.slots[0].token_ids[0]: -1, allowed", [](auto& m) { SlotOf(m, 0).set_token_ids(0, -1); }},
-      {"result.slots[1].token_ids[1]: 77, allowed no stop id before the last",
-       [](auto& m) { SlotOf(m, 1).set_token_ids(1, 77); }},
-      {"result.slots[0].length: 7, allowed 6", [](auto& m) { SlotOf(m, 0).set_length(7); }},
-      {"result.slots[0].length: -2147483648", [](auto& m) { SlotOf(m, 0).set_length(INT32_MIN); }},
-      {"result.slots[0].finished: 1, allowed 0", [](auto& m) { SlotOf(m, 0).set_finished(true); }},
-      {"result.slots[1].finished: 0, allowed 1", [](auto& m) { SlotOf(m, 1).set_token_ids(3, 77); }},
-      {"result.slots[1].drafts_verified: 4, allowed 2..3",
-       [](auto& m) { SlotOf(m, 1).set_drafts_verified(4); }},
-      {"result.slots[1].drafts_verified: 1, allowed 2..3",
-       [](auto& m) { SlotOf(m, 1).set_drafts_verified(1); }},
-      {"result.slots[1].relaxed_count: 3, allowed 0..2", [](auto& m) { SlotOf(m, 1).set_relaxed_count(3); }},
-      {"result.slots[1].relaxed_count: -1", [](auto& m) { SlotOf(m, 1).set_relaxed_count(-1); }},
-      {"result.slots[0].drafts_verified: 0, allowed 1..3",
-       [](auto& m) { SlotOf(m, 0).set_ends_in_draft(true); }},
-      {"result.slots[0].confidences size: 2, allowed 3",
-       [](auto& m) { SlotOf(m, 0).add_confidences(1), SlotOf(m, 0).add_confidences(1); }},
-      {"result.slots[0].confidences[2]: nan, allowed -30..30",
-       [](auto& m) {
-         for (const float logit : {30.0f, -30.0f, std::nanf("")}) SlotOf(m, 0).add_confidences(logit);
-       }},
-      {"result.slots[1].token_ids size of the step: 5, allowed 1..4",
-       [](auto& m) {
-         SlotOf(m, 1).add_token_ids(25);
-         SlotOf(m, 1).add_token_ids(26);
-         SlotOf(m, 1).set_length(6);
-       }},
-      {"result.slots[1].token_ids size of the step: 0, allowed 1..4",
-       [](auto& m) {
-         SlotOf(m, 1).mutable_token_ids()->Truncate(1);
-         SlotOf(m, 1).set_length(1);
-       }},
-      {"result.slots[1].first_token: 1, allowed 0",
-       [](auto& m) {
-         SlotOf(m, 1).clear_token_ids();
-         SlotOf(m, 1).set_nonfinite_logits(true);
-       }},
-      {"result.slots[1].finished: 0, allowed 1", [](auto& m) { SlotOf(m, 1).set_nonfinite_logits(true); }},
+  const std::vector<ForgedResult> forgeries = {
+      {"result.number: 2, allowed 1", [](auto& r) { r.number = 2; }},
+      {"result.prefill_seconds: nan", [](auto& r) { r.prefill_seconds = kNaN; }},
+      {"result.slots size: 0, allowed 2", [](auto& r) { r.slots.clear(); }},
+      {"result.slots.slot: 2, allowed 4", [](auto& r) { r.slots[0].slot = 2; }},
+      {"result.slots.token_ids: 1000, allowed 0..999", [](auto& r) { r.slots[0].token_ids[1] = 1000; }},
+      {"result.slots.token_ids size: 6, allowed 0..5", [](auto& r) { r.slots[1].token_ids.resize(6); }},
+      {"result.slots.length: -2147483648", [](auto& r) { r.slots[0].length = INT32_MIN; }},
+      {"result.slots.logprobs.top.logprob: nan",
+       [](auto& r) { r.slots[0].logprobs[1].top[1].logprob = static_cast<float>(kNaN); }},
   };
-  for (const Forgery& forgery : forgeries) {
-    worker::v1::WorkerMessage message = ResultMessage();
-    forgery.forge(message);
-    ExpectLost(message, forgery.says, /*ready=*/true);
+  for (const ForgedResult& forgery : forgeries) {
+    RankResult result = FirstResult();
+    forgery.forge(result);
+    ExpectLost(ResultMessage(result), forgery.says, /*ready=*/true);
   }
+  worker::v1::WorkerMessage cut = ResultMessage();
+  cut.mutable_result()->pop_back();
+  ExpectLost(cut, "result.replayed: the message ends there", /*ready=*/true);
 }
 
-TEST_F(ForgedMessages, OfLogprobsLoseTheRank) {
-  const std::vector<Forgery> forgeries = {
-      {"result.slots[0].logprobs size: 1, allowed 2",
-       [](auto& m) { SlotOf(m, 0).mutable_logprobs()->RemoveLast(); }},
-      {"result.slots[1].logprobs size: 1, allowed 0", [](auto& m) { SlotOf(m, 1).add_logprobs(); }},
-      {"result.slots[0].logprobs[1].token_id: 5000",
-       [](auto& m) { SlotOf(m, 0).mutable_logprobs(1)->set_token_id(5000); }},
-      {"result.slots[0].logprobs[0].logprob: -inf",
-       [](auto& m) {
-         SlotOf(m, 0).mutable_logprobs(0)->set_logprob(-std::numeric_limits<float>::infinity());
-       }},
-      {"result.slots[0].logprobs[0].top_ids size: 3, allowed 2",
-       [](auto& m) { SlotOf(m, 0).mutable_logprobs(0)->add_top_ids(1); }},
-      {"result.slots[0].logprobs[0].top_logprobs size: 0, allowed 2",
-       [](auto& m) { SlotOf(m, 0).mutable_logprobs(0)->clear_top_logprobs(); }},
-      {"result.slots[0].logprobs[1].top_ids[0]: -7",
-       [](auto& m) { SlotOf(m, 0).mutable_logprobs(1)->set_top_ids(0, -7); }},
-      {"result.slots[0].logprobs[1].top_logprobs[1]: nan",
-       [](auto& m) { SlotOf(m, 0).mutable_logprobs(1)->set_top_logprobs(1, static_cast<float>(kNaN)); }},
-  };
-  for (const Forgery& forgery : forgeries) {
-    worker::v1::WorkerMessage message = ResultMessage();
-    forgery.forge(message);
-    ExpectLost(message, forgery.says, /*ready=*/true);
-  }
+// The scheduler, which knows the sequences, refuses what is within all ranges.
+TEST_F(ForgedMessages, ARefusedResultLosesTheRank) {
+  FakeWorker worker(leader_->port());
+  worker.Prove(JoinMessage());
+  worker.Send(ReadyMessage());
+  ASSERT_TRUE(WaitReady());
+  ASSERT_TRUE(leader_->executors()[0]->Launch(FirstPlan()).ok());
+  worker.Send(ResultMessage());
+  ASSERT_TRUE(leader_->executors()[0]->Collect().ok());
+  leader_->executors()[0]->Refuse(absl::InvalidArgumentError("slot 4: length: 7, allowed 6..6"));
+  EXPECT_THAT(std::string(WaitLost().message()),
+              HasSubstr("rank 0 lost: it sent what its plans do not allow: slot 4: length: 7, allowed 6..6"));
 }
 
 TEST_F(ForgedMessages, WhileTheGroupFormsLoseTheRank) {
@@ -317,7 +265,7 @@ TEST_F(ForgedMessages, WhileTheGroupFormsLoseTheRank) {
       {"store_set.value bytes: 1048577",
        [](auto& m) { m.mutable_store_set()->set_value(std::string((1 << 20) + 1, 'v')); }},
       {"store.key: 300", [](auto& m) { m.mutable_store_get()->set_key(std::string(300, 'k')); }},
-      {"result.number: 1, allowed no result: no plan is open", [](auto& m) { m = ResultMessage(); }},
+      {"result: one without a plan", [](auto& m) { m = ResultMessage(); }},
       {"join: a second one", [](auto& m) { m = JoinMessage(); }},
       {"a message without content", [](auto&) {}},
       {"lost: ?[error] all is well", [](auto& m) { m.set_failure("\n[error] all is well"); }},
@@ -332,7 +280,7 @@ TEST_F(ForgedMessages, WhileTheGroupFormsLoseTheRank) {
 
 TEST_F(ForgedMessages, AReadyRankIsLikeTheOthers) {
   LeaderOptions options = TestLeaderOptions();
-  options.limits.block_count = 0;
+  options.block_count = 0;
   Open(options);
   FakeWorker first(leader_->port()), second(leader_->port());
   first.Prove(JoinMessage());

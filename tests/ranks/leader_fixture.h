@@ -29,6 +29,16 @@ inline GroupIdentity Identity() {
           .numerics_class = ""};
 }
 
+inline PlanLimits TestLimits(int rank_count) {
+  return {.rank_count = rank_count,
+          .vocab_size = 1 << 20,
+          .slot_count = 16,
+          .largest_bucket = 16,
+          .max_num_tokens = 64,
+          .max_seq_len = 4096,
+          .max_draft_len = 3};
+}
+
 // Two ranks unless a test says otherwise.
 inline LeaderOptions TestLeaderOptions() {
   LeaderOptions options;
@@ -36,8 +46,8 @@ inline LeaderOptions TestLeaderOptions() {
   options.address = "127.0.0.1:0";
   options.credentials = grpc::InsecureServerCredentials();
   options.secrets = {"another-secret-of-the-group-01234567", kSecret};
-  options.limits = {
-      .vocab_size = 1 << 20, .block_count = kBlockCount, .max_batch_size = 16, .max_draft_len = 3};
+  options.limits = TestLimits(/*rank_count=*/2);
+  options.block_count = kBlockCount;
   options.identity = Identity();
   options.token_count = 1'000'000;
   options.missing_tokens = {3, 999'999};

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "ranks/plan_codec.h"
 
 namespace foredraft {
@@ -29,21 +33,71 @@ class CountingExecutor : public Executor {
   uint64_t collected = 0;
 };
 
-TEST(PlanRunner, GivesResultsInOrderAndAFailedLaunchAfterThoseBeforeIt) {
-  BoundedQueue<worker::v1::WorkerPlan> plans(kMaxPlansInFlight);
-  for (const uint64_t number : {1, 2}) {
-    IterationPlan plan{.number = number, .prefill_rows = {0}};
-    plan.ranks.resize(1);
-    ASSERT_TRUE(plans.TryPush(EncodePlan(plan, 0)));
-  }
+IterationPlan Idle(uint64_t number) {
+  IterationPlan plan{.number = number, .prefill_rows = {0}, .ended_prompts = {0}};
+  plan.ranks.resize(1);
+  return plan;
+}
+
+// What RunPlans gives for these plans.
+std::vector<std::string> Seen(const std::vector<std::string>& bytes, CountingExecutor& executor) {
+  BoundedQueue<std::string> plans(bytes.size());
+  for (const std::string& plan : bytes) EXPECT_TRUE(plans.TryPush(std::string(plan)));
   plans.Close();
-  CountingExecutor executor;
-  executor.fail_at = 2;
   std::vector<std::string> seen;
-  RunPlans(plans, 0, executor, [&seen](const absl::StatusOr<RankResult>& result) {
+  RunPlans(plans, 0, {.slot_count = 64}, executor, [&seen](const absl::StatusOr<RankResult>& result) {
     seen.push_back(result.ok() ? std::to_string(result->number) : std::string(result.status().message()));
   });
-  EXPECT_THAT(seen, testing::ElementsAre("1", "launch failed"));
+  return seen;
+}
+
+TEST(PlanRunner, GivesResultsInOrderAndAFailedLaunchAfterThoseBeforeIt) {
+  CountingExecutor executor;
+  executor.fail_at = 2;
+  EXPECT_THAT(Seen({EncodePlan(Idle(1), 0), EncodePlan(Idle(2), 0)}, executor),
+              testing::ElementsAre("1", "launch failed"));
+}
+
+TEST(PlanRunner, LaunchesNothingAfterAPlanOutOfItsRanges) {
+  IterationPlan forged = Idle(2);
+  forged.ranks[0].releases = {1 << 30};
+  CountingExecutor executor;
+  EXPECT_THAT(Seen({EncodePlan(Idle(1), 0), EncodePlan(forged, 0), EncodePlan(Idle(3), 0)}, executor),
+              testing::ElementsAre("1",
+                                   "the leader sent a plan that this rank cannot carry out: "
+                                   "releases: 1073741824, allowed 0..63"));
+  EXPECT_EQ(executor.launched, 1);
+}
+
+// Collect of the first plan waits until a third one was refused.
+TEST(PlanRunner, HasTwoPlansInFlightAtMost) {
+  class Slow : public CountingExecutor {
+   public:
+    absl::StatusOr<RankResult> Collect() override {
+      if (collected == 0) all_pushed.WaitForNotification();
+      return CountingExecutor::Collect();
+    }
+    absl::Notification all_pushed;
+  };
+  Slow executor;
+  BoundedQueue<std::string> plans(kMaxPlansInFlight);
+  std::vector<std::string> seen;
+  std::thread runner([&] {
+    RunPlans(plans, 0, {}, executor, [&seen](const absl::StatusOr<RankResult>& result) {
+      seen.push_back(result.ok() ? std::to_string(result->number) : std::string(result.status().message()));
+    });
+  });
+  for (uint64_t number = 1; number <= 3; ++number) {
+    while (!plans.TryPush(EncodePlan(Idle(number), 0))) std::this_thread::yield();
+  }
+  plans.Close();
+  while (executor.launched < 2) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  executor.all_pushed.Notify();
+  runner.join();
+  EXPECT_EQ(executor.launched, 2);
+  EXPECT_THAT(seen, testing::ElementsAre("1", "2",
+                                         testing::HasSubstr("plans without a result: 3, allowed at most 2")));
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ class TestWorker {
       EXPECT_EQ(*peer, "at " + std::to_string(rank ^ 1));
       (*session)->ReportLoading(5, 10);
       (*session)->ReportReady(kBlockCount, 7);
-      return (*session)->Run(executor_);
+      return (*session)->Run(executor_, TestLimits(/*rank_count=*/2));
     });
   }
   static WorkerOptions Options(int port, int rank) {
@@ -103,7 +103,8 @@ class GroupFixture : public LeaderFixture {
  protected:
   // The first plan of a life admits and prefills, the others decode.
   static IterationPlan PlanOf(uint64_t number) {
-    IterationPlan plan{.number = number, .decode_bucket = 2, .prefill_rows = {0, 0}};
+    IterationPlan plan{.number = number, .decode_bucket = 2, .prefill_rows = {0, 0}, .ended_prompts = {0, 0}};
+    if (number == 1) plan.prefill_rows = plan.ended_prompts = {1, 2};
     plan.ranks.resize(2);
     plan.ranks[0].live_slots = {1};
     plan.ranks[1].live_slots = {2, 3};

@@ -122,9 +122,11 @@ TEST_P(SchedulerAcceptance, IsInEveryPlan) {
 }
 
 const AcceptanceCase kAcceptances[] = {
-    {"Strict", {}, " bucket 1 rank 0:"},
-    {"Relaxed", {.relaxed_topk = 10, .relaxed_delta = 0.5f}, " bucket 1 relaxed top 10 delta 0.5 rank 0:"},
-    {"Forced", {.forced_length = 2.5f}, " bucket 1 forced 2.5 rank 0:"},
+    {"Strict", {}, " decode_bucket 1 "},
+    {"Relaxed",
+     {.relaxed_topk = 10, .relaxed_delta = 0.5f},
+     " acceptance { relaxed_topk 10 relaxed_delta 0.5 } decode_bucket 1 "},
+    {"Forced", {.forced_length = 2.5f}, " acceptance { forced_length 2.5 } decode_bucket 1 "},
 };
 INSTANTIATE_TEST_SUITE_P(All, SchedulerAcceptance, testing::ValuesIn(kAcceptances),
                          [](const auto& info) { return info.param.name; });
@@ -139,7 +141,7 @@ TEST(Scheduler, AdmitsARequestThatOptedOutOfRelaxationAsStrict) {
   ASSERT_EQ(plan.ranks[0].admissions.size(), 2u);
   EXPECT_TRUE(plan.ranks[0].admissions[0].strict);
   EXPECT_FALSE(plan.ranks[0].admissions[1].strict);
-  EXPECT_THAT(plan.DebugString(), HasSubstr("admit 0 m 5 limit 9 strict admit 1 m 5 limit 9 table"));
+  EXPECT_THAT(plan.DebugString(), HasSubstr(" strict 1 prompt_len 5 length_limit 9 "));
   stage.Drain();
 }
 

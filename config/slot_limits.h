@@ -1,0 +1,13 @@
+#pragma once
+
+// How much a request may ask of its slot: sizes of the device's arrays, which requests, plans and results
+// keep to.
+
+namespace foredraft {
+
+inline constexpr int kMaxDraftLen = 7;
+inline constexpr int kMaxStopIds = 64;
+inline constexpr int kMaxLogprobs = 20;   // top ones, beside the chosen token's
+inline constexpr int kMaxTriggerIds = 3;  // of a constraint
+
+}  // namespace foredraft
