@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/out_of_memory.h"
@@ -162,7 +163,7 @@ absl::Status ServingLoop::CollectAndCommit() {
       if (result.ok()) {
         if (absl::Status fits = scheduler_->CheckResult(static_cast<int>(rank), *result); !fits.ok()) {
           executors_[rank]->Refuse(fits);
-          result = std::move(fits);
+          result = absl::UnavailableError(absl::StrCat("rank ", rank, ": ", fits.message()));
         }
       }
       if (result.ok()) {

@@ -52,9 +52,14 @@ class GatedRank : public Executor {
     overlapped_count_ += overlapped;
     if (decode_seconds_ > 0) result->decode_seconds = decode_seconds_;
     if (overlapped && overlapped_decode_seconds_ > 0) result->decode_seconds = overlapped_decode_seconds_;
+    if (collects_ == lie_at_) {
+      ++result->slots.at(0).length;
+      return result;
+    }
     for (const SlotResult& slot : result->slots) tokens_given_ += static_cast<int>(slot.token_ids.size());
     return result;
   }
+  void Refuse(const absl::Status& why) override { refused_ = why; }
   // A new, empty rank, as after a restart of its process.
   void Replace() { rank_.emplace(options_, prompt_of_); }
   void Let(int64_t count) {
@@ -68,6 +73,8 @@ class GatedRank : public Executor {
 
   int fail_launch_at_ = 0;
   std::set<int> fail_collects_at_;
+  int lie_at_ = 0;                            // the collect whose result does not answer its plan
+  absl::Status refused_;                      // read after Stop
   double decode_seconds_ = 0;                 // reported in results, if not 0; set before Start
   double overlapped_decode_seconds_ = 0;      // the same, for plans collected while another was in flight
   int overlapped_count_ = 0;                  // of these plans; read after Stop
