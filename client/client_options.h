@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "client/client_connection.h"
+#include "client/connection/client_connection.h"
 #include "foredraft/v1/generation.pb.h"
 
 namespace foredraft {

@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "client/client_options.h"
 #include "client/commands.h"
-#include "client/http_get.h"
+#include "client/connection/http_get.h"
 #include "client/live_screen.h"
 #include "client/terminal.h"
 #include "client/top_frame.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "config/config_errors.h"
-#include "config/config_reader.h"
+#include "config/loaded_config.h"
 
 namespace foredraft {
 

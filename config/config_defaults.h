@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "config/config_errors.h"
-#include "config/config_reader.h"
+#include "config/loaded_config.h"
 #include "config/model_limits.h"
 
 namespace foredraft {
@@ -32,20 +32,6 @@ int64_t CgroupMemoryLimit(const std::string& groups, const std::string& root);
 
 // Ranks that run on this host and share its cores and RAM; 1 without parallel.
 int LocalRankCount(const Config& config);
-
-// Batch sizes with graphs, ascending, the last one max_batch_size: cuda_graph_config.batch_sizes, else
-// DefaultBuckets.
-std::vector<int> DecodeBuckets(const Config& config);
-
-// What becomes of graphs for more than max_batch_size sequences, for a warning.
-std::string CutToSlots(const Config& config);
-
-// Batch sizes that decode steps may have, ascending: DecodeBuckets, also without graphs; with
-// cuda_graph_config.enable_padding false every size up to max_batch_size.
-std::vector<int> StepSizes(const Config& config);
-
-// 1, 2, 4, 8, then by 8, the last one `largest`.
-std::vector<int> DefaultBuckets(int largest);
 
 // Positions per block where kv_cache_config.tokens_per_block is not given.
 int DefaultTokensPerBlock(Backend backend);

@@ -11,9 +11,9 @@
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "config/config_check.h"
-#include "config/config_defaults.h"
 #include "config/config_fields.h"
 #include "config/config_warnings.h"
+#include "config/decode_buckets.h"
 #include "config/foreign_keys.h"
 #include "config/json_text.h"
 #include "config/yaml_text.h"
@@ -381,13 +381,6 @@ absl::StatusOr<LoadedConfig> ReadConfig(const std::string& path,
   ASSIGN_OR_RETURN(const ConfigSources sources,
                    ReadSources(path, std::move(environment), std::move(overrides)));
   return ParseConfig(sources);
-}
-
-absl::Status RefuseKey(const LoadedConfig& loaded, const std::string& path, const std::string& value,
-                       const std::string& allowed) {
-  const auto it = loaded.origins.find(path);
-  const std::string& origin = it == loaded.origins.end() ? loaded.file : it->second;
-  return absl::InvalidArgumentError(absl::StrFormat("%s: %s: %s, allowed %s", origin, path, value, allowed));
 }
 
 }  // namespace foredraft

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "config/config_errors.h"
+#include "config/loaded_config.h"
 
 namespace foredraft {
 
@@ -42,16 +43,6 @@ struct ConfigSources {
   std::vector<std::string> warnings = {};  // of whoever wrote `text`, for LoadedConfig
 };
 
-// A configuration, and where each key was set: "r1.yaml:12", "--set", "FOREDRAFT_MODEL", or
-// "r1.yaml:3 (tensor_parallel_size)" through a key of another program. Keys with defaults are not in origins.
-struct LoadedConfig {
-  Config config;
-  std::map<std::string, std::string> origins;
-  std::string file;
-  std::vector<std::string> notes;     // what each key of another program became, a line each
-  std::vector<std::string> warnings;  // values that were cut to what another key allows
-};
-
 // Parses and checks what can be checked without the model: CheckConfig is included. A key that is refused
 // keeps its default, so that the other keys can be checked too.
 LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors);
@@ -66,9 +57,5 @@ absl::StatusOr<ConfigSources> ReadSources(const std::string& path,
 absl::StatusOr<LoadedConfig> ReadConfig(const std::string& path,
                                         std::map<std::string, std::string> environment,
                                         std::vector<ConfigOverride> overrides);
-
-// INVALID_ARGUMENT in the usual form, naming where `path` was set.
-absl::Status RefuseKey(const LoadedConfig& loaded, const std::string& path, const std::string& value,
-                       const std::string& allowed);
 
 }  // namespace foredraft

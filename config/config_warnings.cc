@@ -87,11 +87,6 @@ void WarnOfStrictAcceptance(const LoadedConfig& loaded, Warnings& warnings) {
 
 }  // namespace
 
-std::string OriginOf(const LoadedConfig& loaded, const std::string& path) {
-  const auto it = loaded.origins.find(path);
-  return it == loaded.origins.end() ? "default" : it->second;
-}
-
 std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelLimits& model) {
   Warnings warnings(loaded);
   const Config& config = loaded.config;

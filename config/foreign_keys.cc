@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "config/config_defaults.h"
+#include "config/decode_buckets.h"
 #include "config/yaml_text.h"
 
 namespace foredraft {

@@ -1,7 +1,7 @@
 #pragma once
 
 // What the configuration is checked against: what a model has, allows and costs. The engine computes it
-// (engine/model_limits.h).
+// (engine/kinds/model_limits.h).
 
 #include <cstdint>
 #include <functional>
@@ -9,7 +9,7 @@
 
 #include "config/config.h"
 #include "config/config_errors.h"
-#include "config/config_reader.h"
+#include "config/loaded_config.h"
 
 namespace foredraft {
 

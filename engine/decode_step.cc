@@ -1,6 +1,6 @@
 #include "engine/decode_step.h"
 
-#include "engine/spec/verifier.h"
+#include "engine/verifier.h"
 
 namespace foredraft {
 namespace {
@@ -61,7 +61,7 @@ void DecodeStep(const Rank& rank, const StepKey& key) {
                         target_output);
   Verify(rank, key);
   if (rank.drafter == nullptr) return;
-  rank.drafter->Draft(rank,
+  rank.drafter->Draft(rank.step(),
                       {.outputs = b.outputs,
                        .target_output = target_output,
                        .bucket = key.bucket,

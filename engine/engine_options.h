@@ -20,10 +20,10 @@ struct EngineOptions {
   int max_seq_len = 4096;
   int max_draft_len = 0;                 // Kmax; 0 = no drafts
   const DrafterKind* drafter = nullptr;  // null where max_draft_len is 0
-  DrafterNumbers drafter_numbers;        // of this kind (UseDrafter in engine/spec/drafter_kinds.h)
+  DrafterNumbers drafter_numbers;        // of this kind (UseDrafter in engine/spec/drafter_kind.h)
   // Drafts have confidences, and a step may have fewer rows than drafts (draft policy `confidence`).
   bool cuts_drafts = false;
-  int tokens_per_block = 32;  // cache groups may have longer blocks (engine/cache_groups.h)
+  int tokens_per_block = 32;  // cache groups may have longer blocks (engine/cache/cache_groups.h)
   int block_count =
       2049;  // of the history; block 0, scratch, included; 0 = as many as the device has room for
   double free_memory_fraction = 0.9;  // of what weights and buffers leave free, where block_count is 0

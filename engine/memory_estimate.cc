@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "engine/cache/kv_cache_shape.h"
 #include "engine/checkpoint/dummy_weights.h"
 #include "engine/decode_step.h"
-#include "engine/kv_budget.h"
+#include "engine/engine_shapes.h"
+#include "engine/model_weights.h"
 #include "engine/rank.h"
 
 namespace foredraft {
@@ -67,7 +69,7 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const Engine
   memory.activation_bytes = BytesOf(counted, "activations");
   memory.slot_bytes = BytesOf(counted, "slots");
   RETURN_IF_ERROR(rank.AllocateCache(options, /*history_blocks=*/1, /*poison=*/false));
-  memory.cache = KvCacheShape::Of(options, config, /*history_blocks=*/2);
+  memory.cache = KvCacheShapeOf(options, config, /*history_blocks=*/2);
   memory.cache.block_counts[0] = 1;
   memory.sequence_blocks = options.blocks_per_slot(memory.cache.tokens_per_block());
   if (options.capture_graphs) {

@@ -1,16 +1,16 @@
 #pragma once
 
 // What a rank will hold on its device, from the shape of the model and the options alone: no checkpoint, no
-// GPU. The engine itself is allocated on a device that only counts (kernels/sizing_device.h), so weights,
-// activations and slots are exact. The rest is assumed, and named so: no GPU has been measured.
+// GPU. The engine itself is allocated on a device that only counts (kernels/devices/sizing_device.h), so
+// weights, activations and slots are exact. The rest is assumed, and named so: no GPU has been measured.
 
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/engine_options.h"
-#include "engine/kv_cache.h"
 #include "engine/model/model_config.h"
-#include "kernels/sizing_device.h"
+#include "kernels/devices/sizing_device.h"
 
 namespace foredraft {
 
@@ -42,7 +42,7 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const Engine
                                               const ModelConfig& config, int rank_count);
 
 // The history's blocks that fit a device of `device_bytes`, scratch included, as the engine sizes its cache
-// (kv_budget.h). RESOURCE_EXHAUSTED, with the arithmetic, where not even one request of max_seq_len fits.
+// (BlocksThatFit). RESOURCE_EXHAUSTED, with the arithmetic, where not even one request of max_seq_len fits.
 absl::StatusOr<int> BlocksOn(int64_t device_bytes, const MemoryEstimate& memory,
                              const EngineOptions& options);
 

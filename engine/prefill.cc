@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/spec/verifier.h"
+#include "engine/verifier.h"
 
 namespace foredraft {
 namespace {
@@ -67,7 +67,7 @@ void FirstTokens(Rank& rank, const RankPlan& plan, const ChunkRows& target, cons
       {.out = ended_output, .x = b.target_output, .x_index = b.ended_index, .rows = ended.count()});
   AcceptFirstTokens(rank, ended.count(), choice, rank.masks.SetFirst(*rank.stream, plan, ended.slots));
   if (rank.drafter == nullptr) return;
-  rank.drafter->FirstDraft(rank,
+  rank.drafter->FirstDraft(rank.step(),
                            {.outputs = b.first_outputs,
                             .target_output = ended_output,
                             .bucket = ended.count(),
@@ -93,7 +93,8 @@ void RunPrefill(Rank& rank, const IterationPlan& plan, int index, const std::fun
                        .rank_rows = &rank_rows,
                        .abandoned = abandoned};
   rank.model->RunTarget(*rank.stream, batch, rank.cache, b.target_output.first_rows(rows.count()));
-  if (rank.drafter != nullptr && !batch.is_abandoned()) rank.drafter->Prompt(rank, rows, rank_rows);
+  if (rank.drafter != nullptr && !batch.is_abandoned())
+    rank.drafter->Prompt(rank.step(), rank.slots, rows, rank_rows);
   FirstTokens(rank, plan.ranks[index], rows, OfRanks(plan.ended_prompts), plan.draft_len);
 }
 

@@ -3,9 +3,10 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/engine_shapes.h"
 #include "engine/model/activations.h"
-#include "engine/model/model_kinds.h"
-#include "engine/spec/drafter_kinds.h"
+#include "engine/model/model_kind.h"
+#include "engine/spec/drafter_kind.h"
 
 namespace foredraft {
 
@@ -13,7 +14,7 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
   stream = device->CreateStream();
   token_count = config.choices();
   device->BeginPurpose("slots");
-  ASSIGN_OR_RETURN(slots, SlotState::Create(*device, SlotStateShape::Of(options, config)));
+  ASSIGN_OR_RETURN(slots, SlotState::Create(*device, SlotStateShapeOf(options, config)));
   ASSIGN_OR_RETURN(masks, StepMasks::Create(*device, {.slot_count = options.max_batch_size,
                                                       .step_rows = options.largest_step(),
                                                       .bucket = options.batch_sizes.back(),
@@ -21,10 +22,10 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
                                                       .missing_tokens = config.missing_tokens}));
   slots.SetStepMasks(masks.by_slot());
   device->BeginPurpose("activations");
-  ASSIGN_OR_RETURN(model, CreateModel(*device, *comm, config, std::move(weights),
-                                      {.rows = options.largest_forward(),
-                                       .decode_rows = options.largest_step(),
-                                       .positions = options.position_count()}));
+  ASSIGN_OR_RETURN(model, config.kind->create(*device, *comm, config, std::move(weights),
+                                              {.rows = options.largest_forward(),
+                                               .decode_rows = options.largest_step(),
+                                               .positions = options.position_count()}));
   ASSIGN_OR_RETURN(buffers, AllocateStepBuffers(*device, {.rows = options.largest_forward(),
                                                           .step_rows = options.largest_step(),
                                                           .bucket = options.batch_sizes.back(),
@@ -36,7 +37,7 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
 }
 
 absl::Status Rank::AllocateCache(const EngineOptions& options, int history_blocks, bool poison) {
-  const KvCacheShape shape = KvCacheShape::Of(options, model->config(), history_blocks);
+  const KvCacheShape shape = KvCacheShapeOf(options, model->config(), history_blocks);
   device->BeginPurpose("KV cache");
   ASSIGN_OR_RETURN(cache, KvCache::Create(*device, shape, slots.block_tables(), poison));
   return absl::OkStatus();

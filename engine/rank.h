@@ -6,14 +6,15 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "engine/cache/kv_cache.h"
+#include "engine/cache/slot_state.h"
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/communicator.h"
 #include "engine/engine_options.h"
-#include "engine/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/model/model_config.h"
-#include "engine/slot_state.h"
 #include "engine/spec/drafter.h"
+#include "engine/spec/step_context.h"
 #include "engine/step_buffers.h"
 #include "engine/step_masks.h"
 #include "kernels/device.h"
@@ -33,10 +34,21 @@ struct Rank {
   KvCache cache;
 
   const Ops& ops() const { return device->ops(); }
+  // For the drafter.
+  StepContext step() const {
+    return {.device = *device,
+            .stream = *stream,
+            .model = *model,
+            .slots = slots,
+            .buffers = buffers,
+            .cache = cache,
+            .token_count = token_count,
+            .unconstrained_masks = masks.of_unconstrained()};
+  }
 
   // Allocates everything but the cache. device and comm must be set.
   absl::Status Allocate(const EngineOptions& options, const ModelConfig& config, LoadedWeights weights);
-  // Creates the cache, or replaces it. The device owns the memory. history_blocks: as KvCacheShape::Of.
+  // Creates the cache, or replaces it. The device owns the memory. history_blocks: as KvCacheShapeOf.
   absl::Status AllocateCache(const EngineOptions& options, int history_blocks, bool poison);
 };
 

@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/cache/swap_store.h"
 #include "engine/comm/communicator.h"
 #include "engine/engine_options.h"
 #include "engine/graph_cache.h"
 #include "engine/model/model_config.h"
 #include "engine/pending_step.h"
 #include "engine/rank.h"
-#include "engine/swap_store.h"
 #include "kernels/device.h"
 #include "scheduler/plan.h"
 

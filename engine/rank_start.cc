@@ -7,9 +7,10 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/cache/kv_cache_shape.h"
 #include "engine/comm/solo_communicator.h"
 #include "engine/decode_step.h"
-#include "engine/kv_budget.h"
+#include "engine/engine_shapes.h"
 #include "engine/rank_engine.h"
 
 namespace foredraft {
@@ -115,7 +116,7 @@ IterationPlan RankEngine::PrefillOf(int row_limit) const {
 
 absl::Status RankEngine::SizeCache() {
   if (options_.block_count == 0) {
-    const KvCacheShape shape = KvCacheShape::Of(options_, rank_.model->config(), /*history_blocks=*/2);
+    const KvCacheShape shape = KvCacheShapeOf(options_, rank_.model->config(), /*history_blocks=*/2);
     const int64_t graph_bytes = GraphBytes();
     ASSIGN_OR_RETURN(options_.block_count,
                      BlocksThatFit(rank_.device->memory(), graph_bytes, options_.free_memory_fraction, shape,
@@ -126,7 +127,7 @@ absl::Status RankEngine::SizeCache() {
   }
   RETURN_IF_ERROR(rank_.AllocateCache(options_, options_.block_count, options_.poison_cache));
   ASSIGN_OR_RETURN(swap_store_,
-                   SwapStore::Create(*rank_.device, SwapStoreShape::Of(options_, rank_.model->config())));
+                   SwapStore::Create(*rank_.device, SwapStoreShapeOf(options_, rank_.model->config())));
   return absl::OkStatus();
 }
 

@@ -7,12 +7,9 @@
 #include "absl/status/statusor.h"
 #include "grammar/ir.h"
 #include "grammar/json_source.h"
+#include "grammar/json_style.h"
 
 namespace foredraft {
-
-struct JsonStyle {
-  bool compact = false;  // no white space between JSON's tokens
-};
 
 // INVALID_ARGUMENT names JSON pointer, keyword and what is allowed.
 absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, std::string_view schema, const JsonStyle& style);

@@ -11,7 +11,7 @@
 #include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
 #include "grammar/ir.h"
-#include "grammar/json_schema.h"
+#include "grammar/json_style.h"
 #include "grammar/schema_reader.h"
 
 namespace foredraft {

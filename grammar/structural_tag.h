@@ -27,13 +27,4 @@ struct StructuralTag {
 absl::StatusOr<StructuralTag> AddStructuralTag(Ir& ir, std::string_view source, const Vocabulary& vocabulary,
                                                const JsonStyle& style, bool free_until_trigger);
 
-// A literal cut at added tokens first: those parts match by id alone, the others by bytes.
-NodeId AddMarkedLiteral(Ir& ir, std::string_view text, const Vocabulary& vocabulary);
-// Whether an added token is in the text.
-bool HasAddedToken(std::string_view text, const Vocabulary& vocabulary);
-
-// Text of whole characters that has none of the strings in it; with none of them any text. Ordinary tokens
-// only. Strings with an added token cannot come in such text anyway.
-NodeId AddTextWithout(Ir& ir, std::span<const std::string> excluded);
-
 }  // namespace foredraft

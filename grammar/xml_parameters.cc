@@ -8,9 +8,9 @@
 #include "base/status_macros.h"
 #include "grammar/char_set.h"
 #include "grammar/json_strings.h"
+#include "grammar/marked_text.h"
 #include "grammar/schema_compiler.h"
 #include "grammar/schema_reader.h"
-#include "grammar/structural_tag.h"
 
 namespace foredraft {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 // A device: memory, packed weights, streams, graphs and the table of ops. One implementation per backend,
-// chosen once in kernels/device_factory.cc.
+// chosen once in kernels/devices/device_factory.cc.
 
 #include <chrono>
 #include <cstddef>

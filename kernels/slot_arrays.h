@@ -1,8 +1,8 @@
 #pragma once
 
 // The state of the running sequences in device memory: plain structs in arrays indexed by slot.
-// engine/slot_state.h owns the memory. Split by writer: admission constants (written once per admission),
-// progress (written by accept_first_token and verify_drafts), drafts (written by store_drafts and
+// engine/cache/slot_state.h owns the memory. Split by writer: admission constants (written once per
+// admission), progress (written by accept_first_token and verify_drafts), drafts (written by store_drafts and
 // verify_drafts).
 
 #include <cstdint>

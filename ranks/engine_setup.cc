@@ -9,12 +9,14 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/fnv.h"
-#include "config/config_defaults.h"
 #include "config/config_fields.h"
-#include "engine/cache_group_shapes.h"
-#include "engine/cache_groups.h"
-#include "engine/spec/drafter_kinds.h"
-#include "engine/swap_store.h"
+#include "config/decode_buckets.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/cache/swap_store.h"
+#include "engine/engine_shapes.h"
+#include "engine/kinds/drafter_kinds.h"
+#include "engine/model/model_kind.h"
+#include "engine/spec/drafter_kind.h"
 
 namespace foredraft {
 int BlockTokens(const Config& config, const ModelConfig& model) {
@@ -72,7 +74,7 @@ Config WithBlockCount(const Config& config, const ModelConfig& model, int block_
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
   const EngineOptions engine = EngineOptionsOf(config, model);
-  const SwapStoreShape host = SwapStoreShape::Of(engine, model);
+  const SwapStoreShape host = SwapStoreShapeOf(engine, model);
   SchedulerOptions options;
   options.rank_count = config.parallel.attention_dp;
   options.max_batch_size = config.max_batch_size;

@@ -15,7 +15,8 @@ namespace foredraft {
 
 int MaxDraftLen(const Config& config);  // Kmax; 0 = no speculation
 Speculation SpeculationOf(const Config& config);
-// Tokens of a block of the cache's history (engine/cache_groups.h): tokens_per_block, or a multiple of it.
+// Tokens of a block of the cache's history (engine/cache/cache_groups.h): tokens_per_block, or a multiple of
+// it.
 int BlockTokens(const Config& config, const ModelConfig& model);
 // Blocks of the history per rank, including the scratch block and those that drafting needs beside
 // max_tokens.

@@ -3,9 +3,8 @@
 #include <filesystem>
 
 #include "base/status_macros.h"
-#include "engine/checkpoint/checkpoint_check.h"
-#include "engine/checkpoint/dummy_weights.h"
-#include "engine/spec/drafter_kinds.h"
+#include "engine/kinds/drafter_kinds.h"
+#include "engine/model_weights.h"
 
 namespace foredraft {
 

@@ -7,8 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
-#include "engine/checkpoint/checkpoint_summary.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/checkpoint/expert_shard.h"
+#include "engine/checkpoint/loaded_weights.h"
+#include "engine/checkpoint/weight_source.h"
+#include "engine/kinds/checkpoint_summary.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/checkpoint/weight_source.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/local_executor.h"

@@ -2,7 +2,7 @@
 
 // What the scheduler and the sizes of a rank must know of the drafter in use (docs/speculation.md
 // sections 1.6 and 5). Plain data: the drafter's kind computes it from configuration and model
-// (engine/spec/drafter_kinds.h).
+// (engine/kinds/drafter_kinds.h).
 
 namespace foredraft {
 

@@ -14,11 +14,13 @@
 #include "base/version.h"
 #include "config/config_defaults.h"
 #include "config/config_yaml.h"
-#include "engine/cache_groups.h"
-#include "engine/checkpoint/checkpoint_summary.h"
-#include "engine/model/model_kinds.h"
-#include "engine/model_limits.h"
-#include "engine/spec/drafter_kinds.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/kinds/checkpoint_summary.h"
+#include "engine/kinds/drafter_kinds.h"
+#include "engine/kinds/model_limits.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/generation_config.h"
+#include "engine/model/model_kind.h"
 #include "ranks/engine_setup.h"
 #include "ranks/local_rank.h"
 #include "ranks/model_files.h"
@@ -213,7 +215,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   served.limits = RequestLimitsOf(sized, model_, files.defaults, *files.tokenizer, files.thinking);
   served.card = ModelCardOf(config_, summary.config, served.limits, numerics_class);
   served.tokenizer = std::move(files.tokenizer);
-  served.chat_format = std::string(KindOf(model_).chat_format(model_));
+  served.chat_format = std::string(model_.kind->chat_format(model_));
   served.loop.overlap = !config_.disable_overlap_scheduler;
   served.loop.max_queue_size = config_.max_queue_size;
   served.executors = ranks_->executors();

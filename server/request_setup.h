@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
+#include "engine/model/generation_config.h"
 #include "engine/model/model_config.h"
 #include "server/api/model_card.h"
 #include "server/api/request_validator.h"

@@ -17,7 +17,7 @@
 #include "server/api/foredraft_v1/generation_service.h"
 #include "server/api/openai/openai_service.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
-#include "server/frontend.h"
+#include "server/frontend_options.h"
 #include "server/page/chat_page.h"
 
 namespace foredraft {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/client_connection.h"
+#include "client/connection/client_connection.h"
 #include "client/load/measured_request.h"
 #include "foredraft/v1/generation.grpc.pb.h"
 

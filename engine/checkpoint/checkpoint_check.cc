@@ -9,7 +9,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/formats/stored_format.h"
 
 namespace foredraft {
@@ -17,21 +16,6 @@ namespace {
 
 absl::Status Refuse(const std::string& file, const std::string& tensor, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: %s", file, tensor, what));
-}
-
-// True if the checkpoint has a tensor of MTP module `module` beside copies of the target's.
-bool HasModule(const Checkpoint& checkpoint, const ModelDescription& description, int module) {
-  return std::any_of(description.tensors.begin(), description.tensors.end(), [&](const TensorSpec& tensor) {
-    return tensor.mtp_module == module && tensor.kind != TensorKind::kUnread &&
-           checkpoint.Find(tensor.name).entry != nullptr;
-  });
-}
-
-// The modules up to the last one that the checkpoint has a tensor of.
-int CountModules(const Checkpoint& checkpoint, const ModelDescription& description) {
-  int count = description.model->module_count();
-  while (count > 0 && !HasModule(checkpoint, description, count - 1)) --count;
-  return count;
 }
 
 // Compares the data of two tensors in pieces. Tensors of different dtypes are different.
@@ -57,50 +41,6 @@ bool IsCacheScale(const std::string& name) {
   return name.find(".self_attn.") != std::string::npos &&
          std::any_of(std::begin(kEndings), std::end(kEndings),
                      [&](const char* ending) { return name.ends_with(ending); });
-}
-
-absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
-  const int declared = config.num_nextn_predict_layers;
-  if (!config.drafter.empty()) {  // the target serves, whatever lies where the drafter's stages should
-    RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, 0)));
-    return CheckTensors(checkpoint, config, DescribeModel(config, declared)).ok() ? declared : 0;
-  }
-  if (declared > 0) {
-    const int present = CountModules(checkpoint, DescribeModel(config, declared));
-    if (present > 0) {
-      RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, present)));
-      return present;
-    }
-  }
-  int stored = 0;
-  while (HasModule(checkpoint, DescribeModel(config, stored + 1), stored)) ++stored;
-  RETURN_IF_ERROR(CheckTensors(checkpoint, config, DescribeModel(config, stored)));
-  return 0;
-}
-
-absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config, int wanted, int loadable) {
-  if (wanted <= loadable) return absl::OkStatus();
-  const int declared = config.num_nextn_predict_layers;
-  if (!config.drafter.empty()) {
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(dir, config));
-    return CheckTensors(checkpoint, config, DescribeModel(config, declared));
-  }
-  std::string why = "config.json declares no more (num_nextn_predict_layers)";
-  if (declared > loadable && loadable > 0) {
-    why = absl::StrFormat(
-        "config.json declares %d (num_nextn_predict_layers), but the checkpoint has tensors of the first %d "
-        "alone; set speculative_config.use_mtp_vanilla: false, which drafts with the first one, or use the "
-        "original checkpoint",
-        declared, loadable);
-  } else if (declared > loadable) {
-    why = absl::StrFormat(
-        "config.json declares %d (num_nextn_predict_layers), but the checkpoint has no tensor of them, as "
-        "after transformers has saved it; serve without speculative_config (--drafts 0), or use the original "
-        "checkpoint",
-        declared);
-  }
-  return absl::FailedPreconditionError(
-      absl::StrFormat("%s: MTP modules: %d, allowed 0..%d: %s", dir, wanted, loadable, why));
 }
 
 // What a tensor that differs from the one it should be a copy of means: a head that config.json ties to the
@@ -131,11 +71,10 @@ absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& d
   return absl::OkStatus();
 }
 
-absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config,
-                          const ModelDescription& description) {
+absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelDescription& description) {
   absl::flat_hash_set<const TensorEntry*> known;
   for (const TensorSpec& spec : description.tensors) {
-    const StoredFormat* const stored = FindStored(checkpoint, config, spec);
+    const StoredFormat* const stored = FindStored(checkpoint, description, spec);
     if (stored == nullptr) {
       if (spec.kind == TensorKind::kUnread) continue;
       return Refuse(checkpoint.main_file(), spec.name, "missing");
@@ -145,9 +84,9 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
       RETURN_IF_ERROR(CheckStoredDType(found, "I64"));
       RETURN_IF_ERROR(CheckStoredShape(found, spec.shape));
     } else {
-      RETURN_IF_ERROR(stored->check(checkpoint, config, spec));
+      RETURN_IF_ERROR(stored->check(checkpoint, description, spec));
     }
-    for (const StoredTensor& tensor : stored->tensors(config, spec)) {
+    for (const StoredTensor& tensor : stored->tensors(description, spec)) {
       known.insert(checkpoint.Find(tensor.name).entry);
     }
     if (stored->ignored == nullptr) continue;
@@ -158,10 +97,7 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
     if (known.contains(tensor.entry) || IsCacheScale(name)) continue;
     if (!description.unread_ending.empty() && name.ends_with(description.unread_ending)) continue;
     if (!description.unread_beginning.empty() && name.starts_with(description.unread_beginning)) continue;
-    return Refuse(
-        tensor.file->path(), name,
-        absl::StrFormat("not part of %s with num_hidden_layers %d, num_nextn_predict_layers %d",
-                        config.architecture, config.num_hidden_layers, config.num_nextn_predict_layers));
+    return Refuse(tensor.file->path(), name, absl::StrFormat("not part of %s", description.name));
   }
   return absl::OkStatus();
 }

@@ -11,21 +11,21 @@ namespace foredraft {
 namespace {
 
 // In a file: what a checkpoint of this format has.
-int64_t RandomBytes(const TensorSpec& tensor, const ModelConfig& config, const FormatChoice& choice) {
+int64_t RandomBytes(const TensorSpec& tensor, const ModelDescription& model, const FormatChoice& choice) {
   if (tensor.kind == TensorKind::kIds) return tensor.element_count() * static_cast<int64_t>(sizeof(int64_t));
-  return StoredBytes(choice.Of(tensor).tensors(config, tensor));
+  return StoredBytes(choice.Of(tensor).tensors(model, tensor));
 }
 
 class RandomSource : public WeightSource {
  public:
   // values: false leaves out the values that are made on the host: those of tables and FP32 matrices.
-  RandomSource(const ModelConfig& config, const ModelDescription& description, Device& device, Stream& stream,
-               const LoadProgress& progress, bool values = true)
+  RandomSource(const ModelDescription& model, Device& device, Stream& stream, const LoadProgress& progress,
+               bool values = true)
       : WeightSource(device, stream, progress),
-        config_(config),
+        model_(model),
         values_(values),
-        choice_(config, description),
-        last_seed_(config.tie_word_embeddings ? 1 : 2) {}
+        choice_(model),
+        last_seed_(model.ties_head ? 1 : 2) {}
 
  private:
   // The elements of a vector are all the same.
@@ -41,7 +41,7 @@ class RandomSource : public WeightSource {
 
   absl::StatusOr<std::vector<int32_t>> Ids(const TensorSpec& tensor) override {
     const uint64_t seed = SeedOf(tensor.kind);
-    return values_ ? RandomIds(tensor, config_, seed) : std::vector<int32_t>(tensor.element_count());
+    return values_ ? RandomIds(tensor, model_, seed) : std::vector<int32_t>(tensor.element_count());
   }
 
   absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) override {
@@ -88,16 +88,16 @@ class RandomSource : public WeightSource {
     w_uv.n = member.value;
     w_uv.offset = int64_t{member.nope} * latent;
     w_uv.item_stride = w_uk.item_stride;
-    ASSIGN_OR_RETURN(member.out->kv_b, One(kv_b));
-    ASSIGN_OR_RETURN(member.out->w_uk, device_.MakeRandomWeights(member.head_count, w_uk));
-    ASSIGN_OR_RETURN(member.out->w_uv, device_.MakeRandomWeights(member.head_count, w_uv));
+    ASSIGN_OR_RETURN(*member.whole, One(kv_b));
+    ASSIGN_OR_RETURN(*member.w_uk, device_.MakeRandomWeights(member.head_count, w_uk));
+    ASSIGN_OR_RETURN(*member.w_uv, device_.MakeRandomWeights(member.head_count, w_uv));
     Advance(weight.tensors);
     return absl::OkStatus();
   }
 
   void Skip() override { ++last_seed_; }  // keeps the seeds of later weights equal on every rank
 
-  int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, config_, choice_); }
+  int64_t BytesOf(const TensorSpec& tensor) const override { return RandomBytes(tensor, model_, choice_); }
 
   WeightFormat StoredAs(const WeightSpec& weight) const {
     return choice_.Quantises(weight) ? weight.tensors[0]->format : kBf16Format;
@@ -105,7 +105,7 @@ class RandomSource : public WeightSource {
 
   RandomWeight Random(const WeightSpec& weight, const WeightFormat& format) {
     const TensorSpec& tensor = *weight.tensors[0];
-    return DenseRandomWeight(weight.rows(), weight.columns(), format, RandomAmplitude(tensor, config_),
+    return DenseRandomWeight(weight.rows(), weight.columns(), format, RandomAmplitude(tensor, model_),
                              SeedOf(tensor.kind));
   }
 
@@ -121,7 +121,7 @@ class RandomSource : public WeightSource {
     return array.first;
   }
 
-  const ModelConfig& config_;
+  const ModelDescription& model_;
   const bool values_;
   const FormatChoice choice_;
   uint64_t last_seed_;
@@ -129,26 +129,21 @@ class RandomSource : public WeightSource {
 
 }  // namespace
 
-absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count,
-                                               Device& device, Stream& stream, const LoadProgress& progress,
-                                               const ExpertShard& shard) {
-  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
-  return RandomSource(config, description, device, stream, progress).Make(description);
+absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelDescription& description, Device& device,
+                                               Stream& stream, const LoadProgress& progress) {
+  return RandomSource(description, device, stream, progress).Make(description);
 }
 
-absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
-                                                   Device& device, const ExpertShard& shard) {
-  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
+absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelDescription& description, Device& device) {
   const std::unique_ptr<Stream> stream = device.CreateStream();
-  return RandomSource(config, description, device, *stream, nullptr, /*values=*/false).Make(description);
+  return RandomSource(description, device, *stream, nullptr, /*values=*/false).Make(description);
 }
 
-int64_t DummyBytes(const ModelConfig& config, int mtp_module_count) {
+int64_t DummyBytes(const ModelDescription& description) {
   int64_t bytes = 0;
-  const ModelDescription description = DescribeModel(config, mtp_module_count);
-  const FormatChoice choice(config, description);
+  const FormatChoice choice(description);
   for (const TensorSpec& tensor : description.tensors) {
-    if (tensor.kind != TensorKind::kUnread) bytes += RandomBytes(tensor, config, choice);
+    if (tensor.kind != TensorKind::kUnread) bytes += RandomBytes(tensor, description, choice);
   }
   return bytes;
 }

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/model/model_kinds.h"
 #include "kernels/random_weight.h"
 
 namespace foredraft {
@@ -37,11 +36,7 @@ const TensorSpec* ModelDescription::Tensor(TensorSpec tensor) {
   return &tensors.back();
 }
 
-ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard) {
-  return KindOf(config).describe(config, mtp_module_count, shard);
-}
-
-float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config) {
+float RandomAmplitude(const TensorSpec& tensor, const ModelDescription& model) {
   const float per_input = 1 / std::sqrt(static_cast<float>(tensor.shape.back()));
   switch (tensor.kind) {
     case TensorKind::kEmbedding:
@@ -49,21 +44,21 @@ float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config) {
     case TensorKind::kHead:
       return 3 * per_input;      // so that logits differ
     case TensorKind::kResidual:  // the sum over the layers stays of order one
-      return per_input / std::sqrt(2.0f * static_cast<float>(config.num_hidden_layers));
+      return per_input / std::sqrt(2.0f * static_cast<float>(model.layer_count));
     default:
       return per_input;
   }
 }
 
-std::vector<int32_t> RandomIds(const TensorSpec& tensor, const ModelConfig& config, uint64_t seed) {
+std::vector<int32_t> RandomIds(const TensorSpec& tensor, const ModelDescription& model, uint64_t seed) {
   CHECK(tensor.kind == TensorKind::kIds);
   const int64_t per_row = tensor.shape[1];
-  const auto count = static_cast<uint64_t>(config.n_routed_experts);
+  const auto count = static_cast<uint64_t>(model.expert_count);
   std::vector<int32_t> ids(tensor.element_count());
   for (int64_t i = 0; i < tensor.element_count(); ++i) {
     const auto row = ids.begin() + i / per_row * per_row;
     auto id = static_cast<int32_t>(RandomBits(seed, i) % count);
-    while (std::find(row, ids.begin() + i, id) != ids.begin() + i) id = (id + 1) % config.n_routed_experts;
+    while (std::find(row, ids.begin() + i, id) != ids.begin() + i) id = (id + 1) % model.expert_count;
     ids[i] = id;
   }
   return ids;

@@ -11,15 +11,15 @@
 //   checkpoint_summary   parameters and bytes, for `foredraft info`
 //   server/cli/tune.cc   the shapes of the GEMMs
 //
-// A vendor's second set of names for the same tensors is no variant: checkpoint_names.h maps it to these.
+// A vendor's second set of names for the same tensors is no variant: ModelKind::rename maps it to these.
 // clang-format on
 //
 // A family that differs from DeepSeek-V3 only in values of ModelConfig is a row of deepseek_v3_families.h. A
 // kind with other tensor names or another MTP layout has its own description (it may call
 // DescribeDecoderLayer and rename tensors afterwards, as tests/engine/checkpoint/model_variant_test.cc does)
-// and a row in model_kinds.cc. One whose layers compute something new also has its weights in LoadedWeights,
-// its recipe in its folder, and the ops it lacks (kernels/ops.h, one implementation per backend, a test in
-// tests/ops).
+// and a row in engine/kinds/model_kinds.cc. One whose layers compute something new also has its weights in
+// LoadedWeights, its recipe in its folder, and the ops it lacks (kernels/ops.h, one implementation per
+// backend, a test in tests/ops).
 //
 // A new form of member is a new alternative of Member: each WeightSource fails to compile until it handles
 // it. A new storage format is a file in engine/checkpoint/formats.
@@ -34,8 +34,8 @@
 
 #include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
-#include "engine/model/model_config.h"
-#include "engine/model/weights.h"
+#include "kernels/tensor.h"
+#include "kernels/weight_format.h"
 
 namespace foredraft {
 
@@ -92,7 +92,9 @@ struct IdsMember {  // the table as INT32
   const int32_t** out;
 };
 struct KvBMember {  // kv_b whole, and cut per head into W_UK (transposed) and W_UV
-  MlaWeights* out;
+  PackedWeight* whole;
+  PackedWeights* w_uk;
+  PackedWeights* w_uv;
   int head_count;
   int nope;   // rows of a head that are W_UK's
   int value;  // rows of a head that are W_UV's, after those
@@ -119,7 +121,12 @@ struct WeightSpec {
 
 // Move-only: members and weights point into it.
 struct ModelDescription {
-  ExpertShard shard;  // of the rank: `tensors` has every routed expert, `weights` has the rank's
+  std::string name;          // for errors: the architecture and how many layers and modules config.json has
+  WeightFormat projections;  // ModelConfig::projections
+  int layer_count = 0;       // of the target
+  int expert_count = 0;      // routed experts of a layer
+  bool ties_head = false;    // the head is the embedding
+  ExpertShard shard;         // of the rank: `tensors` has every routed expert, `weights` has the rank's
   std::unique_ptr<LoadedWeights> model = std::make_unique<LoadedWeights>();  // what a WeightSource fills
   std::deque<TensorSpec>
       tensors;  // in the checkpoint's order; scales are not listed: they follow from dtypes
@@ -131,15 +138,10 @@ struct ModelDescription {
   const TensorSpec* Tensor(TensorSpec tensor);
 };
 
-// Describes the model by config.architecture, which ReadModelConfig has checked, with the first
-// `mtp_module_count` MTP modules.
-ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count,
-                               const ExpertShard& shard = {});
-
 // Root mean square of a random matrix, so that activations stay of order one.
-float RandomAmplitude(const TensorSpec& tensor, const ModelConfig& config);
+float RandomAmplitude(const TensorSpec& tensor, const ModelDescription& model);
 
 // A random table of kIds: in each row, different experts.
-std::vector<int32_t> RandomIds(const TensorSpec& tensor, const ModelConfig& config, uint64_t seed);
+std::vector<int32_t> RandomIds(const TensorSpec& tensor, const ModelDescription& model, uint64_t seed);
 
 }  // namespace foredraft

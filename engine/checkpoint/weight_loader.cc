@@ -8,8 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "engine/checkpoint/checkpoint_check.h"
-#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/formats/host_tensor.h"
 #include "engine/checkpoint/formats/stored_format.h"
 
@@ -19,13 +17,13 @@ namespace {
 // Reads, packs and frees the tensors of one weight after another.
 class CheckpointSource : public WeightSource {
  public:
-  CheckpointSource(const Checkpoint& checkpoint, const ModelConfig& config, Device& device, Stream& stream,
-                   const LoadProgress& progress)
-      : WeightSource(device, stream, progress), checkpoint_(checkpoint), config_(config) {}
+  CheckpointSource(const Checkpoint& checkpoint, const ModelDescription& model, Device& device,
+                   Stream& stream, const LoadProgress& progress)
+      : WeightSource(device, stream, progress), checkpoint_(checkpoint), model_(model) {}
 
  private:
   absl::StatusOr<std::vector<float>> Values(const WeightSpec&, const TensorSpec& tensor) override {
-    ASSIGN_OR_RETURN(const HostTensor host, ReadTensor(checkpoint_, config_, tensor));
+    ASSIGN_OR_RETURN(const HostTensor host, ReadTensor(checkpoint_, model_, tensor));
     return ToFloats(host);
   }
 
@@ -35,11 +33,11 @@ class CheckpointSource : public WeightSource {
     RETURN_IF_ERROR(file->Read(*entry, 0, entry->bytes, stored.data()));
     const int64_t columns = tensor.shape[1];
     for (size_t i = 0; i < stored.size(); ++i) {
-      if (stored[i] >= 0 && stored[i] < config_.n_routed_experts) continue;
+      if (stored[i] >= 0 && stored[i] < model_.expert_count) continue;
       return absl::InvalidArgumentError(
           absl::StrFormat("%s: tensor %s: element [%d, %d]: %d, allowed 0..%d", file->path(), entry->name,
                           static_cast<int64_t>(i) / columns, static_cast<int64_t>(i) % columns, stored[i],
-                          config_.n_routed_experts - 1));
+                          model_.expert_count - 1));
     }
     return std::vector<int32_t>(stored.begin(), stored.end());
   }
@@ -75,7 +73,7 @@ class CheckpointSource : public WeightSource {
   }
 
   absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
-    ASSIGN_OR_RETURN(HostTensor whole, ReadTensor(checkpoint_, config_, *weight.tensors[0]));
+    ASSIGN_OR_RETURN(HostTensor whole, ReadTensor(checkpoint_, model_, *weight.tensors[0]));
     whole = ToBf16(std::move(whole));
     const int32_t rows = whole.n / member.count;
     const auto* const values = reinterpret_cast<const bf16*>(whole.data.get());
@@ -89,7 +87,7 @@ class CheckpointSource : public WeightSource {
   }
 
   absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
-    ASSIGN_OR_RETURN(HostTensor kv_b, ReadTensor(checkpoint_, config_, *weight.tensors[0]));
+    ASSIGN_OR_RETURN(HostTensor kv_b, ReadTensor(checkpoint_, model_, *weight.tensors[0]));
     kv_b = ToBf16(std::move(kv_b));
     const HostWeight whole = kv_b.View();
     const int nope = member.nope;
@@ -104,9 +102,9 @@ class CheckpointSource : public WeightSource {
       return std::vector<HostWeight>{
           {.n = value, .k = whole.k, .data = static_cast<const bf16*>(whole.data) + first_row * whole.k}};
     };
-    ASSIGN_OR_RETURN(member.out->kv_b, device_.PackWeight({&whole, 1}));
-    ASSIGN_OR_RETURN(member.out->w_uk, device_.PackWeights(member.head_count, w_uk));
-    ASSIGN_OR_RETURN(member.out->w_uv, device_.PackWeights(member.head_count, w_uv));
+    ASSIGN_OR_RETURN(*member.whole, device_.PackWeight({&whole, 1}));
+    ASSIGN_OR_RETURN(*member.w_uk, device_.PackWeights(member.head_count, w_uk));
+    ASSIGN_OR_RETURN(*member.w_uv, device_.PackWeights(member.head_count, w_uv));
     Advance(weight.tensors);
     return absl::OkStatus();
   }
@@ -114,10 +112,10 @@ class CheckpointSource : public WeightSource {
   // The experts that other ranks load. All are FP8 or none is, because the ranks exchange the experts' input
   // rows in the form that these read (ExpertExchange).
   absl::Status CheckOtherRanks(const WeightSpec& weight, const WeightFormat& own) const {
-    for (int expert = 0; expert < config_.n_routed_experts; ++expert) {
+    for (int expert = 0; expert < model_.expert_count; ++expert) {
       bool all_f8 = true;
       for (const TensorSpec* const spec : weight.parts(0)) {
-        all_f8 &= FindStored(checkpoint_, config_, OfExpert(*spec, expert)) == &kFp8Stored;
+        all_f8 &= FindStored(checkpoint_, model_, OfExpert(*spec, expert)) == &kFp8Stored;
       }
       if (all_f8 == IsF8(own)) continue;
       const WeightFormat other = all_f8 ? kFp8Format : kBf16Format;
@@ -140,7 +138,7 @@ class CheckpointSource : public WeightSource {
   // The experts of a layer are one array.
   absl::Status RefuseExpert(const TensorSpec& spec, const WeightFormat& format,
                             const WeightFormat& first) const {
-    const std::string name = FindStored(checkpoint_, config_, spec)->tensors(config_, spec).front().name;
+    const std::string name = FindStored(checkpoint_, model_, spec)->tensors(model_, spec).front().name;
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: tensor %s: %s, allowed %s, as the layer's other experts have",
                         checkpoint_.Find(name).file->path(), name, NameOf(format), NameOf(first)));
@@ -149,8 +147,8 @@ class CheckpointSource : public WeightSource {
   // Bytes in the file, scales included.
   int64_t BytesOf(const TensorSpec& tensor) const override {
     int64_t bytes = 0;
-    const StoredFormat& stored = *FindStored(checkpoint_, config_, tensor);
-    for (const StoredTensor& part : stored.tensors(config_, tensor)) {
+    const StoredFormat& stored = *FindStored(checkpoint_, model_, tensor);
+    for (const StoredTensor& part : stored.tensors(model_, tensor)) {
       if (part.part != StoredTensor::Part::kConstant) bytes += checkpoint_.Find(part.name).entry->bytes;
     }
     return bytes;
@@ -161,7 +159,7 @@ class CheckpointSource : public WeightSource {
   absl::StatusOr<std::vector<HostWeight>> ReadParts(std::span<const TensorSpec* const> specs) {
     parts_.clear();
     for (const TensorSpec* spec : specs) {
-      ASSIGN_OR_RETURN(HostTensor tensor, ReadTensor(checkpoint_, config_, *spec));
+      ASSIGN_OR_RETURN(HostTensor tensor, ReadTensor(checkpoint_, model_, *spec));
       parts_.push_back(std::move(tensor));
     }
     const DType code = parts_.front().format.code;
@@ -178,27 +176,15 @@ class CheckpointSource : public WeightSource {
   }
 
   const Checkpoint& checkpoint_;
-  const ModelConfig& config_;
+  const ModelDescription& model_;
   std::vector<HostTensor> parts_;  // of the weight that is being packed
 };
 
 }  // namespace
 
-absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
-                                          int mtp_module_count, Device& device, Stream& stream,
-                                          const LoadProgress& progress, const ExpertShard& shard) {
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(checkpoint_dir, config));
-  ASSIGN_OR_RETURN(const int loadable, CheckCheckpoint(checkpoint, config));
-  RETURN_IF_ERROR(CheckModuleCount(checkpoint_dir, config, mtp_module_count, loadable));
-  const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
-  RETURN_IF_ERROR(CheckCopies(checkpoint, description));
-  return LoadWeights(checkpoint, config, description, device, stream, progress);
-}
-
-absl::StatusOr<LoadedWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
-                                          const ModelDescription& description, Device& device, Stream& stream,
-                                          const LoadProgress& progress) {
-  return CheckpointSource(checkpoint, config, device, stream, progress).Make(description);
+absl::StatusOr<LoadedWeights> LoadWeights(const Checkpoint& checkpoint, const ModelDescription& description,
+                                          Device& device, Stream& stream, const LoadProgress& progress) {
+  return CheckpointSource(checkpoint, description, device, stream, progress).Make(description);
 }
 
 }  // namespace foredraft

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
-#include "engine/comm/communicator_factory.h"
+#include "engine/comm/communicator_options.h"
 #include "engine/comm/gloo_mesh.h"
 #include "engine/comm/group_status.h"
 #include "engine/comm/rendezvous.h"

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/comm/communicator_factory.h"
+#include "engine/comm/communicator_options.h"
 #include "engine/comm/rank_rows.h"
 #include "engine/comm/rendezvous.h"
 

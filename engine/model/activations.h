@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/model/linear.h"
+#include "engine/model/input_rows.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"

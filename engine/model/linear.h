@@ -1,36 +1,17 @@
 #pragma once
 
 // Products of rows with weights of any kind, and the ops that make their input. Everything in the model that
-// depends on a weight's kind is here: in which form a kind reads its input, which op writes that form, which
-// products fuse. A recipe names the weights that read a row and passes InputRows on. A new kind of weight
-// changes this file and no recipe.
+// depends on a weight's kind is here and in input_rows.h: in which form a kind reads its input, which op
+// writes that form, which products fuse. A recipe names the weights that read a row and passes InputRows on.
+// A new kind of weight changes these two files and no recipe.
 
-#include <initializer_list>
 #include <limits>
 
+#include "engine/model/forward.h"
+#include "engine/model/input_rows.h"
 #include "kernels/ops.h"
-#include "kernels/tensor.h"
 
 namespace foredraft {
-
-struct Forward;
-
-// The input of products, in one form or several. A product whose weight reads a form that is absent makes
-// that form from the BF16 rows, with the same bits.
-struct InputRows {
-  Matrix<bf16> as_bf16;  // data may be null where another form is there; the shape is always set
-  QuantizedRows as_f8;   // absent where the device does not quantise rows
-
-  int32_t rows() const { return as_bf16.rows; }
-  InputRows first_rows(int32_t count) const { return {as_bf16.first_rows(count), as_f8.first_rows(count)}; }
-  // first: a multiple of 4.
-  InputRows row_range(int32_t first, int32_t count) const;
-  InputRows first_columns(int32_t count) const {
-    return {as_bf16.columns(0, count), as_f8.first_columns(count)};
-  }
-  // The forms that `readers` read. The op that fills the result writes those and no other.
-  InputRows ReadBy(std::initializer_list<PackedWeight> readers) const;
-};
 
 // What a gated MLP computes between its products: silu_mul.
 struct GatedActivation {

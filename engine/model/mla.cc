@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/model/linear.h"
 #include "engine/model/rope.h"
 
 namespace foredraft {

@@ -5,8 +5,8 @@
 // the latents. With selected positions (section 9), prompt rows that see more than their count take the
 // decode form.
 
-#include "engine/cache_groups.h"
-#include "engine/kv_cache.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/model/forward.h"
 #include "engine/model/weights.h"
 

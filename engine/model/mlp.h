@@ -3,6 +3,7 @@
 // The MLP half of a layer: dense, or a mixture of experts (docs/deepseek-v3.md 3.4, docs/deepseek-v4.md 5).
 
 #include "engine/model/forward.h"
+#include "engine/model/linear.h"
 #include "engine/model/weights.h"
 
 namespace foredraft {

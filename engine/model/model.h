@@ -9,13 +9,14 @@
 
 #include <utility>
 
-#include "base/check.h"
-#include "engine/kv_cache.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/model/batch.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {
+
+class BlockDraftModel;
 
 class Model {
  public:
@@ -34,18 +35,8 @@ class Model {
   // logits: [R, V] of outputs [R, output_width] of `level`.
   virtual void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const = 0;
 
-  // bias: [rows, V], what the drafter's head adds to the logits of the token after each of `ids`. Only of
-  // models whose drafter has such a head.
-  virtual void TokenBias(Stream& /*stream*/, const int32_t* /*ids*/, Matrix<float> /*bias*/) const {
-    CHECK(false) << config_.architecture << " has no bias by token";
-  }
-
-  // The confidence in draft p.draft_index of each sequence, for p.outputs and p.slots. Its hidden states are
-  // rows `first_row`.. of the last call of Logits, its tokens those of the last call of TokenBias. Only of
-  // models whose drafter has a confidence head.
-  virtual void Confidence(Stream& /*stream*/, int /*first_row*/, const DraftConfidenceParams& /*p*/) const {
-    CHECK(false) << config_.architecture << " has no confidence head";
-  }
+  // Null where the model has no drafter of blocks.
+  virtual const BlockDraftModel* block_drafts() const { return nullptr; }
 
   // MTP modules, or stages of the model's own drafter, whose weights are there.
   virtual int module_count() const = 0;

@@ -1,25 +1,25 @@
 #pragma once
 
-// The model's shape from a checkpoint's config.json (Hugging Face's field names, unchanged) and the defaults
-// of its generation_config.json.
+// The model's shape from a checkpoint's config.json (Hugging Face's field names, unchanged).
 
 #include <algorithm>
-#include <cstdint>
+#include <any>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/dspark_shape.h"
 #include "engine/model/rope.h"
 #include "kernels/weight_format.h"
 
 namespace foredraft {
 
+struct ModelKind;
+
 struct ModelConfig {
-  std::string architecture;  // "DeepseekV3ForCausalLM"; with model_type it names the kind (model_kinds.h)
-  std::string model_type;    // "deepseek_v3"
+  std::string architecture;         // "DeepseekV3ForCausalLM"; with model_type it names the kind
+  std::string model_type;           // "deepseek_v3"
+  const ModelKind* kind = nullptr;  // engine/model/model_kind.h; not null where config.json was read
   int vocab_size = 0;
   // The tokens that may be chosen are 0 .. token_count - 1 but for the missing ones: the ids that the
   // tokenizer has, where it is read. 0: the whole vocabulary. No fields of config.json.
@@ -81,11 +81,9 @@ struct ModelConfig {
   // How projections are stored where they are quantised: quantization_config. kBf16Format: none are.
   WeightFormat projections;
   std::optional<WeightFormat> experts;  // routed experts, where they have a format of their own
-  // DeepSeek-V4 only. It has no kv_lora_rank, qk_nope_head_dim, v_head_dim, dense layers or expert groups.
-  std::optional<DeepseekV4Shape> v4;
+  std::any own;                         // what only this kind has, in the type of its folder
+  std::optional<DSparkShape> dspark;    // the stages of `drafter`, where that is DSpark
 
-  // The checkpoint's own drafter makes all drafts of a step in one forward of blocks (DSpark).
-  bool drafts_in_blocks() const { return v4 && v4->dspark; }
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule unless
   // dense_mtp.
@@ -106,24 +104,5 @@ struct ModelConfig {
 
 // The values of one position that an engine hands from a level to the next: all streams of the residual.
 inline int OutputWidth(const ModelConfig& config) { return config.hc_mult * config.hidden_size; }
-
-// Sampling defaults of generation_config.json; absent fields stay unset.
-struct GenerationConfig {
-  std::optional<double> temperature;  // do_sample false = 0
-  std::optional<double> top_p;
-  std::optional<int> top_k;
-  std::optional<double> min_p;
-  std::optional<double> repetition_penalty;
-  std::vector<int> eos_token_ids;  // empty = config.json's
-};
-
-// INVALID_ARGUMENT names file, field, value and what is allowed. Refused by name: unknown architectures,
-// checkpoints with a drafter other than MTP modules, and absent fields for which the family has no default.
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path);
-// ReadModelConfig of a text; `file` names it in errors.
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file);
-// A missing file gives the defaults.
-absl::StatusOr<GenerationConfig> ReadGenerationConfig(const std::string& path);
-absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file);
 
 }  // namespace foredraft

@@ -11,30 +11,30 @@ absl::StatusOr<DraftPicker> DraftPicker::Create(Device& device, int bucket) {
   return picker;
 }
 
-void DraftPicker::Pick(const Rank& rank, const DraftInput& input, int draft_index,
+void DraftPicker::Pick(const StepContext& step, const DraftInput& input, int draft_index,
                        Matrix<const float> logits) const {
-  Stream& stream = *rank.stream;
+  Stream& stream = step.stream;
   // Sampling takes the position before the token it chooses.
-  rank.ops().next_draft_rows(stream, {.ids = rows_.ids,
+  step.ops().next_draft_rows(stream, {.ids = rows_.ids,
                                       .row_slots = rows_.slots,
                                       .positions = rows_.positions,
                                       .draft_ids = draft_ids_,
                                       .outputs = input.outputs,
                                       .bucket = input.bucket,
                                       .draft_index = draft_index - 1});
-  ChooseTokens(rank.ops(), stream, input.choice,
+  ChooseTokens(step.ops(), stream, input.choice,
                {.out = draft_ids_,
                 .logits = logits,
                 .index = rows_.index(input.bucket),
                 .ids = rows_.ids,
                 .stored_drafts = draft_index - 1,
-                .slots = rank.slots.arrays(),
-                .scratch = rank.buffers.sample_scratch.data,
-                .masks = rank.masks.of_unconstrained(),
-                .token_count = rank.token_count});
-  rank.ops().store_drafts(stream, {.draft_ids = draft_ids_,
+                .slots = step.slots.arrays(),
+                .scratch = step.buffers.sample_scratch.data,
+                .masks = step.unconstrained_masks,
+                .token_count = step.token_count});
+  step.ops().store_drafts(stream, {.draft_ids = draft_ids_,
                                    .outputs = input.outputs,
-                                   .slots = rank.slots.arrays(),
+                                   .slots = step.slots.arrays(),
                                    .bucket = input.bucket,
                                    .draft_index = draft_index});
 }

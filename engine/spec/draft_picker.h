@@ -4,7 +4,8 @@
 // draft's position (docs/speculation.md section 2), so that sampled drafts match often. Owner: a drafter.
 
 #include "absl/status/statusor.h"
-#include "engine/rank.h"
+#include "engine/spec/drafter.h"
+#include "engine/spec/step_context.h"
 
 namespace foredraft {
 
@@ -14,7 +15,8 @@ class DraftPicker {
 
   // Draft `draft_index` (from 1) of each sequence into the slots' drafts and draft_ids(). logits: [bucket,
   // V], of draft positions. Overwrites buffers.sample_scratch.
-  void Pick(const Rank& rank, const DraftInput& input, int draft_index, Matrix<const float> logits) const;
+  void Pick(const StepContext& step, const DraftInput& input, int draft_index,
+            Matrix<const float> logits) const;
 
   // [bucket]: the last drafts picked.
   const int32_t* draft_ids() const { return draft_ids_; }

@@ -1,7 +1,7 @@
 #pragma once
 
 // A drafter makes the drafts of the next step and keeps what it needs for that: its buffers, its arrays of
-// the slots (registered by its kind, engine/spec/drafter_kinds.h) and its rows of the cache. Drafts cost
+// the slots (registered by its kind, engine/spec/drafter_kind.h) and its rows of the cache. Drafts cost
 // speed, never tokens. Only ops and fixed buffers, so that Draft can be captured. Owner: Rank. Thread: the
 // one that submits plans.
 
@@ -13,7 +13,8 @@
 
 namespace foredraft {
 
-struct Rank;
+class SlotState;
+struct StepContext;
 
 // Each sequence's result of the decode step's verification, or of the prefill.
 struct DraftInput {
@@ -32,17 +33,18 @@ class Drafter {
   virtual ~Drafter() = default;
 
   // The drafter's rows of prompt chunks, whose outputs of level 0 are the first rows of
-  // buffers.target_output, and what it keeps of each slot for the next chunk. rank_rows: the chunks' rows of
-  // every rank.
-  virtual void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const = 0;
+  // buffers.target_output, and what it keeps of each slot for the next chunk: on the host in `slots`, which
+  // are the step's. rank_rows: the chunks' rows of every rank.
+  virtual void Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
+                      const RankRows& rank_rows) const = 0;
 
   // After Prompt, for the prompts that ended, whose first tokens are known: the rows at their positions, then
   // drafts into the slots, up to `draft_count` per sequence.
-  virtual void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const = 0;
+  virtual void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const = 0;
 
   // Rows of what was just committed, then `draft_count` drafts per sequence into the slots' drafts; 0 = rows
   // only, which keeps the cache warm (docs/speculation.md section 3).
-  virtual void Draft(const Rank& rank, const DraftInput& input, int draft_count) const = 0;
+  virtual void Draft(const StepContext& step, const DraftInput& input, int draft_count) const = 0;
 };
 
 }  // namespace foredraft

@@ -30,45 +30,45 @@ ChunkRows RowsOfLevel(const ChunkRows& chunks, int level) {
 
 // m.previous = the output of `level` one position before each row: of the row above, or for a chunk's first
 // row the slot's boundary.
-void GatherPrevious(const MtpModules& m, const Rank& rank, const ChunkRows& rows, int level,
+void GatherPrevious(const MtpModules& m, const StepContext& step, const ChunkRows& rows, int level,
                     Matrix<const float> output) {
-  const Ops& ops = rank.ops();
+  const Ops& ops = step.ops();
   std::vector<int32_t> index(rows.count());
   for (int row = 0; row < rows.count(); ++row) index[row] = row - 1;
   for (const PrefillSpan& span : rows.spans) index[span.first_row] = -1;
-  Upload(*rank.device, *rank.stream, index, m.row_index);
-  ops.copy_rows(*rank.stream, {.out = m.previous, .x = output, .x_index = m.row_index, .rows = rows.count()});
+  Upload(step.device, step.stream, index, m.row_index);
+  ops.copy_rows(step.stream, {.out = m.previous, .x = output, .x_index = m.row_index, .rows = rows.count()});
   for (const PrefillSpan& span : rows.spans) {
     if (span.first_position == 0) continue;
-    ops.copy_rows(*rank.stream, {.out = m.previous.row_range(span.first_row, 1),
-                                 .x = m.LevelOf(level, m.slot_boundaries).row_range(span.slot, 1),
-                                 .rows = 1});
+    ops.copy_rows(step.stream, {.out = m.previous.row_range(span.first_row, 1),
+                                .x = m.LevelOf(level, m.slot_boundaries).row_range(span.slot, 1),
+                                .rows = 1});
   }
 }
 
 // Keeps the output of `level` at each chunk's last position for the next chunk, and that at each block's last
 // position with the block, for sequences that reuse it.
-void SaveBoundaries(const MtpModules& m, const Rank& rank, const ChunkRows& rows, int level,
+void SaveBoundaries(const MtpModules& m, const StepContext& step, const ChunkRows& rows, int level,
                     Matrix<const float> output) {
-  const Ops& ops = rank.ops();
-  const int tokens_per_block = rank.cache.shape().tokens_per_block();
+  const Ops& ops = step.ops();
+  const int tokens_per_block = step.cache.shape().tokens_per_block();
   std::vector<int32_t> block_of_row(rows.count(), -1);
   for (int row = 0; row < rows.count(); ++row) {
     const int position = rows.positions[row];
     if ((position + 1) % tokens_per_block == 0) {
-      block_of_row[row] = rank.slots.history_block(rows.slots[row], position / tokens_per_block);
+      block_of_row[row] = step.slots.history_block(rows.slots[row], position / tokens_per_block);
     }
   }
-  Upload(*rank.device, *rank.stream, block_of_row, m.block_index);
-  ops.copy_rows(*rank.stream, {.out = m.LevelOf(level, rank.cache.boundary(kBoundaries)),
-                               .x = output,
-                               .out_index = m.block_index,
-                               .rows = rows.count()});
+  Upload(step.device, step.stream, block_of_row, m.block_index);
+  ops.copy_rows(step.stream, {.out = m.LevelOf(level, step.cache.boundary(kBoundaries)),
+                              .x = output,
+                              .out_index = m.block_index,
+                              .rows = rows.count()});
   for (const PrefillSpan& span : rows.spans) {
     const int last_row = span.first_row + span.row_count - 1;
-    ops.copy_rows(*rank.stream, {.out = m.LevelOf(level, m.slot_boundaries).row_range(span.slot, 1),
-                                 .x = output.row_range(last_row, 1),
-                                 .rows = 1});
+    ops.copy_rows(step.stream, {.out = m.LevelOf(level, m.slot_boundaries).row_range(span.slot, 1),
+                                .x = output.row_range(last_row, 1),
+                                .rows = 1});
   }
 }
 
@@ -118,47 +118,48 @@ Matrix<float> MtpModules::LevelOf(int level, Matrix<float> boundaries) const {
   return {boundaries.data + int64_t{level} * output_width, boundaries.rows, output_width, boundaries.stride};
 }
 
-void MtpModules::Prompt(const Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const {
-  Matrix<float> below = rank.buffers.target_output.first_rows(chunks.count());
+void MtpModules::Prompt(const StepContext& step, const ChunkRows& chunks, const RankRows& rank_rows) const {
+  Matrix<float> below = step.buffers.target_output.first_rows(chunks.count());
   for (int level = 0; level < module_count; ++level) {
-    GatherPrevious(*this, rank, chunks, level, below);
-    SaveBoundaries(*this, rank, chunks, level, below);
+    GatherPrevious(*this, step, chunks, level, below);
+    SaveBoundaries(*this, step, chunks, level, below);
     below = output.first_rows(chunks.count());
     const ChunkRows level_rows = RowsOfLevel(chunks, level + 1);
-    Upload(*rank.device, *rank.stream, level_rows, rows);
-    rank.model->RunModule(*rank.stream, level,
-                          {.index = rows.index(chunks.count()),
-                           .ids = rows.ids,
-                           .previous = previous.first_rows(chunks.count()),
-                           .spans = level_rows.spans,
-                           .rank_rows = &rank_rows},
-                          rank.cache, below);
+    Upload(step.device, step.stream, level_rows, rows);
+    step.model.RunModule(step.stream, level,
+                         {.index = rows.index(chunks.count()),
+                          .ids = rows.ids,
+                          .previous = previous.first_rows(chunks.count()),
+                          .spans = level_rows.spans,
+                          .rank_rows = &rank_rows},
+                         step.cache, below);
   }
 }
 
-void MtpModules::Run(const Rank& rank, const DraftInput& input, int level, Matrix<const float> previous,
-                     Matrix<float> output) const {
-  rank.model->RunModule(
-      *rank.stream, level - 1,
+void MtpModules::Run(const StepContext& step, const DraftInput& input, int level,
+                     Matrix<const float> previous, Matrix<float> output) const {
+  step.model.RunModule(
+      step.stream, level - 1,
       {.index = rows.index(output.rows), .ids = rows.ids, .previous = previous, .rank_rows = input.rank_rows},
-      rank.cache, output);
+      step.cache, output);
 }
 
-void MtpModules::Recycle(const Rank& rank, const DraftInput& input, Matrix<const float> previous,
+void MtpModules::Recycle(const StepContext& step, const DraftInput& input, Matrix<const float> previous,
                          Matrix<float> output) const {
-  rank.model->RunModule(*rank.stream, /*module=*/0,
-                        {.index = rows.index(output.rows),
-                         .ids = rows.ids,
-                         .previous = previous,
-                         .list_rows = last_row,
-                         .rank_rows = input.rank_rows},
-                        rank.cache, output);
+  step.model.RunModule(step.stream, /*module=*/0,
+                       {.index = rows.index(output.rows),
+                        .ids = rows.ids,
+                        .previous = previous,
+                        .list_rows = last_row,
+                        .rank_rows = input.rank_rows},
+                       step.cache, output);
 }
 
-void MtpModules::PickDraft(const Rank& rank, const DraftInput& input, int draft_index, int level) const {
-  const Matrix<float> logits = rank.buffers.logits.first_rows(input.bucket);
-  rank.model->Logits(*rank.stream, level, last_output.first_rows(input.bucket), logits);
-  picker.Pick(rank, input, draft_index, logits);
+void MtpModules::PickDraft(const StepContext& step, const DraftInput& input, int draft_index,
+                           int level) const {
+  const Matrix<float> logits = step.buffers.logits.first_rows(input.bucket);
+  step.model.Logits(step.stream, level, last_output.first_rows(input.bucket), logits);
+  picker.Pick(step, input, draft_index, logits);
 }
 
 }  // namespace foredraft

@@ -6,9 +6,11 @@
 
 #include "absl/status/statusor.h"
 #include "config/config_errors.h"
-#include "config/config_reader.h"
-#include "engine/rank.h"
+#include "config/loaded_config.h"
+#include "engine/engine_options.h"
 #include "engine/spec/draft_picker.h"
+#include "engine/spec/drafter.h"
+#include "engine/spec/step_context.h"
 
 namespace foredraft {
 
@@ -23,18 +25,18 @@ struct MtpModules {
                                            const ModelConfig& model, const SlotState& slots);
 
   // Every module's rows of the chunks, level by level: each takes the outputs of the one below.
-  void Prompt(const Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const;
+  void Prompt(const StepContext& step, const ChunkRows& chunks, const RankRows& rank_rows) const;
 
   // Runs module `level` on the first output.rows rows of `rows`.
-  void Run(const Rank& rank, const DraftInput& input, int level, Matrix<const float> previous,
+  void Run(const StepContext& step, const DraftInput& input, int level, Matrix<const float> previous,
            Matrix<float> output) const;
   // Runs module 1 again, on its own outputs: a row for each sequence, whose last draft comes from last_row.
-  void Recycle(const Rank& rank, const DraftInput& input, Matrix<const float> previous,
+  void Recycle(const StepContext& step, const DraftInput& input, Matrix<const float> previous,
                Matrix<float> output) const;
 
   // Draft `draft_index` (from 1) of each sequence, from last_output, an output of `level`, into the slots'
   // drafts. Overwrites buffers.logits and sample_scratch.
-  void PickDraft(const Rank& rank, const DraftInput& input, int draft_index, int level) const;
+  void PickDraft(const StepContext& step, const DraftInput& input, int draft_index, int level) const;
 
   // The part of `level` (0..M-1) in a matrix of whole boundaries: [rows, output_width].
   Matrix<float> LevelOf(int level, Matrix<float> boundaries) const;

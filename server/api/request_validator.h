@@ -25,7 +25,6 @@ inline constexpr int kMaxRequestIdBytes = 128;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopBytes = 256;
 inline constexpr int kMaxChatMessages = 1024;
-inline constexpr int kMaxTools = 128;
 inline constexpr int kMaxTokenizeBytes = 4 << 20;
 
 // What the loaded model and the configuration allow.

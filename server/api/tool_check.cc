@@ -9,7 +9,6 @@
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
-#include "server/api/request_validator.h"
 #include "server/text/conversation_check.h"
 
 namespace foredraft {

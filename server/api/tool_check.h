@@ -7,6 +7,8 @@
 
 namespace foredraft {
 
+inline constexpr int kMaxTools = 128;
+
 // INVALID_ARGUMENT names the field of chat, its value and what is allowed.
 absl::Status CheckTools(const ChatTools& tools);
 

@@ -16,10 +16,12 @@
 #include "config/config_explain.h"
 #include "config/config_warnings.h"
 #include "config/config_yaml.h"
-#include "engine/cache_groups.h"
-#include "engine/checkpoint/dummy_weights.h"
-#include "engine/model_limits.h"
-#include "engine/spec/drafter_kinds.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/kinds/drafter_kinds.h"
+#include "engine/kinds/model_limits.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "ranks/engine_setup.h"
 #include "ranks/model_files.h"
 #include "server/cli/commands.h"
@@ -46,7 +48,7 @@ std::string Drafting(const Config& config) {
                       speculative.relaxed_delta);
 }
 
-// What a sequence keeps beside its history (engine/cache_groups.h); empty where that is nothing.
+// What a sequence keeps beside its history (engine/cache/cache_groups.h); empty where that is nothing.
 std::string Windows(const Config& config, const ModelConfig& model) {
   const std::vector<CacheGroup> groups = CacheGroupsOf(model, DrafterNumbersOf(config, model).module_count,
                                                        config.kv_cache_config.tokens_per_block);

@@ -10,10 +10,11 @@
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "config/config_warnings.h"
-#include "engine/checkpoint/checkpoint_summary.h"
+#include "engine/kinds/checkpoint_summary.h"
+#include "engine/kinds/model_kinds.h"
+#include "engine/kinds/model_limits.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
-#include "engine/model/model_kinds.h"
-#include "engine/model_limits.h"
 
 namespace foredraft {
 namespace {
@@ -62,9 +63,9 @@ std::string Quoted(const std::string& text) {
 std::string DraftsText(const ModelConfig& model) {
   int draft_len = 0;
   std::string type = "MTP";
-  if (model.drafts_in_blocks()) {
+  if (model.dspark.has_value()) {
     type = model.drafter;
-    draft_len = model.num_nextn_predict_layers > 0 ? model.v4->dspark->block_size : 0;
+    draft_len = model.num_nextn_predict_layers > 0 ? model.dspark->block_size : 0;
   } else if (model.num_nextn_predict_layers > 0) {
     draft_len = 3;
   }

@@ -10,8 +10,8 @@
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
 #include "engine/checkpoint/expert_shard.h"
+#include "engine/kinds/drafter_kinds.h"
 #include "engine/memory_estimate.h"
-#include "engine/spec/drafter_kinds.h"
 #include "ranks/engine_setup.h"
 
 namespace foredraft {

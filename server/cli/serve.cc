@@ -17,7 +17,7 @@
 #include "base/trace.h"
 #include "config/config_explain.h"
 #include "config/config_warnings.h"
-#include "engine/model_limits.h"
+#include "engine/kinds/model_limits.h"
 #include "server/cli/commands.h"
 #include "server/cli/explain_memory.h"
 #include "server/cli/notify_socket.h"

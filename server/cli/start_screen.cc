@@ -7,7 +7,7 @@
 #include "base/grouped_digits.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "engine/spec/drafter_kinds.h"
+#include "engine/kinds/drafter_kinds.h"
 #include "kernels/cpu/device/topology.h"
 #include "server/cli/progress_bar.h"
 #include "server/output/request_log.h"

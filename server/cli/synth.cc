@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
 #include "server/cli/byte_progress.h"
 #include "server/cli/commands.h"

@@ -9,8 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "config/config_defaults.h"
+#include "config/decode_buckets.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/model/model_kind.h"
 #include "kernels/gemm_tuning.h"
 #include "ranks/engine_setup.h"
 #include "server/cli/commands.h"

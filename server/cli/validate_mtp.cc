@@ -10,7 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model_weights.h"
 #include "kernels/slot_arrays.h"
 #include "server/cli/commands.h"
 #include "tools/validate_mtp/dspark_chain.h"
@@ -32,7 +33,7 @@ absl::StatusOr<MtpCheckResult> Check(const ValidateOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
                    CreateDevice("cpu", {.threads = std::max(threads, 1)}));
   const std::unique_ptr<Stream> stream = device->CreateStream();
-  const bool dspark = config.drafts_in_blocks();
+  const bool dspark = config.dspark.has_value();
   ASSIGN_OR_RETURN(const LoadedWeights weights,
                    LoadWeights(options.dir, config, dspark ? config.num_nextn_predict_layers : 1, *device,
                                *stream, nullptr));

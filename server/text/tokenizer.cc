@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "server/text/byte_alphabet.h"
-#include "server/text/detokenizer.h"
 #include "server/text/tokenizer_json.h"
 #include "server/text/utf8.h"
 
@@ -206,9 +205,12 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) const {
-  Detokenizer detokenizer(*this, skip_special);
-  std::string text = detokenizer.Append(ids);
-  return text + detokenizer.Flush();
+  Utf8Repair repair;
+  std::string text;
+  for (const int32_t id : ids) {
+    if (!skip_special || !IsSpecial(id)) text += repair.Append(TokenBytes(id));
+  }
+  return text + repair.Flush();
 }
 
 std::string_view Tokenizer::TokenBytes(int32_t id) const {

@@ -6,9 +6,11 @@
 #include <set>
 #include <vector>
 
-#include "engine/checkpoint/dummy_weights.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/model_weights.h"
 
 namespace foredraft {
 namespace {
@@ -76,6 +78,7 @@ TEST(CopyCommunicator, GivesEveryRanksPartOfTheOwnRows) {
 TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
   ModelConfig config;
   config.architecture = "DeepseekV3ForCausalLM";
+  config.kind = &kDeepseekV3Kind;
   config.vocab_size = 64;
   config.hidden_size = 32;
   config.num_hidden_layers = 1;

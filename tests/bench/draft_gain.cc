@@ -39,7 +39,7 @@ struct Rates {
 // MTP modules are trained for few drafts; a block has all of them anyway.
 std::vector<int> DraftLensOf(const ModelConfig& config) {
   if (!DraftsInBlocks(config)) return {0, 1, 3};
-  std::vector<int> lens(config.v4->dspark->block_size + 1);
+  std::vector<int> lens(config.dspark->block_size + 1);
   std::iota(lens.begin(), lens.end(), 0);
   return lens;
 }

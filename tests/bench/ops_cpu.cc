@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/measure/table.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
 #include "tests/bench/cpu_rates.h"
 #include "tests/bench/device_timer.h"

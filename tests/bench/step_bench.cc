@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/model/model_kind.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 
@@ -28,7 +30,7 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
     : config_(config), ranks_(others == nullptr ? 1 : others->size()), vocab_size_(config.vocab_size) {
   EngineOptions engine;
   engine.max_batch_size = options.max_rows;
-  UseDrafter(config.drafts_in_blocks() ? &kDSpark : &kEagle, options.max_draft_len, config, engine);
+  UseDrafter(config.dspark.has_value() ? &kDSpark : &kEagle, options.max_draft_len, config, engine);
   // As the daemon loads them: with stages of DSpark the target's forward writes their keys.
   if (engine.drafter == nullptr && weights.Find<V4Weights>() != nullptr) weights.Get<V4Weights>().dspark = {};
   engine.tokens_per_block = options.tokens_per_block;

@@ -12,7 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/cache_groups.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/rank_engine.h"
 #include "kernels/dtype.h"
 #include "tests/bench/counting_device.h"
@@ -26,13 +27,13 @@ inline float AcceptedLength(const ModelConfig& config, int draft_len) {
   constexpr float kOfR1[] = {1.0f, 1.92f, 2.4f, 2.82f};
   constexpr float kOfV4[] = {1.0f, 1.79f, 2.27f, 2.49f};
   constexpr float kOfDSpark[] = {1.0f, 1.84f, 2.51f, 3.01f, 3.36f, 3.61f};
-  if (config.drafts_in_blocks()) return kOfDSpark[draft_len];
-  return config.v4 ? kOfV4[draft_len] : kOfR1[draft_len];
+  if (config.dspark.has_value()) return kOfDSpark[draft_len];
+  return FindV4Shape(config) != nullptr ? kOfV4[draft_len] : kOfR1[draft_len];
 }
 
 // The K that are measured or predicted.
 inline std::vector<int> BenchDraftLens(const ModelConfig& config) {
-  return config.drafts_in_blocks() ? std::vector<int>{0, 1, 2, 3, 4, 5} : std::vector<int>{0, 1, 3};
+  return config.dspark.has_value() ? std::vector<int>{0, 1, 2, 3, 4, 5} : std::vector<int>{0, 1, 3};
 }
 
 struct StepBenchOptions {

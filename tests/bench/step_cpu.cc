@@ -22,6 +22,8 @@
 #include "base/check.h"
 #include "client/measure/summary.h"
 #include "client/measure/table.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/model_config.h"
 #include "tests/bench/step_meter.h"
 #include "tests/bench/step_options.h"
@@ -309,7 +311,8 @@ absl::Status Run(const Options& options) {
     if (options.Wants("table") || options.Wants("plain")) Steps(report, *model);
     if (options.Wants("prefill")) Prefill(report, *model);
   }
-  return options.Wants("dense") && !config->v4 ? Dense(report, *config) : absl::OkStatus();
+  return options.Wants("dense") && FindV4Shape(*config) == nullptr ? Dense(report, *config)
+                                                                   : absl::OkStatus();
 }
 
 }  // namespace

@@ -19,9 +19,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "engine/checkpoint/dummy_weights.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/activations.h"
 #include "engine/model/model_config.h"
+#include "engine/model_weights.h"
 #include "tests/bench/bench_json.h"
 #include "tests/bench/copy_communicator.h"
 #include "tests/bench/library_rates.h"
@@ -68,7 +69,7 @@ class GpuStep {
     const auto stream = counting->CreateStream();
     const int ranks = ranks_ = options.ranks;
     const int max_draft_len = BenchDraftLens(config).back();
-    const int modules = config.drafts_in_blocks() ? config.num_nextn_predict_layers : 1;
+    const int modules = config.dspark.has_value() ? config.num_nextn_predict_layers : 1;
     auto weights = MakeDummyWeights(config, modules, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;

@@ -4,8 +4,7 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "engine/checkpoint/dummy_weights.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/model_weights.h"
 
 namespace foredraft {
 namespace {

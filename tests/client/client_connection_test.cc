@@ -1,4 +1,4 @@
-#include "client/client_connection.h"
+#include "client/connection/client_connection.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "config/config_reader.h"
+#include "config/decode_buckets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

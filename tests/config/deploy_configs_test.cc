@@ -9,7 +9,9 @@
 #include "config/config_reader.h"
 #include "config/config_warnings.h"
 #include "config/config_yaml.h"
-#include "engine/model_limits.h"
+#include "engine/kinds/model_limits.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {
@@ -154,7 +156,7 @@ TEST(DeployConfigs, TheShapeOfV4FlashResolves) {
   EXPECT_EQ(shipped->loaded.config.load_format, LoadFormat::kDummy);
   EXPECT_EQ(shipped->loaded.config.backend, Backend::kCpu);
   EXPECT_EQ(shipped->loaded.config.speculative_config->max_draft_len, 1);
-  const DeepseekV4Shape& v4 = *shipped->model.v4;
+  const DeepseekV4Shape& v4 = V4ShapeOf(shipped->model);
   EXPECT_EQ(std::count(v4.layers.begin(), v4.layers.end(), AttentionKind::kCompressedSparse), 21);
   EXPECT_EQ(std::count(v4.layers.begin(), v4.layers.end(), AttentionKind::kHeavilyCompressed), 20);
   EXPECT_EQ(shipped->model.experts, kMxfp4Format);
@@ -165,9 +167,9 @@ TEST(DeployConfigs, TheShapesWithDSparkHaveThreeStages) {
   for (const char* name : {"yardstick-v4-dspark", "v4-flash-0731-shape-43x32", "v4-flash-0731-shape-43x64"}) {
     const auto config = ReadModelConfig("deploy/configs/" + std::string(name) + ".json");
     ASSERT_TRUE(config.ok()) << config.status();
-    ASSERT_TRUE(config->drafts_in_blocks());
-    EXPECT_EQ(config->v4->dspark->stage_count, 3) << name;
-    EXPECT_EQ(config->v4->dspark->target_layer_ids.back(), config->num_hidden_layers - 1) << name;
+    ASSERT_TRUE(config->dspark.has_value());
+    EXPECT_EQ(config->dspark->stage_count, 3) << name;
+    EXPECT_EQ(config->dspark->target_layer_ids.back(), config->num_hidden_layers - 1) << name;
   }
 }
 

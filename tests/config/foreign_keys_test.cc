@@ -2,9 +2,9 @@
 
 #include "config/foreign_keys.h"
 
-#include "config/config_defaults.h"
 #include "config/config_fields.h"
 #include "config/config_reader.h"
+#include "config/decode_buckets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -8,11 +8,15 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/checkpoint/dummy_weights.h"
 #include "engine/comm/solo_communicator.h"
+#include "engine/engine_shapes.h"
 #include "engine/memory_estimate.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "engine/rank.h"
 #include "engine/rank_engine.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 #include "tests/cuda_on_host/counts.h"
@@ -27,6 +31,7 @@ ModelConfig SmallConfig(bool fp8 = false) {
   ModelConfig config;
   if (fp8) config.projections = kFp8Format;
   config.architecture = "DeepseekV3ForCausalLM";
+  config.kind = &kDeepseekV3Kind;
   config.vocab_size = kVocab;
   config.hidden_size = 32;
   config.num_hidden_layers = 2;
@@ -264,7 +269,7 @@ TEST(EngineOnHost, AFullSwapStoreAllocatesNothing) {
   constexpr int kImages = 20;
   EngineOptions options = SmallOptions();
   options.capture_graphs = false;
-  const SwapStoreShape store = SwapStoreShape::Of(options, SmallConfig());
+  const SwapStoreShape store = SwapStoreShapeOf(options, SmallConfig());
   options.host_cache_bytes = kImages * (1 + store.slot_frames()) * store.frame_bytes();
   const auto engine = MakeEngine("cuda", options);
   const auto untouched = MakeEngine("cuda", options);
@@ -386,7 +391,8 @@ TEST(EngineOnHost, TheKvCacheTakesItsShareOfWhatIsLeft) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     options.kv_dtype = dtype;
     const auto engine = MakeEngine("cuda", options);
-    const KvCacheShape shape = KvCacheShape::Of(SmallConfig(), 1, 16, {1}, dtype);
+    const KvCacheShape shape = {
+        .groups = CacheGroupsOf(SmallConfig(), 1, 16, dtype), .block_counts = {1}, .boundaries = {}};
     const int64_t cache_bytes =
         engine->options().block_count * (shape.block_bytes() + shape.boundary_bytes());
     EXPECT_GT(cache_bytes, int64_t{20} << 20) << DTypeName(dtype);

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
 #include "tests/e2e/daemon_fixture.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"

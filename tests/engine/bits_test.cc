@@ -26,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/fnv.h"
+#include "engine/kinds/read_model_config.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/test_requests.h"
 #include "tests/golden/recorded_hashes.h"

@@ -1,9 +1,14 @@
-#include "engine/cache_groups.h"
+#include "engine/cache/cache_groups.h"
 
 #include <algorithm>
 
 #include "config/config_defaults.h"
-#include "engine/model_limits.h"
+#include "config/config_reader.h"
+#include "engine/kinds/model_limits.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
+#include "engine/model/deepseek_v4/deepseek_v4_kind.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/model_kind.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {
@@ -14,6 +19,7 @@ constexpr int kTokensPerBlock = 32;
 ModelConfig R1Config() {
   ModelConfig config;
   config.architecture = "DeepseekV3ForCausalLM";
+  config.kind = &kDeepseekV3Kind;
   config.num_hidden_layers = 61;
   config.kv_lora_rank = 512;
   config.qk_rope_head_dim = 64;
@@ -23,10 +29,11 @@ ModelConfig R1Config() {
 ModelConfig FlashConfig() {
   ModelConfig config;
   config.architecture = "DeepseekV4ForCausalLM";
+  config.kind = &kDeepseekV4Kind;
   config.num_hidden_layers = 43;
   config.qk_rope_head_dim = 64;
   config.index_head_dim = 128;
-  DeepseekV4Shape& v4 = config.v4.emplace();
+  DeepseekV4Shape& v4 = config.own.emplace<DeepseekV4Shape>();
   v4.layers = {AttentionKind::kWindow, AttentionKind::kWindow};
   for (int i = 0; i < 20; ++i) {
     v4.layers.insert(v4.layers.end(), {AttentionKind::kCompressedSparse, AttentionKind::kHeavilyCompressed});
@@ -51,6 +58,7 @@ TEST(CacheGroups, DeepseekV3HasOne) {
 TEST(CacheGroups, KeysOfTheIndexerLieInTheHistory) {
   ModelConfig v32 = R1Config();
   v32.architecture = "DeepseekV32ForCausalLM";
+  v32.kind = &kDeepseekV3Kind;
   v32.index_topk = 2048;
   v32.index_head_dim = 128;
   v32.runs_indexer = true;
@@ -187,7 +195,7 @@ TEST(CacheGroups, WindowsCoverAStepWhereverBlocksBegin) {
 TEST(CacheGroups, ABlockOfTheHistoryIsWholeBlocksOfAllGroups) {
   ModelConfig config = FlashConfig();
   for (const AttentionKind kind : {AttentionKind::kCompressedSparse, AttentionKind::kHeavilyCompressed}) {
-    config.v4->layers.assign(43, kind);
+    std::any_cast<DeepseekV4Shape&>(config.own).layers.assign(43, kind);
     for (const int tokens_per_block : {1, 4, 16, 24, 64}) {
       const std::vector<CacheGroup> groups = CacheGroupsOf(config, 1, tokens_per_block);
       for (const CacheGroup& group : groups) {
@@ -200,7 +208,7 @@ TEST(CacheGroups, ABlockOfTheHistoryIsWholeBlocksOfAllGroups) {
 // Boundaries belong to the history's blocks.
 TEST(CacheGroups, LeavesOutGroupsWithoutRowsButNotTheHistory) {
   ModelConfig config = FlashConfig();
-  config.v4->layers.assign(43, AttentionKind::kWindow);
+  std::any_cast<DeepseekV4Shape&>(config.own).layers.assign(43, AttentionKind::kWindow);
   const std::vector<CacheGroup> groups = CacheGroupsOf(config, 0, kTokensPerBlock);
   ASSERT_EQ(groups.size(), 2u);
   EXPECT_EQ(groups[0].name, "history");

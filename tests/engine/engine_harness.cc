@@ -18,9 +18,10 @@
 #include "absl/strings/str_join.h"
 #include "base/bounded_queue.h"
 #include "base/check.h"
-#include "engine/cache_group_shapes.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/engine_shapes.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/model_weights.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
@@ -314,7 +315,7 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
                             : setting.vanilla ? model.config.num_nextn_predict_layers
                                               : setting.max_draft_len;
   if (DraftsInBlocks(model.config)) {
-    UseDrafter(&kDSpark, std::min(max_draft_len, model.config.v4->dspark->block_size), model.config, options);
+    UseDrafter(&kDSpark, std::min(max_draft_len, model.config.dspark->block_size), model.config, options);
   } else {
     UseDrafter(setting.vanilla ? &kVanilla : &kEagle, max_draft_len, model.config, options);
   }
@@ -322,7 +323,7 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
                         (setting.policy == DraftPolicyKind::kConfidence || setting.verify_len > 0);
   options.tokens_per_block = kTokensPerBlock;
   options.kv_dtype = setting.kv_dtype;
-  const int block_tokens = KvCacheShape::Of(options, model.config, 1).tokens_per_block();
+  const int block_tokens = KvCacheShapeOf(options, model.config, 1).tokens_per_block();
   const int sequence_blocks = (kMaxSeqLen + 14) / block_tokens + 1;
   options.block_count = setting.small_pool ? 1 + std::max(kSmallPoolTokens / block_tokens, kSmallPoolBlocks)
                                            : 1 + setting.max_batch_size * sequence_blocks;
@@ -343,7 +344,7 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   options.rank_count = setting.ranks;
   if (const auto late = static_cast<uint32_t>(setting.late_percent); late > 0)
     options.masks_are_late = [late, random = std::mt19937(1)]() mutable { return random() % 100 < late; };
-  const SwapStoreShape host = SwapStoreShape::Of(engine, model.config);
+  const SwapStoreShape host = SwapStoreShapeOf(engine, model.config);
   options.max_batch_size = engine.max_batch_size;
   options.max_num_tokens = engine.max_num_tokens;
   options.max_seq_len = engine.max_seq_len;

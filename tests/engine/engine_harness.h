@@ -40,7 +40,7 @@ LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& back
                       const DeviceOptions& options);
 
 // Whether the checkpoint drafts with DSpark.
-inline bool DraftsInBlocks(const ModelConfig& config) { return config.drafts_in_blocks(); }
+inline bool DraftsInBlocks(const ModelConfig& config) { return config.dspark.has_value(); }
 
 // The weights for an engine with these options: the daemon loads stages of DSpark only where they run,
 // because the target's forward then writes their keys.

@@ -11,11 +11,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "engine/checkpoint/dummy_weights.h"
 #include "engine/decode_step.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model_weights.h"
 #include "engine/rank.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/eagle/eagle_drafter.h"
-#include "kernels/sizing_device.h"
+#include "kernels/devices/sizing_device.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/engine_harness.h"
 

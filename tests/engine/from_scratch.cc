@@ -6,7 +6,8 @@
 
 #include "base/check.h"
 #include "engine/model/activations.h"
-#include "engine/model/model_kinds.h"
+#include "engine/model/block_draft_model.h"
+#include "engine/model/model_kind.h"
 
 namespace foredraft {
 namespace {
@@ -26,9 +27,9 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeight
                          DType kv_dtype)
     : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
   auto model =
-      CreateModel(device, solo_, config, std::move(weights),
-                  // Small segments: the engine, whose segment has all positions, gives the same bits.
-                  {.rows = capacity, .decode_rows = capacity, .positions = capacity, .segment = 64});
+      config.kind->create(device, solo_, config, std::move(weights),
+                          // Small segments: the engine, whose segment has all positions, gives the same bits.
+                          {.rows = capacity, .decode_rows = capacity, .positions = capacity, .segment = 64});
   CHECK(model.ok()) << model.status().ToString();
   model_ = *std::move(model);
   std::vector<CacheGroupTable> tables;
@@ -42,8 +43,10 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeight
     tables.push_back({table, blocks});
     block_counts.push_back(blocks + 1);
   }
-  const KvCacheShape shape =
-      KvCacheShape::Of(config, model_->module_count(), kTokensPerBlock, block_counts, kv_dtype);
+  const KvCacheShape shape = {
+      .groups = CacheGroupsOf(config, model_->module_count(), kTokensPerBlock, kv_dtype),
+      .block_counts = block_counts,
+      .boundaries = {}};
   auto cache = KvCache::Create(device, shape, tables, /*poison=*/true);
   CHECK(cache.ok()) << cache.status().ToString();
   cache_ = *std::move(cache);
@@ -245,7 +248,7 @@ std::vector<int32_t> FromScratch::VanillaDrafts(const std::vector<int32_t>& toke
 }
 
 Matrix<float> FromScratch::Block(const std::vector<int32_t>& tokens, int prompt_len) {
-  const DSparkShape& shape = *model_->config().v4->dspark;
+  const DSparkShape& shape = *model_->config().dspark;
   const int last = static_cast<int>(tokens.size()) - 1;  // P
   CHECK_GE(last, 1);
   CHECK_LE(last + shape.block_size, capacity_);
@@ -270,7 +273,7 @@ Matrix<float> FromScratch::Block(const std::vector<int32_t>& tokens, int prompt_
 
 FromScratch::BlockDrafts FromScratch::DSparkDrafts(const std::vector<int32_t>& tokens, int prompt_len,
                                                    int count, const SamplingParams& sampling) {
-  CHECK_LE(count, model_->config().v4->dspark->block_size);
+  CHECK_LE(count, model_->config().dspark->block_size);
   const int last = static_cast<int>(tokens.size()) - 1;
   SetRequest(tokens, prompt_len, sampling);
   const Matrix<float> block = Block(tokens, prompt_len);
@@ -284,8 +287,9 @@ FromScratch::BlockDrafts FromScratch::DSparkDrafts(const std::vector<int32_t>& t
     const int32_t before = k == 0 ? tokens.back() : drafts.ids.back();
     model_->Logits(*stream_, model_->module_count(), block.row_range(k, 1), logits);
     Put(ids_, &before, 1);
-    model_->TokenBias(*stream_, ids_, bias);
-    model_->Confidence(*stream_, 0, {.outputs = output_, .slots = slot_, .bucket = 1, .draft_index = k + 1});
+    model_->block_drafts()->MarkovBias(*stream_, ids_, bias);
+    model_->block_drafts()->Confidence(
+        *stream_, 0, {.outputs = output_, .slots = slot_, .bucket = 1, .draft_index = k + 1});
     drafts.confidences.push_back(Get(output_, 1)[0].confidences[k]);
     device_.ops().add(*stream_, {.out = logits, .x = bias});
     drafts.ids.push_back(ChooseFromLogits(last + k, drafts.ids));

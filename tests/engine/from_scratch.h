@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache/kv_cache.h"
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/solo_communicator.h"
-#include "engine/kv_cache.h"
 #include "engine/model/model.h"
 #include "kernels/device.h"
 #include "scheduler/sampling_params.h"

@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/checkpoint/dummy_weights.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
+#include "engine/model_weights.h"
 #include "engine/rank_engine.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 
 namespace foredraft {
@@ -31,6 +33,7 @@ int PromptLen() { return std::getenv("FOREDRAFT_FULL") != nullptr ? 32768 : 2048
 ModelConfig TinyConfig() {
   ModelConfig config;
   config.architecture = "DeepseekV3ForCausalLM";
+  config.kind = &kDeepseekV3Kind;
   config.vocab_size = kVocab;
   config.hidden_size = 32;
   config.num_hidden_layers = 2;

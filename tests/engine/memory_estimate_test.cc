@@ -11,10 +11,11 @@
 #include <span>
 
 #include "base/check.h"
-#include "engine/checkpoint/dummy_weights.h"
 #include "engine/comm/solo_communicator.h"
-#include "engine/kv_budget.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model_weights.h"
 #include "engine/rank.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"

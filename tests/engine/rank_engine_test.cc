@@ -10,7 +10,8 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "engine/spec/drafter_kinds.h"
+#include "engine/engine_shapes.h"
+#include "engine/spec/drafter_kind.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/test_requests.h"
 
@@ -291,25 +292,26 @@ class LastTokensDrafter : public Drafter {
 
   explicit LastTokensDrafter(int32_t* kept) : kept_(kept) {}
 
-  void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows&) const override {
+  void Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
+              const RankRows&) const override {
     for (const PrefillSpan& span : chunks.spans) {
-      std::vector<int32_t>& row = rank.slots.host_row("last_tokens", span.slot);
+      std::vector<int32_t>& row = slots.host_row("last_tokens", span.slot);
       row.insert(row.end(), chunks.ids.begin() + span.first_row,
                  chunks.ids.begin() + span.first_row + span.row_count);
       row.erase(row.begin(), row.end() - kKept);
-      Upload(*rank.device, *rank.stream, row, kept_ + span.slot * kKept);
+      Upload(step.device, step.stream, row, kept_ + span.slot * kKept);
     }
   }
-  void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const override {
-    Draft(rank, input, draft_count);
+  void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const override {
+    Draft(step, input, draft_count);
   }
-  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override {
+  void Draft(const StepContext& step, const DraftInput& input, int draft_count) const override {
     for (int entry = 0; entry < input.bucket; ++entry) {
       const int slot = input.outputs[entry].slot;
       if (slot < 0 || input.outputs[entry].finished != 0) continue;
       int32_t* const row = kept_ + slot * kKept;
       std::rotate(row, row + 1, row + kKept);
-      SlotDrafts& drafts = rank.slots.arrays().drafts[slot];
+      SlotDrafts& drafts = step.slots.arrays().drafts[slot];
       drafts.draft_count = std::min(draft_count, kKept);
       std::copy_n(row, drafts.draft_count, drafts.tokens);
     }
@@ -335,10 +337,10 @@ constexpr DrafterKind kLastTokens = {
 TEST_F(RankEngineTest, AnotherKindOfDrafterNeedsNothingButItsRow) {
   // Eager: the drafter reads on the host.
   EngineOptions options = EngineOptionsOf(model_, {.mtp = false, .graphs = false, .max_batch_size = 4});
-  const int64_t plain_image = SwapStoreShape::Of(options, model_.config).slot_image_bytes;
+  const int64_t plain_image = SwapStoreShapeOf(options, model_.config).slot_image_bytes;
   UseDrafter(&kLastTokens, 3, model_.config, options);
-  EXPECT_GT(SwapStoreShape::Of(options, model_.config).slot_image_bytes, plain_image);
-  EXPECT_EQ(KvCacheShape::Of(options, model_.config, 2).boundary_bytes(), 0);
+  EXPECT_GT(SwapStoreShapeOf(options, model_.config).slot_image_bytes, plain_image);
+  EXPECT_EQ(KvCacheShapeOf(options, model_.config, 2).boundary_bytes(), 0);
   ExpectSwapsAreInvisible(options);
 
   const auto engine = MakeEngine(options);

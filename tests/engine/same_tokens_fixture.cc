@@ -60,8 +60,7 @@ const std::vector<int32_t>& SameTokensFixture::Reference(const SameTokensCase& c
     scratch->SetStopIds(request.stop_ids);
     if (DraftsInBlocks(model_.config)) {
       entry =
-          scratch->DSparkDrafts(tokens, prompt_len, model_.config.v4->dspark->block_size, request.sampling)
-              .ids;
+          scratch->DSparkDrafts(tokens, prompt_len, model_.config.dspark->block_size, request.sampling).ids;
     } else if (c.setting.vanilla) {
       entry = scratch->VanillaDrafts(tokens, prompt_len, modules, modules, first_step_end, request.sampling);
     } else {

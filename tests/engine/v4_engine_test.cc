@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "nlohmann/json.hpp"

@@ -8,6 +8,9 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/generation_config.h"
 #include "engine/model/model_config.h"
 
 namespace foredraft {
@@ -25,13 +28,14 @@ void CheckRope(const ModelConfig& config, double theta, const std::optional<Rope
 
 void CheckShape(const ModelConfig& config) {
   const double scale =
-      AttentionScale(config.v4 ? config.v4->head_dim : config.qk_head_dim(), config.rope_scaling);
+      AttentionScale(FindV4Shape(config) != nullptr ? V4ShapeOf(config).head_dim : config.qk_head_dim(),
+                     config.rope_scaling);
   CHECK(std::isfinite(scale) && scale > 0);
   CheckRope(config, config.rope_theta, config.rope_scaling);
-  if (config.v4) {
-    CHECK_EQ(config.v4->layers.size(), static_cast<size_t>(config.num_hidden_layers));
-    CHECK_EQ(config.v4->hash_layers.size(), static_cast<size_t>(config.num_hidden_layers));
-    CheckRope(config, config.v4->compress_rope_theta, config.v4->compress_rope_scaling);
+  if (FindV4Shape(config) != nullptr) {
+    CHECK_EQ(V4ShapeOf(config).layers.size(), static_cast<size_t>(config.num_hidden_layers));
+    CHECK_EQ(V4ShapeOf(config).hash_layers.size(), static_cast<size_t>(config.num_hidden_layers));
+    CheckRope(config, V4ShapeOf(config).compress_rope_theta, V4ShapeOf(config).compress_rope_scaling);
   }
   if (config.n_routed_experts > 0) {
     CHECK_EQ(config.n_routed_experts % config.n_group, 0);

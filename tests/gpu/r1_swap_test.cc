@@ -6,8 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "engine/kv_cache.h"
-#include "engine/slot_state.h"
+#include "engine/cache/kv_cache.h"
+#include "engine/cache/slot_state.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
+#include "engine/model/model_kind.h"
 #include "tests/gpu/r1_rows.h"
 
 namespace foredraft {
@@ -16,11 +18,14 @@ namespace {
 KvCacheShape R1Cache() {
   ModelConfig config;
   config.architecture = "DeepseekV3ForCausalLM";
+  config.kind = &kDeepseekV3Kind;
   config.num_hidden_layers = 61;
   config.kv_lora_rank = 512;
   config.qk_rope_head_dim = 64;
   config.hidden_size = kR1Hidden;
-  return KvCacheShape::Of(config, /*module_count=*/1, /*tokens_per_block=*/64, {9}, DType::kBF16);
+  return {.groups = CacheGroupsOf(config, /*module_count=*/1, /*tokens_per_block=*/64),
+          .block_counts = {9},
+          .boundaries = {}};
 }
 
 SlotStateShape R1Slots() {

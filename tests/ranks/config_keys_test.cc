@@ -10,6 +10,7 @@
 
 #include "config/config_defaults.h"
 #include "config/config_fields.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
 #include "kernels/dtype.h"
 #include "ranks/engine_setup.h"
 
@@ -46,6 +47,7 @@ Config Resolved() {
 ModelConfig Model() {
   ModelConfig model;
   model.architecture = "DeepseekV3ForCausalLM";
+  model.kind = &kDeepseekV3Kind;
   model.num_hidden_layers = 2;
   model.kv_lora_rank = 128;
   model.qk_rope_head_dim = 64;

@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "config/config_defaults.h"
-#include "engine/model_limits.h"
+#include "engine/kinds/model_limits.h"
+#include "engine/kinds/read_model_config.h"
 
 namespace foredraft {
 namespace {

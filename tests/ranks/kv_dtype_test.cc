@@ -5,7 +5,9 @@
 
 #include "config/config_defaults.h"
 #include "config/config_fields.h"
-#include "engine/swap_store.h"
+#include "engine/cache/swap_store.h"
+#include "engine/engine_shapes.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
 #include "ranks/engine_setup.h"
 #include "ranks/identity.h"
 
@@ -42,12 +44,13 @@ TEST(KvDtype, ARankWithAnotherIsRefused) {
 TEST(KvDtype, DecidesTheSizeOfTheSwapStoresFrames) {
   ModelConfig r1;
   r1.architecture = "DeepseekV3ForCausalLM";
+  r1.kind = &kDeepseekV3Kind;
   r1.num_hidden_layers = 61;
   r1.kv_lora_rank = 512;
   r1.qk_rope_head_dim = 64;
   const auto block_bytes = [&r1](KvDtype dtype) {
     const EngineOptions options = EngineOptionsOf(ConfigOf(dtype), r1);
-    return SwapStoreShape::Of(options, r1).block_bytes.at(0) / options.tokens_per_block;
+    return SwapStoreShapeOf(options, r1).block_bytes.at(0) / options.tokens_per_block;
   };
   EXPECT_EQ(block_bytes(KvDtype::kFp8), 61 * 656);
   EXPECT_EQ(block_bytes(KvDtype::kBf16), 61 * 1152);

@@ -1,7 +1,8 @@
 #include "server/request_setup.h"
 
 #include "config/config_defaults.h"
-#include "engine/model_limits.h"
+#include "engine/kinds/model_limits.h"
+#include "engine/kinds/read_model_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -6,8 +6,9 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {

@@ -21,12 +21,12 @@ function(fault NAME FILE ORIGINAL REPLACEMENT)
 endfunction()
 
 set(eagle engine/spec/eagle/eagle_drafter.cc)
-fault("recycled output" ${eagle} [=[m_.Recycle(rank, input, last_output, output);]=]
-      [=[m_.Recycle(rank, input, FAULT ? input.target_output.first_rows(input.bucket) : last_output, output);]=])
+fault("recycled output" ${eagle} [=[m_.Recycle(step, input, last_output, output);]=]
+      [=[m_.Recycle(step, input, FAULT ? input.target_output.first_rows(input.bucket) : last_output, output);]=])
 fault("recycled position" ${eagle} [=[.draft_index = draft - 1});]=] [=[.draft_index = draft - (FAULT ? 2 : 1)});]=])
-fault("no rows without drafts" ${eagle} [=[const Ops& ops = rank.ops();]=]
+fault("no rows without drafts" ${eagle} [=[const Ops& ops = step.ops();]=]
       [=[if (draft_count == 0 && FAULT) return;
-  const Ops& ops = rank.ops();]=])
+  const Ops& ops = step.ops();]=])
 
 fault("lost boundary" engine/spec/mtp_modules.cc [=[if (span.first_position == 0) continue;]=]
       [=[if (span.first_position == 0 || FAULT) continue;]=])

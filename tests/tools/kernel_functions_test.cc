@@ -6,7 +6,8 @@
 #include <cmath>
 #include <optional>
 
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 #include "tools/validate_mtp/mtp_reference.h"
 

@@ -5,8 +5,9 @@
 #include <iostream>
 
 #include "absl/strings/str_format.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {

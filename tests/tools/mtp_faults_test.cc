@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/faults.h"
@@ -67,7 +68,7 @@ Names Failures(const std::string& name, const std::string& fault, uint64_t seed)
   const ModelConfig config = *ReadModelConfig(dir + "/config.json");
   const std::unique_ptr<Device> device = *CreateDevice("cpu", {.threads = 2});
   const std::unique_ptr<Stream> stream = device->CreateStream();
-  const bool dspark = config.drafts_in_blocks();
+  const bool dspark = config.dspark.has_value();
   const LoadedWeights weights =
       *LoadWeights(dir, config, dspark ? config.num_nextn_predict_layers : 1, *device, *stream, nullptr);
   present_fault = fault;

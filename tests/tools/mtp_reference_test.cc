@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/kinds/read_model_config.h"
 #include "gtest/gtest.h"
 #include "tools/validate_mtp/indexer_reference.h"
 

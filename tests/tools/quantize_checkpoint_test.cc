@@ -8,6 +8,9 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/formats/host_tensor.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/random_weight.h"
@@ -150,7 +153,7 @@ class QuantizeCheckpointTest : public ::testing::Test {
     const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
     for (const TensorSpec& spec : description.tensors) {
       if (spec.name != name) continue;
-      auto tensor = ReadTensor(*checkpoint, config, spec);
+      auto tensor = ReadTensor(*checkpoint, description, spec);
       EXPECT_TRUE(tensor.ok()) << tensor.status();
       return ToFloats(ToBf16(*std::move(tensor)));
     }
@@ -194,7 +197,7 @@ TEST_F(QuantizeCheckpointTest, WritesACheckpointWhoseTensorsAreNearTheOriginals)
     ASSERT_TRUE(config.ok()) << config.status();
     const auto checkpoint = Checkpoint::Open(options_.out_dir);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    ASSERT_EQ(CheckTensors(*checkpoint, *config, DescribeModel(*config, 2)), absl::OkStatus());
+    ASSERT_EQ(CheckTensors(*checkpoint, DescribeModel(*config, 2)), absl::OkStatus());
     ASSERT_GT(report->tensors.size(), c.tensors);
     for (const QuantizedTensor& tensor : report->tensors) {
       const std::vector<float> before = Values(options_.in_dir, original, tensor.name);

@@ -6,7 +6,8 @@
 #include <map>
 #include <string>
 
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 
 namespace foredraft {

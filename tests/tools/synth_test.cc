@@ -6,10 +6,11 @@
 #include <sstream>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/checkpoint_check.h"
-#include "engine/checkpoint/checkpoint_summary.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/checkpoint_summary.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model/generation_config.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"

@@ -17,10 +17,11 @@
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/checkpoint_check.h"
-#include "engine/checkpoint/checkpoint_names.h"
-#include "engine/checkpoint/formats/quantization_config.h"
 #include "engine/checkpoint/formats/stored_format.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/model_kind.h"
+#include "engine/model/quantization_config.h"
+#include "engine/model_weights.h"
 #include "kernels/cpu/device/thread_pool.h"
 
 namespace foredraft {
@@ -43,10 +44,9 @@ class Quantizer {
   Quantizer(const QuantizeOptions& options, const ModelConfig& config, const Checkpoint& checkpoint,
             const LoadProgress& progress)
       : options_(options),
-        config_(config),
         checkpoint_(checkpoint),
         description_(DescribeModel(config, config.num_nextn_predict_layers)),
-        choice_(config_, description_),
+        choice_(description_),
         progress_(progress),
         pool_(options.threads, /*pin=*/false, /*pools=*/1) {}
 
@@ -82,7 +82,7 @@ class Quantizer {
         jobs_.push_back({nullptr, tensor});
         continue;
       }
-      for (StoredTensor& output : choice_.Of(*spec).tensors(config_, *spec)) {
+      for (StoredTensor& output : choice_.Of(*spec).tensors(description_, *spec)) {
         outputs_.push_back(std::move(output));
         jobs_.push_back({spec, tensor});
       }
@@ -185,7 +185,6 @@ class Quantizer {
   }
 
   const QuantizeOptions& options_;
-  const ModelConfig& config_;
   const Checkpoint& checkpoint_;
   const ModelDescription description_;
   const FormatChoice choice_;

@@ -11,11 +11,13 @@
 #include "base/fnv.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
-#include "engine/checkpoint/formats/quantization_config.h"
 #include "engine/checkpoint/formats/stored_format.h"
 #include "engine/checkpoint/model_description.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
+#include "engine/model/model_kind.h"
+#include "engine/model/quantization_config.h"
 #include "kernels/random_weight.h"
 #include "nlohmann/json.hpp"
 
@@ -128,7 +130,8 @@ std::vector<uint8_t> CodePalette(const RandomTensor& tensor) {
   return pairs;
 }
 
-void WriteTensor(const RandomTensor& tensor, const ModelConfig& config, uint64_t seed, std::ostream& file) {
+void WriteTensor(const RandomTensor& tensor, const ModelDescription& model, uint64_t seed,
+                 std::ostream& file) {
   const uint64_t key = Mix(seed ^ Fnv1a(tensor.out.name));
   const int64_t count = tensor.element_count();
   if (tensor.content == Content::kCodes) {
@@ -139,7 +142,7 @@ void WriteTensor(const RandomTensor& tensor, const ModelConfig& config, uint64_t
   } else if (tensor.content == Content::kConstant) {
     file << tensor.out.constant;
   } else if (tensor.content == Content::kIds) {
-    const std::vector<int32_t> ids = RandomIds(*tensor.spec, config, key);
+    const std::vector<int32_t> ids = RandomIds(*tensor.spec, model, key);
     const std::vector<int64_t> stored(ids.begin(), ids.end());
     file.write(reinterpret_cast<const char*>(stored.data()), tensor.out.bytes());
   } else if (tensor.dtype == DType::kF8E4M3) {
@@ -156,22 +159,22 @@ RandomTensor Elements(const std::string& name, std::vector<int64_t> shape, DType
   return {.out = {name, DTypeName(dtype), std::move(shape)}, .dtype = dtype, .mean = mean, .spread = spread};
 }
 
-RandomTensor Describe(const TensorSpec& spec, const ModelConfig& config) {
+RandomTensor Describe(const TensorSpec& spec, const ModelDescription& model) {
   const DType dtype = spec.kept_f32 ? DType::kF32 : DType::kBF16;
   if (spec.kind == TensorKind::kIds) {
     return {.out = {spec.name, "I64", spec.shape}, .content = Content::kIds, .spec = &spec};
   }
   if (spec.kind == TensorKind::kNorm) return Elements(spec.name, spec.shape, dtype, 1.0f, 0.1f);
   if (spec.kind == TensorKind::kBias) return Elements(spec.name, spec.shape, DType::kF32, 0, 0.02f);
-  return Elements(spec.name, spec.shape, dtype, 0, RandomAmplitude(spec, config));
+  return Elements(spec.name, spec.shape, dtype, 0, RandomAmplitude(spec, model));
 }
 
 // Codes and scales, which differ a little from block to block unless they are powers of two.
-void AppendQuantised(const TensorSpec& spec, const ModelConfig& config, const StoredFormat& stored,
+void AppendQuantised(const TensorSpec& spec, const ModelDescription& model, const StoredFormat& stored,
                      std::vector<RandomTensor>& tensors) {
   const WeightFormat& format = spec.format;
-  const RandomCodes random = stored.random(format, RandomAmplitude(spec, config));
-  for (StoredTensor& out : stored.tensors(config, spec)) {
+  const RandomCodes random = stored.random(format, RandomAmplitude(spec, model));
+  for (StoredTensor& out : stored.tensors(model, spec)) {
     RandomTensor tensor = {.out = std::move(out), .dtype = format.code, .spread = random.spread};
     if (tensor.out.part == StoredTensor::Part::kTensorScale) {
       tensor.out.constant.assign(reinterpret_cast<const char*>(&tensor.out.value), sizeof(float));
@@ -192,15 +195,15 @@ void AppendQuantised(const TensorSpec& spec, const ModelConfig& config, const St
   }
 }
 
-std::vector<RandomTensor> ListTensors(const ModelConfig& config, const ModelDescription& description) {
-  const FormatChoice choice(config, description);
+std::vector<RandomTensor> ListTensors(const ModelDescription& description) {
+  const FormatChoice choice(description);
   std::vector<RandomTensor> tensors;
   for (const TensorSpec& spec : description.tensors) {
     if (spec.kind == TensorKind::kUnread) continue;
     if (choice.Quantises(spec)) {
-      AppendQuantised(spec, config, choice.Of(spec), tensors);
+      AppendQuantised(spec, description, choice.Of(spec), tensors);
     } else {
-      tensors.push_back(Describe(spec, config));
+      tensors.push_back(Describe(spec, description));
     }
   }
   return tensors;
@@ -232,7 +235,7 @@ absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOp
   RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "synth"));
   RETURN_IF_ERROR(WriteConfig(text, config, description, options.out_dir));
   RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));
-  const std::vector<RandomTensor> tensors = ListTensors(config, description);
+  const std::vector<RandomTensor> tensors = ListTensors(description);
   std::vector<StoredTensor> outputs;
   int64_t total_bytes = 0, done_bytes = 0;
   for (const RandomTensor& tensor : tensors) {
@@ -241,7 +244,7 @@ absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOp
   }
   return WriteCheckpoint(outputs, options.out_dir, options.max_shard_bytes,
                          [&](size_t index, std::ostream& out) -> absl::Status {
-                           WriteTensor(tensors[index], config, options.seed, out);
+                           WriteTensor(tensors[index], description, options.seed, out);
                            done_bytes += tensors[index].out.bytes();
                            if (progress) progress(done_bytes, total_bytes);
                            return absl::OkStatus();

@@ -66,7 +66,7 @@ std::vector<int32_t> CommittedDrafts::Drafts(const std::vector<int32_t>& tokens,
   // t_P is not in the target's cache.
   const std::vector<float> target = Forward(MtpDevice::Part::kTarget, {tokens.begin(), tokens.end() - 1},
                                             /*first=*/0, prompt_len, {});
-  return device_.config().drafts_in_blocks() ? OfBlock(tokens, count)
+  return device_.config().dspark.has_value() ? OfBlock(tokens, count)
                                              : OfModule(tokens, prompt_len, count, target);
 }
 
@@ -74,14 +74,14 @@ std::vector<int32_t> CommittedDrafts::Drafts(const std::vector<int32_t>& tokens,
 std::vector<int32_t> CommittedDrafts::OfBlock(const std::vector<int32_t>& tokens, int count) {
   if (count == 0) return {};
   const int vocab_size = device_.config().vocab_size;
-  DeviceRows rows = BlockRowsOf(*device_.config().v4->dspark, /*slot=*/0, tokens.back(),
-                                static_cast<int>(tokens.size()) - 1);
-  const int stages = device_.config().v4->dspark->stage_count;
+  DeviceRows rows =
+      BlockRowsOf(*device_.config().dspark, /*slot=*/0, tokens.back(), static_cast<int>(tokens.size()) - 1);
+  const int stages = device_.config().dspark->stage_count;
   for (int stage = 0; stage < stages; ++stage) rows.previous = device_.Stage(stage, rows);
   const std::vector<float> logits = device_.Logits(stages, rows.previous);
   std::vector<int32_t> drafts;
   for (int row = 0; row < count; ++row) {
-    std::vector<float> sum = device_.TokenBias({row == 0 ? tokens.back() : drafts.back()});
+    std::vector<float> sum = device_.MarkovBias({row == 0 ? tokens.back() : drafts.back()});
     for (int i = 0; i < vocab_size; ++i) sum[i] += logits[int64_t{row} * vocab_size + i];
     drafts.push_back(BestTokens(sum, vocab_size)[0]);
   }

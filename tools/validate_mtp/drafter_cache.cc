@@ -4,6 +4,7 @@
 
 #include "engine/model/deepseek_v3/deepseek_v3.h"
 #include "engine/model/deepseek_v4/deepseek_v4_cache.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 
 namespace foredraft {
 namespace {
@@ -18,9 +19,9 @@ T ReadOne(Device& device, Stream& stream, const T* from) {
 
 // The lowest position that drafts behind position `last` read.
 int FirstRead(const ModelConfig& config, int last) {
-  if (!config.v4) return 1;
-  return config.drafts_in_blocks() ? std::max(0, last - config.v4->sliding_window)
-                                   : std::max(1, last + 2 - config.v4->sliding_window);
+  if (FindV4Shape(config) == nullptr) return 1;
+  return config.dspark.has_value() ? std::max(0, last - V4ShapeOf(config).sliding_window)
+                                   : std::max(1, last + 2 - V4ShapeOf(config).sliding_window);
 }
 
 }  // namespace
@@ -28,7 +29,7 @@ int FirstRead(const ModelConfig& config, int last) {
 std::vector<DrafterLayerRows> RowsOfDrafter(const ModelConfig& config, int module_count) {
   CacheRegistry registry(/*tokens_per_block=*/1);
   std::vector<DrafterLayerRows> drafter;
-  if (config.v4) {
+  if (FindV4Shape(config) != nullptr) {
     const auto layers = RegisterV4Rows(config, module_count, DType::kBF16, registry);
     for (int i = 0; i < module_count; ++i) {
       drafter.push_back({.keys = layers[config.num_hidden_layers + i].keys, .index_keys = {}});
@@ -57,8 +58,8 @@ std::vector<uint8_t> ReadCacheRow(Device& device, Stream& stream, const CachedRo
 
 std::vector<uint8_t> ReadDrafterCache(Device& device, Stream& stream, const ModelConfig& config,
                                       const KvCache& cache, int slot, int last) {
-  const bool blocks = config.drafts_in_blocks();
-  const int modules = blocks ? config.v4->dspark->stage_count : 1;
+  const bool blocks = config.dspark.has_value();
+  const int modules = blocks ? config.dspark->stage_count : 1;
   std::vector<uint8_t> all;
   const auto read = [&](CacheHandle handle) {
     if (!handle) return;

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/cache_groups.h"
-#include "engine/kv_cache.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
 

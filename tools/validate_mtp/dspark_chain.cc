@@ -49,7 +49,7 @@ class DSparkChain {
   }
 
  private:
-  const DSparkShape& shape() const { return *device_.config().v4->dspark; }
+  const DSparkShape& shape() const { return *device_.config().dspark; }
   int vocab_size() const { return device_.config().vocab_size; }
 
   // The target's best token of every row, after what it left for the stages was compared.
@@ -185,12 +185,12 @@ absl::StatusOr<MtpCheckResult> CheckDSparkChain(const std::string& dir, const Mo
                                                 Device& device, const LoadedWeights& weights,
                                                 const MtpCheckOptions& options) {
   using reference::Weights;
-  RETURN_IF_ERROR(CheckDrafts(*config.v4->dspark, options.draft_len));
+  RETURN_IF_ERROR(CheckDrafts(*config.dspark, options.draft_len));
   ASSIGN_OR_RETURN(const Weights exact, Weights::Open(dir, config, Weights::Precision::kExact));
   ASSIGN_OR_RETURN(const Weights rounded, Weights::Open(dir, config, Weights::Precision::kBf16));
   ASSIGN_OR_RETURN(const auto prompts, ChainPrompts(config, options));
   const ServingCheckOptions serving = {.draft_len = options.draft_len, .steps = options.steps};
-  const int block_size = config.v4->dspark->block_size;
+  const int block_size = config.dspark->block_size;
   int prompt_rows = 0;
   for (const std::vector<int32_t>& prompt : prompts) prompt_rows += static_cast<int>(prompt.size());
   const MtpDevice::Size size = {

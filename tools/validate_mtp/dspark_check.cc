@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 
 namespace foredraft {
 namespace {
@@ -23,15 +24,15 @@ DSparkCheck::DSparkCheck(MtpDevice& device, const reference::Weights& exact,
                          const reference::Weights& rounded, int requests, int draft_len)
     : device_(device),
       config_(device.config()),
-      block_size_(config_.v4->dspark->block_size),
+      block_size_(config_.dspark->block_size),
       exact_(exact, config_),
       rounded_(rounded, config_),
-      taps_("dspark_taps", absl::StrFormat("[%d, %d]", requests * (draft_len + 1),
-                                           static_cast<int>(config_.v4->dspark->target_layer_ids.size()) *
-                                               config_.hidden_size)),
+      taps_("dspark_taps",
+            absl::StrFormat("[%d, %d]", requests * (draft_len + 1),
+                            static_cast<int>(config_.dspark->target_layer_ids.size()) * config_.hidden_size)),
       main_x_("dspark_main_x", absl::StrFormat("[%d, %d]", requests * (draft_len + 1), config_.hidden_size)),
       context_keys_("dspark_context_keys",
-                    absl::StrFormat("[%d, %d]", requests * (draft_len + 1), config_.v4->head_dim)),
+                    absl::StrFormat("[%d, %d]", requests * (draft_len + 1), V4ShapeOf(config_).head_dim)),
       stage_("dspark_stage", absl::StrFormat("[%d, %d]", requests * block_size_, device.width())),
       base_logits_("dspark_base_logits",
                    absl::StrFormat("[%d, %d]", requests * block_size_, config_.vocab_size)),
@@ -40,7 +41,7 @@ DSparkCheck::DSparkCheck(MtpDevice& device, const reference::Weights& exact,
                   absl::StrFormat("[%d, %d]", requests * block_size_, config_.vocab_size)) {}
 
 void DSparkCheck::AddContext(const DeviceRows& rows) {
-  const int tap_width = static_cast<int>(config_.v4->dspark->target_layer_ids.size()) * config_.hidden_size;
+  const int tap_width = static_cast<int>(config_.dspark->target_layer_ids.size()) * config_.hidden_size;
   const std::vector<float> taps = device_.Taps(rows.count()), main_x = device_.MainX(rows.count());
   std::vector<std::vector<float>> keys;
   for (int stage = 0; stage < exact_.stage_count(); ++stage) keys.push_back(device_.StageKeys(stage, rows));
@@ -54,7 +55,7 @@ void DSparkCheck::AddContext(const DeviceRows& rows) {
     CompareTaps(r, row_taps, tapped, row);
     main_x_.Add(row.main_x, exact_.MainX(row_taps), rounded_.MainX(row_taps));
     for (int stage = 0; stage < exact_.stage_count(); ++stage) {
-      CompareKey(row, stage, RowOf(keys[stage], r, config_.v4->head_dim));
+      CompareKey(row, stage, RowOf(keys[stage], r, V4ShapeOf(config_).head_dim));
     }
   }
 }
@@ -86,7 +87,7 @@ void DSparkCheck::CompareKey(const ContextRow& row, int stage, const Vector& key
 // The keys of a stage that the block at `position` attends.
 std::vector<Vector> DSparkCheck::ContextOf(const Keys& keys, int slot, int stage, int position) const {
   std::vector<Vector> context;
-  for (int at = std::max(0, position - config_.v4->sliding_window); at < position; ++at) {
+  for (int at = std::max(0, position - V4ShapeOf(config_).sliding_window); at < position; ++at) {
     context.push_back(keys.at({slot, stage}).at(at));
   }
   return context;
@@ -164,7 +165,7 @@ std::vector<float> DSparkCheck::RunBlocks(const DeviceRows& blocks) {
 }
 
 std::vector<float> DSparkCheck::AddBias(std::vector<float> logits, int before) {
-  const std::vector<float> bias = device_.TokenBias({before});
+  const std::vector<float> bias = device_.MarkovBias({before});
   bias_.Add(bias, exact_.Bias(before), rounded_.Bias(before));
   for (size_t i = 0; i < logits.size(); ++i) logits[i] += bias[i];
   return logits;

@@ -6,7 +6,7 @@ namespace foredraft::reference {
 
 DSparkReference::DSparkReference(const Weights& weights, const ModelConfig& config)
     : ReferenceParts(weights, config) {
-  for (int stage = 0; stage < config.v4->dspark->stage_count; ++stage) {
+  for (int stage = 0; stage < config.dspark->stage_count; ++stage) {
     stages_.emplace_back(weights, config, absl::StrCat("mtp.", stage));
   }
 }
@@ -29,7 +29,7 @@ Vector DSparkReference::ContextKey(int stage, const Vector& main_x, int position
 }
 
 BlockStreams DSparkReference::Seed(int token) const {
-  const DSparkShape& shape = *config_.v4->dspark;
+  const DSparkShape& shape = *config_.dspark;
   BlockStreams rows;
   for (int i = 0; i < shape.block_size; ++i) {
     const std::span<const double> embedded =

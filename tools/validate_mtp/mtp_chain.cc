@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "engine/cache_groups.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/model_kind.h"
 #include "tools/validate_mtp/module_check.h"
 #include "tools/validate_mtp/mtp_contract.h"
 #include "tools/validate_mtp/serving_drafter.h"
@@ -314,7 +316,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig
     longest = std::max(longest, group.reach + 9);
   }
   // Behind index_topk positions a module selects.
-  if (config.runs_indexer && !config.v4) longest = std::max(longest, config.index_topk + 9);
+  if (config.runs_indexer && FindV4Shape(config) == nullptr)
+    longest = std::max(longest, config.index_topk + 9);
   const int longest_sequence = config.longest_sequence();
   const int room = longest_sequence - generated;
   if (room < 6) {

@@ -8,8 +8,10 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/cache_groups.h"
-#include "engine/model/model_kinds.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/model/block_draft_model.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/model_kind.h"
 #include "tools/validate_mtp/drafter_cache.h"
 
 namespace foredraft {
@@ -62,8 +64,9 @@ absl::Status MtpDevice::Allocate(LoadedWeights weights) {
     embed_ = v4->embed;
   }
   ASSIGN_OR_RETURN(
-      model_, CreateModel(device_, comm_, config_, std::move(weights),
-                          {.rows = size_.rows, .decode_rows = size_.rows, .positions = size_.positions}));
+      model_,
+      config_.kind->create(device_, comm_, config_, std::move(weights),
+                           {.rows = size_.rows, .decode_rows = size_.rows, .positions = size_.positions}));
   v3_ = dynamic_cast<DeepseekV3*>(model_.get());
   v4_ = dynamic_cast<DeepseekV4*>(model_.get());
   ASSIGN_OR_RETURN(ids_, device_.AllocateArray<int32_t>(size_.rows));
@@ -95,8 +98,9 @@ absl::Status MtpDevice::AllocateCache() {
     tables.push_back({.entries = memory, .stride = per_slot});
     block_counts.push_back(static_cast<int>(table.size()) + 1);
   }
-  const KvCacheShape shape =
-      KvCacheShape::Of(config_, model_->module_count(), kTokensPerBlock, block_counts, DType::kBF16);
+  const KvCacheShape shape = {.groups = CacheGroupsOf(config_, model_->module_count(), kTokensPerBlock),
+                              .block_counts = block_counts,
+                              .boundaries = {}};
   ASSIGN_OR_RETURN(cache_, KvCache::Create(device_, shape, tables, /*poison=*/true));
   return absl::OkStatus();
 }
@@ -179,7 +183,7 @@ std::vector<float> MtpDevice::MainX(int rows) {
 
 std::vector<float> MtpDevice::StageKeys(int stage, const DeviceRows& rows) {
   const CachedRows cached = cache_.rows(RowsOfDrafter(config_, model_->module_count())[stage].keys);
-  const int width = config_.v4->head_dim;
+  const int width = V4ShapeOf(config_).head_dim;
   std::vector<float> keys;
   std::vector<bf16> key(width);
   for (int r = 0; r < rows.count(); ++r) {
@@ -211,7 +215,7 @@ std::vector<std::vector<float>> MtpDevice::TappedStreams(const DeviceRows& rows)
     of_layer.push_back(GetOutput(rows.count()));
   }
   std::vector<std::vector<float>> tapped;
-  for (const int layer : config_.v4->dspark->target_layer_ids) tapped.push_back(of_layer[layer]);
+  for (const int layer : config_.dspark->target_layer_ids) tapped.push_back(of_layer[layer]);
   return tapped;
 }
 
@@ -228,10 +232,10 @@ std::vector<std::vector<int32_t>> MtpDevice::SelectedPositions(const DeviceRows&
   return selected;
 }
 
-std::vector<float> MtpDevice::TokenBias(const std::vector<int32_t>& ids) {
+std::vector<float> MtpDevice::MarkovBias(const std::vector<int32_t>& ids) {
   const int rows = static_cast<int>(ids.size());
   Put(ids_, ids);
-  model_->TokenBias(*stream_, ids_, logits_.first_rows(rows));
+  model_->block_drafts()->MarkovBias(*stream_, ids_, logits_.first_rows(rows));
   std::vector<float> values(static_cast<size_t>(rows) * config_.vocab_size);
   device_.CopyToHost(*stream_, values.data(), logits_.data, values.size() * sizeof(float));
   stream_->Synchronize();

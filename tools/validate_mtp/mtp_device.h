@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/solo_communicator.h"
-#include "engine/kv_cache.h"
 #include "engine/model/batch.h"
 #include "engine/model/deepseek_v3/deepseek_v3.h"
 #include "engine/model/deepseek_v4/deepseek_v4.h"
@@ -74,7 +74,7 @@ class MtpDevice {
   // rows of its last forward, of which they write what is there. Overwrites taps and main_x.
   std::vector<std::vector<float>> TappedStreams(const DeviceRows& rows);
   // [R, V]: what the drafter's head adds to the logits of the token behind each id.
-  std::vector<float> TokenBias(const std::vector<int32_t>& ids);
+  std::vector<float> MarkovBias(const std::vector<int32_t>& ids);
 
   // Sparse attention (docs/deepseek-v3.md section 9): [R][index_topk], the positions that the rows of the
   // module's last forward attend, -1 behind the last one. Only rows that see more than index_topk have any.

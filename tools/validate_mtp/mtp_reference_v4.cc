@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "tools/validate_mtp/mtp_reference.h"
 #include "tools/validate_mtp/v4_layer_reference.h"
 
@@ -38,7 +39,8 @@ class V4Reference : public MtpReference {
     std::map<int, Vector>& keys = keys_[row.sequence];
     keys[row.position] = layer_.Key(entered.x, row.position);
     std::vector<std::span<const double>> attended;
-    for (int at = std::max(1, row.position - config_.v4->sliding_window + 1); at <= row.position; ++at) {
+    for (int at = std::max(1, row.position - V4ShapeOf(config_).sliding_window + 1); at <= row.position;
+         ++at) {
       attended.push_back(keys.at(at));
     }
     const Vector output = layer_.Output(projected, entered, row.position, attended);

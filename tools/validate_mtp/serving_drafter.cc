@@ -11,8 +11,10 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/cache_group_shapes.h"
+#include "engine/engine_shapes.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/rank_engine.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "scheduler/scheduler.h"
@@ -33,7 +35,8 @@ struct PromptChunks {
 // The last prompt has three chunks, the last of them a few tokens: a module with a window still reads what
 // lies before it.
 PromptChunks ChunksOf(const ModelConfig& config, const Prompts& prompts) {
-  const int tail = config.v4 ? std::clamp(config.v4->sliding_window / 2, 1, 4) : 4;
+  const int tail =
+      FindV4Shape(config) != nullptr ? std::clamp(V4ShapeOf(config).sliding_window / 2, 1, 4) : 4;
   size_t total = 0;
   for (const std::vector<int32_t>& prompt : prompts) total += prompt.size();
   const int count = static_cast<int>(total);
@@ -62,8 +65,8 @@ EngineOptions EngineOptionsOf(const ModelConfig& config, const Prompts& prompts,
   options.batch_sizes = {options.max_batch_size + 1};
   options.max_num_tokens = ChunksOf(config, prompts).rows;
   options.max_seq_len = static_cast<int>(longest) + ServedTokens(check);
-  UseDrafter(config.drafts_in_blocks() ? &kDSpark : &kEagle, check.draft_len, config, options);
-  const int block_tokens = KvCacheShape::Of(options, config, 1).tokens_per_block();
+  UseDrafter(config.dspark.has_value() ? &kDSpark : &kEagle, check.draft_len, config, options);
+  const int block_tokens = KvCacheShapeOf(options, config, 1).tokens_per_block();
   const int sequence_blocks = (options.position_count() + check.draft_len) / block_tokens + 2;
   options.block_count = 1 + options.max_batch_size * sequence_blocks;
   options.host_cache_bytes = 0;

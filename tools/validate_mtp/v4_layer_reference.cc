@@ -16,7 +16,7 @@ double Softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::
 V4LayerReference::V4LayerReference(const Weights& weights, const ModelConfig& config, std::string module)
     : ReferenceParts(weights, config),
       module_(std::move(module)),
-      shape_(*config.v4),
+      shape_(V4ShapeOf(config)),
       count_(config.hc_mult),
       width_(config.hidden_size),
       frequencies_(Frequencies(config.qk_rope_head_dim, config.rope_theta, std::nullopt)) {}

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "tools/validate_mtp/reference_parts.h"
 
 namespace foredraft::reference {

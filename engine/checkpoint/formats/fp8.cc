@@ -15,12 +15,12 @@ namespace {
 constexpr float kLargest = 448;
 
 // Files with NVFP4 may have other projections in FP8.
-bool IsMeant(const ModelConfig& config, const TensorSpec& spec) {
-  return (IsF8(config.projections) || config.projections == kNvfp4Format) && !spec.scale.empty();
+bool IsMeant(const ModelDescription& model, const TensorSpec& spec) {
+  return (IsF8(model.projections) || model.projections == kNvfp4Format) && !spec.scale.empty();
 }
 
-const WeightFormat& FormatOf(const ModelConfig& config) {
-  return IsF8(config.projections) ? config.projections : kFp8Format;
+const WeightFormat& FormatOf(const ModelDescription& model) {
+  return IsF8(model.projections) ? model.projections : kFp8Format;
 }
 
 bool IsThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
@@ -28,28 +28,28 @@ bool IsThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
   return entry != nullptr && entry->dtype == "F8_E4M3";
 }
 
-std::vector<StoredTensor> Tensors(const ModelConfig& config, const TensorSpec& spec) {
-  const WeightFormat& format = FormatOf(config);
+std::vector<StoredTensor> Tensors(const ModelDescription& model, const TensorSpec& spec) {
+  const WeightFormat& format = FormatOf(model);
   return {{spec.name, "F8_E4M3", spec.shape},
           {spec.scale, DTypeName(format.scale), ScaleShape(format, spec.shape), StoredTensor::Part::kScales}};
 }
 
-absl::Status Check(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
+absl::Status Check(const Checkpoint& checkpoint, const ModelDescription& model, const TensorSpec& spec) {
   const TensorLocation found = checkpoint.Find(spec.name), scale = checkpoint.Find(spec.scale);
   RETURN_IF_ERROR(CheckStoredShape(found, spec.shape));
   if (scale.entry == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: tensor %s: missing: the weight is F8_E4M3", found.file->path(), spec.scale));
   }
-  const StoredTensor wanted = Tensors(config, spec).back();
+  const StoredTensor wanted = Tensors(model, spec).back();
   RETURN_IF_ERROR(CheckStoredDType(scale, wanted.dtype));
   RETURN_IF_ERROR(CheckStoredShape(scale, wanted.shape));
   return CheckUnpacked(checkpoint, spec);
 }
 
-absl::StatusOr<HostTensor> Read(const Checkpoint& checkpoint, const ModelConfig& config,
+absl::StatusOr<HostTensor> Read(const Checkpoint& checkpoint, const ModelDescription& model,
                                 const TensorSpec& spec) {
-  return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), FormatOf(config), spec);
+  return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), FormatOf(model), spec);
 }
 
 // With F32 scales, codes fill E4M3's range. With powers of two, codes make up for the scales' steps.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/checkpoint/formats/stored_format.h"
 
 namespace foredraft {
 namespace {
@@ -63,13 +62,6 @@ void HostTensor::WidenScales() {
     }
   }
   scales = std::move(wide);
-}
-
-absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
-                                      const TensorSpec& spec) {
-  const StoredFormat* const stored = FindStored(checkpoint, config, spec);
-  CHECK(stored != nullptr) << spec.name;
-  return stored->read(checkpoint, config, spec);
 }
 
 HostTensor ToBf16(HostTensor tensor) {

@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/model_description.h"
-#include "engine/model/model_config.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -28,11 +27,6 @@ struct HostTensor {
   // Valid until this object is destroyed or moved from.
   HostWeight View() const;
 };
-
-// Reads a tensor that has passed CheckTensors, with its scales where it has some. INVALID_ARGUMENT names
-// file, tensor and element where a scale is NaN.
-absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelConfig& config,
-                                      const TensorSpec& spec);
 
 // Converts the values to BF16 (FP8, 4 bits: code times scale, rounded once) or as FP32 (from FP32 or BF16:
 // exact).

@@ -13,16 +13,16 @@
 namespace foredraft {
 namespace {
 
-bool IsMeant(const ModelConfig& config, const TensorSpec& spec) {
-  return config.projections.code == DType::kInt4 && !spec.scale.empty();
+bool IsMeant(const ModelDescription& model, const TensorSpec& spec) {
+  return model.projections.code == DType::kInt4 && !spec.scale.empty();
 }
 
-std::vector<StoredTensor> Tensors(const ModelConfig& config, const TensorSpec& spec) {
+std::vector<StoredTensor> Tensors(const ModelDescription& model, const TensorSpec& spec) {
   using Part = StoredTensor::Part;
   const int64_t n = spec.shape[0], k = spec.shape[1];
   const std::string shape(reinterpret_cast<const char*>(spec.shape.data()), 2 * sizeof(int64_t));
   return {{spec.name + "_packed", "I32", {n, k / 8}},
-          {spec.name + "_scale", "BF16", ScaleShape(config.projections, spec.shape), Part::kScales},
+          {spec.name + "_scale", "BF16", ScaleShape(model.projections, spec.shape), Part::kScales},
           {spec.name + "_shape", "I64", {2}, Part::kConstant, shape}};
 }
 
@@ -38,16 +38,16 @@ absl::Status CheckShapeTensor(const Checkpoint& checkpoint, const StoredTensor& 
                                               absl::StrJoin(spec.shape, ", ")));
 }
 
-absl::Status Check(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
-  const std::vector<StoredTensor> tensors = Tensors(config, spec);
+absl::Status Check(const Checkpoint& checkpoint, const ModelDescription& model, const TensorSpec& spec) {
+  const std::vector<StoredTensor> tensors = Tensors(model, spec);
   const int64_t n = spec.shape[0], k = spec.shape[1];
   const TensorLocation codes = checkpoint.Find(tensors[0].name);
   const bool is_int8 = codes.entry->dtype == "I32" && codes.entry->shape == std::vector<int64_t>{n, k / 4};
-  RETURN_IF_ERROR(CheckPackedCodes(checkpoint, config.projections, spec, is_int8 ? nullptr : &tensors[0]));
+  RETURN_IF_ERROR(CheckPackedCodes(checkpoint, model.projections, spec, is_int8 ? nullptr : &tensors[0]));
   if (is_int8) {
     return RefuseTensor(codes, absl::StrFormat("8 bits per code, allowed 4: shape [%d, %d]", n, k / 8));
   }
-  RETURN_IF_ERROR(CheckPackedScales(checkpoint, config.projections, spec, {"BF16"}));
+  RETURN_IF_ERROR(CheckPackedScales(checkpoint, model.projections, spec, {"BF16"}));
   return CheckShapeTensor(checkpoint, tensors[2], spec);
 }
 

@@ -24,27 +24,27 @@ RandomCodes Random(const WeightFormat& format, float amplitude) {
 
 // ---- mxfp4-pack-quantized ----
 
-bool IsPackedMeant(const ModelConfig& config, const TensorSpec& spec) {
-  return config.projections == kMxfp4Format && !spec.scale.empty();
+bool IsPackedMeant(const ModelDescription& model, const TensorSpec& spec) {
+  return model.projections == kMxfp4Format && !spec.scale.empty();
 }
 
-std::vector<StoredTensor> PackedTensors(const ModelConfig& config, const TensorSpec& spec) {
+std::vector<StoredTensor> PackedTensors(const ModelDescription& model, const TensorSpec& spec) {
   return {
       {spec.name + "_packed", "U8", CodeShape(spec)},
-      {spec.name + "_scale", "U8", ScaleShape(config.projections, spec.shape), StoredTensor::Part::kScales}};
+      {spec.name + "_scale", "U8", ScaleShape(model.projections, spec.shape), StoredTensor::Part::kScales}};
 }
 
-absl::Status CheckMxfp4Packed(const Checkpoint& checkpoint, const ModelConfig& config,
+absl::Status CheckMxfp4Packed(const Checkpoint& checkpoint, const ModelDescription& model,
                               const TensorSpec& spec) {
-  const StoredTensor codes = PackedTensors(config, spec).front();
-  RETURN_IF_ERROR(CheckPackedCodes(checkpoint, config.projections, spec, &codes));
-  return CheckPackedScales(checkpoint, config.projections, spec, {"U8", "F8_E8M0"});
+  const StoredTensor codes = PackedTensors(model, spec).front();
+  RETURN_IF_ERROR(CheckPackedCodes(checkpoint, model.projections, spec, &codes));
+  return CheckPackedScales(checkpoint, model.projections, spec, {"U8", "F8_E8M0"});
 }
 
 // ---- beside FP8 blocks: also in files whose other experts are NVFP4 ----
 
-bool IsBesideMeant(const ModelConfig& config, const TensorSpec& spec) {
-  return IsF8(config.projections) && spec.format.code == DType::kF4E2M1;
+bool IsBesideMeant(const ModelDescription& model, const TensorSpec& spec) {
+  return IsF8(model.projections) && spec.format.code == DType::kF4E2M1;
 }
 
 bool IsBesideThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
@@ -52,13 +52,14 @@ bool IsBesideThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
   return entry != nullptr && entry->dtype == "I8";
 }
 
-std::vector<StoredTensor> BesideTensors(const ModelConfig&, const TensorSpec& spec) {
+std::vector<StoredTensor> BesideTensors(const ModelDescription&, const TensorSpec& spec) {
   return {{spec.name, "I8", CodeShape(spec)},
           {spec.scale, "F8_E8M0", ScaleShape(kMxfp4Format, spec.shape), StoredTensor::Part::kScales}};
 }
 
-absl::Status CheckBeside(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
-  const std::vector<StoredTensor> wanted = BesideTensors(config, spec);
+absl::Status CheckBeside(const Checkpoint& checkpoint, const ModelDescription& model,
+                         const TensorSpec& spec) {
+  const std::vector<StoredTensor> wanted = BesideTensors(model, spec);
   const TensorLocation found = checkpoint.Find(spec.name), scale = checkpoint.Find(spec.scale);
   RETURN_IF_ERROR(CheckStoredShape(found, wanted[0].shape));
   if (scale.entry == nullptr) {
@@ -70,7 +71,7 @@ absl::Status CheckBeside(const Checkpoint& checkpoint, const ModelConfig& config
   return CheckUnpacked(checkpoint, spec);
 }
 
-absl::StatusOr<HostTensor> ReadBeside(const Checkpoint& checkpoint, const ModelConfig&,
+absl::StatusOr<HostTensor> ReadBeside(const Checkpoint& checkpoint, const ModelDescription&,
                                       const TensorSpec& spec) {
   return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), kMxfp4Format, spec);
 }

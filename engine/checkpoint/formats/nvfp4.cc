@@ -40,8 +40,8 @@ Names PackedNames(const TensorSpec& spec) {
           ModuleOf(spec) + "input_global_scale", true};
 }
 
-bool IsMeant(const ModelConfig& config, const TensorSpec& spec) {
-  const bool projection = config.projections == kNvfp4Format && !spec.scale.empty();
+bool IsMeant(const ModelDescription& model, const TensorSpec& spec) {
+  const bool projection = model.projections == kNvfp4Format && !spec.scale.empty();
   return (projection || spec.format == kNvfp4Format) && spec.name.ends_with(".weight");
 }
 
@@ -65,12 +65,12 @@ std::vector<StoredTensor> TensorsOf(const Names& names, const TensorSpec& spec, 
           {names.tensor_scale, "F32", {}, Part::kTensorScale, "", tensor_scale}};
 }
 
-std::vector<StoredTensor> ModeloptTensors(const ModelConfig& config, const TensorSpec& spec) {
+std::vector<StoredTensor> ModeloptTensors(const ModelDescription& model, const TensorSpec& spec) {
   const float spread = Random(kNvfp4Format, 1).spread;
-  return TensorsOf(ModeloptNames(spec), spec, RandomAmplitude(spec, config) / spread);
+  return TensorsOf(ModeloptNames(spec), spec, RandomAmplitude(spec, model) / spread);
 }
 
-std::vector<StoredTensor> PackedTensors(const ModelConfig&, const TensorSpec& spec) {
+std::vector<StoredTensor> PackedTensors(const ModelDescription&, const TensorSpec& spec) {
   return TensorsOf(PackedNames(spec), spec, 1);
 }
 
@@ -185,20 +185,20 @@ absl::StatusOr<HostTensor> ReadNames(const Checkpoint& checkpoint, const Names& 
   return tensor;
 }
 
-absl::Status CheckModelopt(const Checkpoint& checkpoint, const ModelConfig&, const TensorSpec& spec) {
+absl::Status CheckModelopt(const Checkpoint& checkpoint, const ModelDescription&, const TensorSpec& spec) {
   return CheckNames(checkpoint, ModeloptNames(spec), spec);
 }
-absl::StatusOr<HostTensor> ReadModelopt(const Checkpoint& checkpoint, const ModelConfig&,
+absl::StatusOr<HostTensor> ReadModelopt(const Checkpoint& checkpoint, const ModelDescription&,
                                         const TensorSpec& spec) {
   return ReadNames(checkpoint, ModeloptNames(spec), spec);
 }
-absl::Status CheckPacked(const Checkpoint& checkpoint, const ModelConfig&, const TensorSpec& spec) {
+absl::Status CheckPacked(const Checkpoint& checkpoint, const ModelDescription&, const TensorSpec& spec) {
   const TensorLocation plain = checkpoint.Find(spec.name);
   if (plain.entry != nullptr)
     return RefuseTensor(plain, "given twice: " + spec.name + "_packed is there too");
   return CheckNames(checkpoint, PackedNames(spec), spec);
 }
-absl::StatusOr<HostTensor> ReadNvfp4Packed(const Checkpoint& checkpoint, const ModelConfig&,
+absl::StatusOr<HostTensor> ReadNvfp4Packed(const Checkpoint& checkpoint, const ModelDescription&,
                                            const TensorSpec& spec) {
   return ReadNames(checkpoint, PackedNames(spec), spec);
 }

@@ -79,10 +79,10 @@ absl::Status CheckUnpacked(const Checkpoint& checkpoint, const TensorSpec& spec)
   return absl::OkStatus();
 }
 
-absl::StatusOr<HostTensor> ReadPacked(const Checkpoint& checkpoint, const ModelConfig& config,
+absl::StatusOr<HostTensor> ReadPacked(const Checkpoint& checkpoint, const ModelDescription& model,
                                       const TensorSpec& spec) {
   return ReadCodesAndScales(checkpoint.Find(CodesName(spec)), checkpoint.Find(ScalesName(spec)),
-                            config.projections, spec);
+                            model.projections, spec);
 }
 
 }  // namespace foredraft

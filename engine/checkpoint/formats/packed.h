@@ -29,7 +29,7 @@ absl::Status CheckPackedScales(const Checkpoint& checkpoint, const WeightFormat&
 // INVALID_ARGUMENT where a tensor that is not packed has parts of a packed module.
 absl::Status CheckUnpacked(const Checkpoint& checkpoint, const TensorSpec& spec);
 
-absl::StatusOr<HostTensor> ReadPacked(const Checkpoint& checkpoint, const ModelConfig& config,
+absl::StatusOr<HostTensor> ReadPacked(const Checkpoint& checkpoint, const ModelDescription& model,
                                       const TensorSpec& spec);
 
 }  // namespace foredraft

@@ -10,22 +10,22 @@
 namespace foredraft {
 namespace {
 
-bool IsMeant(const ModelConfig&, const TensorSpec&) { return true; }
+bool IsMeant(const ModelDescription&, const TensorSpec&) { return true; }
 
 bool IsThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
   return checkpoint.Find(spec.name).entry != nullptr;
 }
 
-std::vector<StoredTensor> Tensors(const ModelConfig&, const TensorSpec& spec) {
+std::vector<StoredTensor> Tensors(const ModelDescription&, const TensorSpec& spec) {
   return {{spec.name, spec.kept_f32 ? "F32" : "BF16", spec.shape}};
 }
 
-absl::Status Check(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec) {
+absl::Status Check(const Checkpoint& checkpoint, const ModelDescription& model, const TensorSpec& spec) {
   const TensorLocation found = checkpoint.Find(spec.name);
   const std::string& dtype = found.entry->dtype;
   if (dtype != "BF16" && dtype != "F32") {
-    const bool f8_allowed = kFp8Stored.is_meant(config, spec);
-    const bool nvfp4_allowed = kNvfp4Stored.is_meant(config, spec);
+    const bool f8_allowed = kFp8Stored.is_meant(model, spec);
+    const bool nvfp4_allowed = kNvfp4Stored.is_meant(model, spec);
     return RefuseTensor(
         found, absl::StrFormat("dtype: %s, allowed BF16, F32%s%s", dtype, f8_allowed ? ", F8_E4M3" : "",
                                nvfp4_allowed ? ", U8 (NVFP4)" : ""));
@@ -39,7 +39,8 @@ absl::Status Check(const Checkpoint& checkpoint, const ModelConfig& config, cons
   return CheckUnpacked(checkpoint, spec);
 }
 
-absl::StatusOr<HostTensor> Read(const Checkpoint& checkpoint, const ModelConfig&, const TensorSpec& spec) {
+absl::StatusOr<HostTensor> Read(const Checkpoint& checkpoint, const ModelDescription&,
+                                const TensorSpec& spec) {
   const TensorLocation found = checkpoint.Find(spec.name);
   const TensorEntry& entry = *found.entry;
   HostTensor tensor;

@@ -30,12 +30,19 @@ int64_t StoredTensor::bytes() const {
   return bytes;
 }
 
-const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelConfig& config,
+const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelDescription& model,
                                const TensorSpec& spec) {
   for (const StoredFormat* format : kStoredFormats) {
-    if (format->is_meant(config, spec) && format->is_there(checkpoint, spec)) return format;
+    if (format->is_meant(model, spec) && format->is_there(checkpoint, spec)) return format;
   }
   return nullptr;
+}
+
+absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelDescription& model,
+                                      const TensorSpec& spec) {
+  const StoredFormat* const stored = FindStored(checkpoint, model, spec);
+  CHECK(stored != nullptr) << spec.name;
+  return stored->read(checkpoint, model, spec);
 }
 
 int64_t StoredBytes(std::span<const StoredTensor> tensors) {
@@ -46,31 +53,31 @@ int64_t StoredBytes(std::span<const StoredTensor> tensors) {
   return bytes;
 }
 
-FormatChoice::FormatChoice(const ModelConfig& config, const ModelDescription& description) : config_(config) {
-  if (IsF8(config.projections)) {
-    for (const TensorSpec& spec : description.tensors) {
+FormatChoice::FormatChoice(const ModelDescription& model) : model_(model) {
+  if (IsF8(model.projections)) {
+    for (const TensorSpec& spec : model.tensors) {
       if (spec.is_quantised()) quantised_.insert(&spec);
     }
   }
-  if (!Is4Bit(config.projections)) return;
-  for (const WeightSpec& weight : description.weights) {
+  if (!Is4Bit(model.projections)) return;
+  for (const WeightSpec& weight : model.weights) {
     if (Quantises(weight)) quantised_.insert(weight.tensors.begin(), weight.tensors.end());
   }
 }
 
 bool FormatChoice::Quantises(const WeightSpec& weight) const {
-  if (!IsQuantised(config_.projections) || weight.tensors.empty() || !weight.is_quantised()) return false;
-  if (IsF8(config_.projections)) return true;
-  if (config_.projections == kNvfp4Format && !IsTargetMlp(*weight.tensors.front())) return false;
+  if (!IsQuantised(model_.projections) || weight.tensors.empty() || !weight.is_quantised()) return false;
+  if (IsF8(model_.projections)) return true;
+  if (model_.projections == kNvfp4Format && !IsTargetMlp(*weight.tensors.front())) return false;
   return !std::holds_alternative<KvBMember>(weight.member) &&
          !std::holds_alternative<RowGroupsMember>(weight.member) &&
-         weight.columns() % config_.projections.columns == 0;
+         weight.columns() % model_.projections.columns == 0;
 }
 
 const StoredFormat& FormatChoice::Of(const TensorSpec& spec) const {
   if (!Quantises(spec)) return kPlainStored;
   return **std::find_if(std::begin(kStoredFormats), std::end(kStoredFormats),
-                        [&](const StoredFormat* format) { return format->is_meant(config_, spec); });
+                        [&](const StoredFormat* format) { return format->is_meant(model_, spec); });
 }
 
 absl::Status RefuseTensor(const TensorLocation& tensor, const std::string& what) {

@@ -17,7 +17,6 @@
 #include "engine/checkpoint/formats/host_tensor.h"
 #include "engine/checkpoint/formats/rounding.h"
 #include "engine/checkpoint/model_description.h"
-#include "engine/model/model_config.h"
 #include "kernels/cpu/device/thread_pool.h"
 #include "kernels/weight_format.h"
 
@@ -56,16 +55,16 @@ inline constexpr float kRandomBound = 3.4641016f;
 
 struct StoredFormat {
   // Whether config.json says that this tensor, where it is quantised, has the format.
-  bool (*is_meant)(const ModelConfig& config, const TensorSpec& spec);
+  bool (*is_meant)(const ModelDescription& model, const TensorSpec& spec);
   // Whether the checkpoint has the tensor in the format, if config.json allows it.
   bool (*is_there)(const Checkpoint& checkpoint, const TensorSpec& spec);
   // The tensors of the file as this program writes them, codes first. The names are the check's and the
   // reader's, too.
-  std::vector<StoredTensor> (*tensors)(const ModelConfig& config, const TensorSpec& spec);
+  std::vector<StoredTensor> (*tensors)(const ModelDescription& model, const TensorSpec& spec);
   // INVALID_ARGUMENT names file, tensor and reason.
-  absl::Status (*check)(const Checkpoint& checkpoint, const ModelConfig& config, const TensorSpec& spec);
+  absl::Status (*check)(const Checkpoint& checkpoint, const ModelDescription& model, const TensorSpec& spec);
   // Reads a tensor that has passed the check. INVALID_ARGUMENT if an element is NaN or infinite.
-  absl::StatusOr<HostTensor> (*read)(const Checkpoint& checkpoint, const ModelConfig& config,
+  absl::StatusOr<HostTensor> (*read)(const Checkpoint& checkpoint, const ModelDescription& model,
                                      const TensorSpec& spec);
   // Random weights of this root mean square. Null: not quantised.
   RandomCodes (*random)(const WeightFormat& format, float amplitude) = nullptr;
@@ -87,8 +86,13 @@ extern const StoredFormat kNvfp4Stored;        // modelopt's NVFP4
 extern const StoredFormat kNvfp4PackedStored;  // compressed-tensors' nvfp4-pack-quantized
 
 // The format in which the checkpoint has the tensor; null where it has no such tensor.
-const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelConfig& config,
+const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelDescription& model,
                                const TensorSpec& spec);
+
+// Reads a tensor that has passed CheckTensors, with its scales where it has some. INVALID_ARGUMENT names
+// file, tensor and element where a scale is NaN.
+absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelDescription& model,
+                                      const TensorSpec& spec);
 
 // Bytes of codes and scales.
 int64_t StoredBytes(std::span<const StoredTensor> tensors);
@@ -104,8 +108,8 @@ int64_t StoredBytes(std::span<const StoredTensor> tensors);
 //           MTP modules stay BF16.
 class FormatChoice {
  public:
-  // Both outlive this.
-  FormatChoice(const ModelConfig& config, const ModelDescription& description);
+  // The description outlives this.
+  explicit FormatChoice(const ModelDescription& model);
 
   bool Quantises(const TensorSpec& spec) const { return quantised_.contains(&spec); }
   bool Quantises(const WeightSpec& weight) const;
@@ -113,7 +117,7 @@ class FormatChoice {
   const StoredFormat& Of(const TensorSpec& spec) const;
 
  private:
-  const ModelConfig& config_;
+  const ModelDescription& model_;
   absl::flat_hash_set<const TensorSpec*> quantised_;
 };
 

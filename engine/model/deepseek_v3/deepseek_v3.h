@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/comm/communicator.h"
-#include "engine/kv_cache.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/deepseek_v3/v3_layer.h"
 #include "engine/model/forward.h"

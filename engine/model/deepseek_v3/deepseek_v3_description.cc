@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/model_kind.h"
 
 namespace foredraft {
 namespace {
@@ -100,7 +101,7 @@ class Describer {
 
     Weight("qkv_a", MatrixMember{&mla.qkv_a}, std::move(qkv_a));
     if (lora) Weight("q_b", MatrixMember{&mla.q_b}, {q_b});
-    Weight("kv_b", KvBMember{&mla, heads, c.qk_nope_head_dim, c.v_head_dim},
+    Weight("kv_b", KvBMember{&mla.kv_b, &mla.w_uk, &mla.w_uv, heads, c.qk_nope_head_dim, c.v_head_dim},
            {linear("self_attn.kv_b_proj", heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank)});
     Weight("o_proj", MatrixMember{&mla.o_proj},
            {Linear(TensorKind::kResidual, "self_attn.o_proj", {c.hidden_size, heads * c.v_head_dim})});
@@ -189,7 +190,7 @@ class Describer {
 
 ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count,
                                     const ExpertShard& shard) {
-  ModelDescription description{.shard = shard};
+  ModelDescription description = BeginDescription(config, shard);
   description.unread_ending = "rotary_emb.inv_freq";
   auto& model = description.model->Emplace<V3Weights>();
   model.layers.resize(config.num_hidden_layers);

@@ -8,6 +8,7 @@
 
 #include "engine/checkpoint/model_description.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "engine/model/model_kinds.h"
+#include "engine/model/model_kind.h"
 
 namespace foredraft {
 

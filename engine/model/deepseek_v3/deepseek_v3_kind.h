@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/model/model_kinds.h"
+#include "engine/model/model_kind.h"
 
 namespace foredraft {
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "engine/model/linear.h"
 
 namespace foredraft {
 namespace {

@@ -3,8 +3,8 @@
 // The indexer of DeepSeek sparse attention (docs/deepseek-v3.md section 9): which positions the rows of a
 // layer attend, where they see more than index_topk.
 
-#include "engine/cache_groups.h"
-#include "engine/kv_cache.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/model/forward.h"
 #include "engine/model/mla.h"
 

@@ -1,5 +1,6 @@
 #include "engine/model/deepseek_v3/v3_layer.h"
 
+#include "engine/model/linear.h"
 #include "engine/model/mlp.h"
 
 namespace foredraft {

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/rope.h"
 
 namespace foredraft {
@@ -18,15 +19,15 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
   // cos and sin have no multiplier.
   const int dim = config.qk_rope_head_dim;
   // A block may begin at the last position of all.
-  const int positions = capacity.positions + (model->has_stages() ? config.v4->dspark->block_size : 0);
+  const int positions = capacity.positions + (model->has_stages() ? config.dspark->block_size : 0);
   ASSIGN_OR_RETURN(
       model->main_cos_sin_,
       UploadRopeTable(device, RopeFrequencies(dim, config.rope_theta, config.rope_scaling), 1, positions));
-  ASSIGN_OR_RETURN(
-      model->compress_cos_sin_,
-      UploadRopeTable(device,
-                      RopeFrequencies(dim, config.v4->compress_rope_theta, config.v4->compress_rope_scaling),
-                      1, positions));
+  ASSIGN_OR_RETURN(model->compress_cos_sin_,
+                   UploadRopeTable(device,
+                                   RopeFrequencies(dim, V4ShapeOf(config).compress_rope_theta,
+                                                   V4ShapeOf(config).compress_rope_scaling),
+                                   1, positions));
   return model;
 }
 
@@ -58,7 +59,7 @@ Forward DeepseekV4::ForwardOf(Stream& stream, const Batch& batch) const {
 }
 
 V4LayerContext DeepseekV4::Context(const KvCache& cache, int layer) const {
-  const AttentionKind kind = config_.v4->Kind(layer);
+  const AttentionKind kind = V4ShapeOf(config_).Kind(layer);
   return {.activations = v4_activations_,
           .kind = kind,
           .cache = LayerCacheOf(config_, cache, cache_rows_[layer]),
@@ -99,7 +100,7 @@ void DeepseekV4::RunStage(const Forward& f, int stage, const KvCache& cache, Mat
     f.ops.copy_rows(f.stream, {.out = output, .x = f.batch.previous, .rows = f.rows()});
   }
   V4LayerContext context = Context(cache, config_.num_hidden_layers + stage);
-  context.block_rows = config_.v4->dspark->block_size;
+  context.block_rows = config_.dspark->block_size;
   V4Layer(f, weights_.dspark.stages[stage], context, output);
 }
 
@@ -126,14 +127,12 @@ V4Head DeepseekV4::HeadOf(int level) const {
   return {weights_.dspark.hc_head, weights_.dspark.norm, weights_.head};
 }
 
-void DeepseekV4::TokenBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const {
-  CHECK(has_stages());
-  MarkovBias(ForwardOf(stream, Batch{}), weights_.dspark, dspark_activations_, ids, bias);
+void DeepseekV4::MarkovBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const {
+  StageBias(ForwardOf(stream, Batch{}), weights_.dspark, dspark_activations_, ids, bias);
 }
 
 // HeadLogits leaves the streams, reduced to one, in `hidden`.
 void DeepseekV4::Confidence(Stream& stream, int first_row, const DraftConfidenceParams& p) const {
-  CHECK(has_stages());
   StageConfidence(ForwardOf(stream, Batch{}), weights_.dspark, dspark_activations_,
                   activations_.hidden.row_range(first_row, p.bucket), p);
 }

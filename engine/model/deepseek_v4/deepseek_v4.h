@@ -7,13 +7,14 @@
 #include <memory>
 #include <vector>
 
+#include "engine/model/block_draft_model.h"
 #include "engine/model/deepseek_v4/dspark_stages.h"
 #include "engine/model/deepseek_v4/v4_layer.h"
 #include "engine/model/model.h"
 
 namespace foredraft {
 
-class DeepseekV4 : public Model {
+class DeepseekV4 : public Model, public BlockDraftModel {
  public:
   // The device, the communicator and the weights' memory outlive the model.
   static absl::StatusOr<std::unique_ptr<DeepseekV4>> Create(Device& device, Communicator& comm,
@@ -25,7 +26,9 @@ class DeepseekV4 : public Model {
   void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                  Matrix<float> output) const override;
   void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
-  void TokenBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const override;
+  const BlockDraftModel* block_drafts() const override { return has_stages() ? this : nullptr; }
+  // Only for a model with stages.
+  void MarkovBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const override;
   void Confidence(Stream& stream, int first_row, const DraftConfidenceParams& p) const override;
   int module_count() const override { return weights_.module_count(); }
 

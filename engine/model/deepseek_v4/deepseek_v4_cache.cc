@@ -1,6 +1,7 @@
 #include "engine/model/deepseek_v4/deepseek_v4_cache.h"
 
 #include "base/check.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 
 namespace foredraft {
 namespace {
@@ -11,7 +12,7 @@ CacheRows Keys(const ModelConfig& config, DType kv_dtype, int positions) {
 
 CacheRows IndexEntries(const ModelConfig& config) {
   return {.row_bytes = config.index_head_dim * static_cast<int>(sizeof(bf16)),
-          .positions = config.v4->sparse_ratio,
+          .positions = V4ShapeOf(config).sparse_ratio,
           .dtype = DType::kBF16};
 }
 
@@ -37,7 +38,7 @@ PagedRows<T> Paged(const KvCache& cache, CacheHandle handle) {
 }  // namespace
 
 KvRowLayout V4KeyLayout(const ModelConfig& config, DType kv_dtype) {
-  return {.latent_dim = config.v4->head_dim - config.qk_rope_head_dim,
+  return {.latent_dim = V4ShapeOf(config).head_dim - config.qk_rope_head_dim,
           .rope_dim = config.qk_rope_head_dim,
           .fp8 = kv_dtype == DType::kF8E4M3,
           .group = KvRowLayout::kKeyGroup};
@@ -45,9 +46,9 @@ KvRowLayout V4KeyLayout(const ModelConfig& config, DType kv_dtype) {
 
 std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count, DType kv_dtype,
                                         CacheRegistry& registry) {
-  const DeepseekV4Shape& v4 = *config.v4;
+  const DeepseekV4Shape& v4 = V4ShapeOf(config);
   // The block of a DSpark stage reads the whole window before its first row.
-  const bool blocks = v4.dspark && module_count > 0;
+  const bool blocks = config.dspark && module_count > 0;
   const RecentRows window = {.group = "window", .reach = v4.sliding_window - (blocks ? 0 : 1)};
   const RecentRows heavy_window = {.group = "window", .reach = v4.heavy_ratio - 1};
   // Two windows of an overlapping compressor, in blocks of their own: they are large and soon useless.

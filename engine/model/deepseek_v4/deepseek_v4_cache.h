@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "engine/cache_groups.h"
-#include "engine/kv_cache.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/cache/kv_cache.h"
 #include "engine/model/model_config.h"
 #include "kernels/ops.h"
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "config/json_text.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/deepseek_v4/dspark_config.h"
 #include "engine/model/rope_fields.h"
 #include "kernels/weight_format.h"
@@ -92,18 +93,19 @@ void ReadAttention(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& sha
 }
 
 // The kinds by DeepSeek's compress_ratios: a ratio per layer, then 0 per MTP module, or per stage of DSpark.
-void ReadRatios(JsonFields& fields, const json& ratios, const ModelConfig& config, DeepseekV4Shape& shape) {
+void ReadRatios(JsonFields& fields, const json& ratios, ModelConfig& config, DeepseekV4Shape& shape) {
   const size_t layers = config.num_hidden_layers;
   const size_t all = layers + config.num_nextn_predict_layers;
   const auto refuse = [&] {
     fields.Refuse("compress_ratios", ShowJson(ratios),
-                  shape.dspark
+                  config.dspark
                       ? absl::StrFormat("0, 4 or 128 for %d layers, then 0 for every DSpark stage", layers)
                       : absl::StrFormat("0, 4 or 128 for %d layers, then 0 for the MTP modules, %d in all",
                                         layers, all));
   };
   if (!ratios.is_array() || ratios.size() < layers) return refuse();
-  if (shape.dspark ? ratios.size() > layers + kMaxModules : ratios.size() != layers && ratios.size() != all) {
+  if (config.dspark ? ratios.size() > layers + kMaxModules
+                    : ratios.size() != layers && ratios.size() != all) {
     return refuse();
   }
   for (size_t i = 0; i < ratios.size(); ++i) {
@@ -112,7 +114,7 @@ void ReadRatios(JsonFields& fields, const json& ratios, const ModelConfig& confi
     if (name == std::end(kKindNames) || (i >= layers && name->shipped_ratio != 0)) return refuse();
     if (i < layers) shape.layers.push_back(name->kind);
   }
-  if (shape.dspark) shape.dspark->stage_count = static_cast<int>(ratios.size() - layers);
+  if (config.dspark) config.dspark->stage_count = static_cast<int>(ratios.size() - layers);
 }
 
 // The kinds by transformers' layer_types and compress_rates.
@@ -143,7 +145,7 @@ void ReadLayerTypes(JsonFields& fields, const json& types, const ModelConfig& co
   fields.Keep(rate.status());
 }
 
-void ReadLayers(JsonFields& fields, const ModelConfig& config, DeepseekV4Shape& shape) {
+void ReadLayers(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
   if (const json* types = fields.Find("layer_types")) {
     ReadLayerTypes(fields, *types, config, shape);
   } else if (const json* ratios = fields.Find("compress_ratios")) {
@@ -268,16 +270,16 @@ void ReadRope(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
 }  // namespace
 
 void ReadDeepseekV4(JsonFields& fields, ModelConfig& config) {
-  DeepseekV4Shape& shape = config.v4.emplace();
+  DeepseekV4Shape& shape = config.own.emplace<DeepseekV4Shape>();
   config.runs_indexer = true;
   config.recycles_module = true;
   ReadSizes(fields, config, shape);
-  shape.dspark = ReadDSpark(fields, config);
+  config.dspark = ReadDSpark(fields, config);
   ReadAttention(fields, config, shape);
   if (!fields.status().ok()) return;  // the lists below are checked against these sizes
   ReadLayers(fields, config, shape);
-  if (shape.dspark) {  // what the file says of modules has no meaning
-    config.num_nextn_predict_layers = shape.dspark->stage_count;
+  if (config.dspark) {  // what the file says of modules has no meaning
+    config.num_nextn_predict_layers = config.dspark->stage_count;
     config.drafter = "DSpark";
   }
   ReadExperts(fields, config, shape);

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/model_kind.h"
 
 namespace foredraft {
 namespace {
@@ -17,7 +19,7 @@ class Describer {
  public:
   Describer(const ModelConfig& config, std::string prefix, ModelDescription& description, int mtp_module = -1)
       : config_(config),
-        v4_(*config.v4),
+        v4_(V4ShapeOf(config)),
         prefix_(std::move(prefix)),
         mtp_module_(mtp_module),
         description_(description) {}
@@ -217,7 +219,7 @@ class Describer {
 
 ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count,
                                     const ExpertShard& shard) {
-  ModelDescription description{.shard = shard};
+  ModelDescription description = BeginDescription(config, shard);
   auto& model = description.model->Emplace<V4Weights>();
   model.layers.resize(config.num_hidden_layers);
   const Shape table = {config.vocab_size, config.hidden_size};
@@ -226,17 +228,16 @@ ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_co
   top.Matrix("head", top.Tensor(TensorKind::kHead, "head.weight", table), &model.head);
   top.Norm("norm", config.hidden_size, &model.norm);
   top.Hyper("hc_head", config.hc_mult, 1, model.hc_head);
-  if (config.v4->dspark && mtp_module_count == 0) description.unread_beginning = "mtp.";
+  if (config.dspark && mtp_module_count == 0) description.unread_beginning = "mtp.";
   for (int i = 0; i < config.num_hidden_layers; ++i) {
     Describer(config, absl::StrCat("layers.", i, "."), description)
-        .Layer(config.v4->Kind(i), config.v4->IsHash(i), model.layers[i]);
+        .Layer(V4ShapeOf(config).Kind(i), V4ShapeOf(config).IsHash(i), model.layers[i]);
   }
-  (config.v4->dspark ? model.dspark.stages.resize(mtp_module_count) : model.modules.resize(mtp_module_count));
+  (config.dspark ? model.dspark.stages.resize(mtp_module_count) : model.modules.resize(mtp_module_count));
   for (int i = 0; i < mtp_module_count; ++i) {
     Describer module(config, absl::StrCat("mtp.", i, "."), description, i);
-    if (config.v4->dspark) {
-      module.Stage(*config.v4->dspark, i == 0, i == mtp_module_count - 1, model.dspark,
-                   model.dspark.stages[i]);
+    if (config.dspark) {
+      module.Stage(*config.dspark, i == 0, i == mtp_module_count - 1, model.dspark, model.dspark.stages[i]);
     } else {
       module.Module(model.modules[i]);
     }

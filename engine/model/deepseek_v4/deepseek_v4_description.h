@@ -5,6 +5,7 @@
 
 #include "engine/checkpoint/model_description.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/model/model_config.h"
 
 namespace foredraft {
 

@@ -2,12 +2,16 @@
 
 // The part of DeepSeek-V4's shape that other models do not have (docs/deepseek-v4.md section 1). Sizes that
 // all models have are fields of ModelConfig: there num_attention_heads, q_lora_rank, qk_rope_head_dim,
-// index_*, n_routed_experts and so on mean the same.
+// index_*, n_routed_experts and so on mean the same. It has no kv_lora_rank, qk_nope_head_dim, v_head_dim,
+// dense layers or expert groups.
 
+#include <any>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "base/check.h"
+#include "engine/model/model_config.h"
 #include "engine/model/rope.h"
 
 namespace foredraft {
@@ -17,15 +21,6 @@ enum class AttentionKind : int32_t {
   kWindow,             // nothing: SWA
   kCompressedSparse,   // the index_topk best entries of an overlapping compressor: CSA
   kHeavilyCompressed,  // all entries of a compressor: HCA
-};
-
-// The checkpoint's own drafter, where that is DSpark and not MTP modules.
-struct DSparkShape {
-  int block_size = 0;                 // rows of a block: drafts that one forward makes
-  int noise_token_id = 0;             // of a block's rows but the first
-  std::vector<int> target_layer_ids;  // the target's layers whose outputs it reads
-  int markov_rank = 0;
-  int stage_count = 0;  // 0: config.json does not say, and drafts are refused
 };
 
 struct DeepseekV4Shape {
@@ -43,7 +38,6 @@ struct DeepseekV4Shape {
   // The rotation of layers with a compressor; the others have rope_theta without YaRN.
   double compress_rope_theta = 160000;
   std::optional<RopeScaling> compress_rope_scaling;
-  std::optional<DSparkShape> dspark;
 
   // Tokens of an entry of this kind; 0: no entries.
   int Ratio(AttentionKind kind) const {
@@ -59,5 +53,17 @@ struct DeepseekV4Shape {
     return layer < static_cast<int>(hash_layers.size()) && hash_layers[layer] != 0;
   }
 };
+
+// Null for other kinds of models.
+inline const DeepseekV4Shape* FindV4Shape(const ModelConfig& config) {
+  return std::any_cast<DeepseekV4Shape>(&config.own);
+}
+
+// For those who know the kind.
+inline const DeepseekV4Shape& V4ShapeOf(const ModelConfig& config) {
+  const DeepseekV4Shape* const shape = FindV4Shape(config);
+  CHECK(shape != nullptr) << config.architecture << " is another kind of model";
+  return *shape;
+}
 
 }  // namespace foredraft

@@ -3,7 +3,7 @@
 // The fields by which config.json of a DeepSeek-V4 checkpoint says that it drafts with DSpark
 // (docs/deepseek-v4.md section 1): stages under `mtp.` in the place of MTP modules.
 
-#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/dspark_shape.h"
 #include "engine/model/json_fields.h"
 #include "engine/model/model_config.h"
 

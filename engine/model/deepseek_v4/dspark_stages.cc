@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "engine/model/linear.h"
+
 namespace foredraft {
 
 void AllocateDSpark(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
                     DSparkActivations& a) {
-  const DSparkShape& shape = *config.v4->dspark;
+  const DSparkShape& shape = *config.dspark;
   const auto tapped = static_cast<int>(shape.target_layer_ids.size());
   allocate(a.taps, capacity.rows, tapped * config.hidden_size);
   allocate(a.markov, capacity.decode_rows, shape.markov_rank);
@@ -14,7 +16,7 @@ void AllocateDSpark(ActivationAllocator& allocate, const ModelConfig& config, co
 }
 
 void TapLayer(const Forward& f, const DSparkActivations& a, int layer, Matrix<const float> streams) {
-  const std::vector<int>& tapped = f.config.v4->dspark->target_layer_ids;
+  const std::vector<int>& tapped = f.config.dspark->target_layer_ids;
   const auto found = std::find(tapped.begin(), tapped.end(), layer);
   if (found == tapped.end()) return;
   const int width = f.config.hidden_size;
@@ -33,8 +35,8 @@ void WriteStageKeys(const Forward& f, const DSparkWeights& w, const DSparkActiva
   for (size_t i = 0; i < stages.size(); ++i) V4Keys(f, w.stages[i].attn, stages[i], normed);
 }
 
-void MarkovBias(const Forward& f, const DSparkWeights& w, const DSparkActivations& a, const int32_t* ids,
-                Matrix<float> bias) {
+void StageBias(const Forward& f, const DSparkWeights& w, const DSparkActivations& a, const int32_t* ids,
+               Matrix<float> bias) {
   const Matrix<float> rows = a.markov.first_rows(bias.rows);
   const Matrix<bf16> rounded = a.markov_rows.first_rows(bias.rows);
   f.ops.embed(f.stream, {.out = rows, .table = w.markov_w1, .ids = ids, .vocab_size = f.config.vocab_size});

@@ -29,10 +29,10 @@ void WriteStageKeys(const Forward& f, const DSparkWeights& w, const DSparkActiva
                     std::span<const V4LayerContext> stages);
 
 // bias: [rows, V], what the Markov head adds to the logits of the token after each of `ids`.
-void MarkovBias(const Forward& f, const DSparkWeights& w, const DSparkActivations& a, const int32_t* ids,
-                Matrix<float> bias);
+void StageBias(const Forward& f, const DSparkWeights& w, const DSparkActivations& a, const int32_t* ids,
+               Matrix<float> bias);
 
-// The confidence in a draft (kernels/ops/draft_block.h), of the tokens before the drafts that MarkovBias took
+// The confidence in a draft (kernels/ops/draft_block.h), of the tokens before the drafts that StageBias took
 // last. hidden: [rows, D], before the last stage's norm, of the rows that the drafts come from. p: where it
 // goes.
 void StageConfidence(const Forward& f, const DSparkWeights& w, const DSparkActivations& a,

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/linear.h"
 #include "engine/model/rope.h"
 
 namespace foredraft {
@@ -28,7 +30,7 @@ void Queries(const Forward& f, const V4AttentionWeights& w, const V4LayerContext
                                 .cos_sin = context.cos_sin,
                                 .index = f.batch.index,
                                 .head_count = f.config.num_attention_heads,
-                                .head_dim = f.config.v4->head_dim,
+                                .head_dim = V4ShapeOf(f.config).head_dim,
                                 .rope_dim = f.config.qk_rope_head_dim,
                                 .norm = 1,
                                 .eps = f.norm_eps()});
@@ -82,7 +84,7 @@ void Compressor(const Forward& f, const CompressorWeights& w, const V4LayerConte
                             .norm_weight = w.norm,
                             .cos_sin = context.cos_sin,
                             .index = f.batch.index,
-                            .ratio = f.config.v4->Ratio(context.kind),
+                            .ratio = V4ShapeOf(f.config).Ratio(context.kind),
                             .overlapping = context.kind == AttentionKind::kCompressedSparse ? 1 : 0,
                             .eps = f.norm_eps()});
 }
@@ -115,7 +117,7 @@ void SelectByIndexer(const Forward& f, const V4AttentionWeights& w, const V4Laye
                                               .positions = f.batch.index.positions + first,
                                               .rows = count},
                                     .head_count = f.config.index_n_heads,
-                                    .ratio = f.config.v4->sparse_ratio,
+                                    .ratio = V4ShapeOf(f.config).sparse_ratio,
                                     .top_k = f.config.index_topk,
                                     .scale = 1 / std::sqrt(static_cast<float>(f.config.index_head_dim) *
                                                            f.config.index_n_heads)});
@@ -126,7 +128,7 @@ void SelectByIndexer(const Forward& f, const V4AttentionWeights& w, const V4Laye
 void Output(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
             Matrix<float> projected) {
   const V4Activations& a = context.activations;
-  const DeepseekV4Shape& shape = *f.config.v4;
+  const DeepseekV4Shape& shape = V4ShapeOf(f.config);
   const Matrix<bf16> heads = a.q_rotated.first_rows(f.rows()), grouped = a.grouped.first_rows(f.rows());
   f.ops.rotate_heads(f.stream, {.out = heads,
                                 .x = a.q.first_rows(f.rows()),
@@ -149,7 +151,7 @@ void Output(const Forward& f, const V4AttentionWeights& w, const V4LayerContext&
 
 void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
                 V4Activations& a) {
-  const DeepseekV4Shape& shape = *config.v4;
+  const DeepseekV4Shape& shape = V4ShapeOf(config);
   const int rows = capacity.rows;
   const int width = config.num_attention_heads * shape.head_dim;
   const int channels = 2 * std::max(shape.head_dim, config.index_head_dim);
@@ -200,7 +202,7 @@ void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerCon
                  const InputRows& normed, Matrix<float> projected) {
   const V4Activations& a = context.activations;
   const V4LayerCache& cache = context.cache;
-  const DeepseekV4Shape& shape = *f.config.v4;
+  const DeepseekV4Shape& shape = V4ShapeOf(f.config);
   const bool sparse = context.kind == AttentionKind::kCompressedSparse;
   Queries(f, w, context, normed);
   V4Keys(f, w, context, normed);

@@ -4,6 +4,7 @@
 // the rows of a sequence in a batch are adjacent, in ascending order of position.
 
 #include "engine/model/deepseek_v4/deepseek_v4_cache.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 #include "engine/model/forward.h"
 

@@ -1,11 +1,13 @@
 #include "engine/model/deepseek_v4/v4_layer.h"
 
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/linear.h"
 #include "engine/model/mlp.h"
 
 namespace foredraft {
 namespace {
 
-float HcEps(const Forward& f) { return static_cast<float>(f.config.v4->hc_eps); }
+float HcEps(const Forward& f) { return static_cast<float>(V4ShapeOf(f.config).hc_eps); }
 
 // One half of a layer, between hyper-connections.
 struct Block {
@@ -25,7 +27,7 @@ void Enter(const Forward& f, const Block& block, const InputRows& normed) {
                              .scale = block.hyper.scale,
                              .base = block.hyper.base,
                              .stream_count = f.config.hc_mult,
-                             .sinkhorn_iters = f.config.v4->hc_sinkhorn_iters,
+                             .sinkhorn_iters = V4ShapeOf(f.config).hc_sinkhorn_iters,
                              .hc_eps = HcEps(f),
                              .norm_eps = f.norm_eps()});
   RmsNorm(f, normed, {.x = collapsed, .weight = block.norm, .eps = f.norm_eps()});
@@ -74,7 +76,7 @@ void V4Layer(const Forward& f, const V4LayerWeights& w, const V4LayerContext& co
   const Block experts = {w.hc_ffn, w.ffn_norm, streams, mix};
   const InputRows normed = buffer.ReadBy({w.ffn.router, w.ffn.expert_gate_up.first, w.ffn.shared.gate_up});
   const MoeRecipe recipe = {.route = RouteBySoftplus,
-                            .activation = {static_cast<float>(f.config.v4->swiglu_limit)},
+                            .activation = {static_cast<float>(V4ShapeOf(f.config).swiglu_limit)},
                             .residual = false};
   Enter(f, experts, normed);
   MixtureOfExperts(f, w.ffn, recipe, normed, projected);

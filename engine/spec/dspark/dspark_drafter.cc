@@ -7,8 +7,9 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/rank.h"
+#include "engine/model/block_draft_model.h"
 #include "engine/spec/draft_picker.h"
+#include "engine/spec/step_context.h"
 
 namespace foredraft {
 namespace {
@@ -20,14 +21,14 @@ class DSparkDrafter : public Drafter {
   static absl::StatusOr<std::unique_ptr<Drafter>> Create(Device& device, const EngineOptions& options,
                                                          const ModelConfig& model, const SlotState& slots);
 
-  void Prompt(Rank&, const ChunkRows&, const RankRows&) const override {}
-  void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const override {
-    Draft(rank, input, draft_count);
+  void Prompt(const StepContext&, SlotState&, const ChunkRows&, const RankRows&) const override {}
+  void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const override {
+    Draft(step, input, draft_count);
   }
-  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override;
+  void Draft(const StepContext& step, const DraftInput& input, int draft_count) const override;
 
  private:
-  void RunBlocks(const Rank& rank, const DraftInput& input) const;
+  void RunBlocks(const StepContext& step, const DraftInput& input) const;
 
   int block_rows_ = 0;  // G
   int noise_id_ = 0;
@@ -43,8 +44,8 @@ class DSparkDrafter : public Drafter {
 absl::StatusOr<std::unique_ptr<Drafter>> DSparkDrafter::Create(Device& device, const EngineOptions& options,
                                                                const ModelConfig& model,
                                                                const SlotState& /*slots*/) {
-  CHECK(model.v4 && model.v4->dspark) << model.architecture << " has no stages";
-  const DSparkShape& shape = *model.v4->dspark;
+  CHECK(model.dspark) << model.architecture << " has no stages";
+  const DSparkShape& shape = *model.dspark;
   const int bucket = options.batch_sizes.back();
   const int rows = bucket * shape.block_size;
   auto drafter = std::make_unique<DSparkDrafter>();
@@ -62,15 +63,15 @@ absl::StatusOr<std::unique_ptr<Drafter>> DSparkDrafter::Create(Device& device, c
 }
 
 // streams_ = the last stage's output.
-void DSparkDrafter::RunBlocks(const Rank& rank, const DraftInput& input) const {
-  rank.ops().draft_block_rows(*rank.stream, {.ids = rows_.ids,
-                                             .row_slots = rows_.slots,
-                                             .positions = rows_.positions,
-                                             .anchor_ids = anchor_ids_,
-                                             .outputs = input.outputs,
-                                             .bucket = input.bucket,
-                                             .block_rows = block_rows_,
-                                             .noise_id = noise_id_});
+void DSparkDrafter::RunBlocks(const StepContext& step, const DraftInput& input) const {
+  step.ops().draft_block_rows(step.stream, {.ids = rows_.ids,
+                                            .row_slots = rows_.slots,
+                                            .positions = rows_.positions,
+                                            .anchor_ids = anchor_ids_,
+                                            .outputs = input.outputs,
+                                            .bucket = input.bucket,
+                                            .block_rows = block_rows_,
+                                            .noise_id = noise_id_});
   const int rows = input.bucket * block_rows_;
   const Matrix<float> streams = streams_.first_rows(rows);
   RankRows block_rows;
@@ -79,39 +80,41 @@ void DSparkDrafter::RunBlocks(const Rank& rank, const DraftInput& input) const {
     for (int32_t& count : block_rows.rows) count *= block_rows_;
   }
   for (int stage = 0; stage < stage_count_; ++stage) {
-    rank.model->RunModule(*rank.stream, stage,
-                          {.index = rows_.index(rows),
-                           .ids = rows_.ids,
-                           .previous = streams,
-                           .rank_rows = input.rank_rows == nullptr ? nullptr : &block_rows},
-                          rank.cache, streams);
+    step.model.RunModule(step.stream, stage,
+                         {.index = rows_.index(rows),
+                          .ids = rows_.ids,
+                          .previous = streams,
+                          .rank_rows = input.rank_rows == nullptr ? nullptr : &block_rows},
+                         step.cache, streams);
   }
 }
 
-void DSparkDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_count) const {
+void DSparkDrafter::Draft(const StepContext& step, const DraftInput& input, int draft_count) const {
   if (draft_count == 0) return;
-  const Ops& ops = rank.ops();
-  Stream& stream = *rank.stream;
+  const BlockDraftModel* const blocks = step.model.block_drafts();
+  CHECK(blocks != nullptr) << step.model.config().architecture << " has no stages";
+  const Ops& ops = step.ops();
+  Stream& stream = step.stream;
   const int bucket = input.bucket;
-  RunBlocks(rank, input);
+  RunBlocks(step, input);
   for (int draft = 0; draft < draft_count; ++draft) {
     const Matrix<float> rows = {streams_.row(draft), bucket, streams_.cols, block_rows_ * streams_.stride};
     ops.copy_rows(stream, {.out = draft_rows_.row_range(draft * bucket, bucket), .x = rows, .rows = bucket});
   }
   // One product with the head for all drafts; only the bias waits for the draft before.
-  const Matrix<float> logits = rank.buffers.logits.first_rows(draft_count * bucket);
-  rank.model->Logits(stream, stage_count_, draft_rows_.first_rows(draft_count * bucket), logits);
-  const Matrix<float> bias = rank.buffers.sample_scratch.first_rows(bucket);
+  const Matrix<float> logits = step.buffers.logits.first_rows(draft_count * bucket);
+  step.model.Logits(stream, stage_count_, draft_rows_.first_rows(draft_count * bucket), logits);
+  const Matrix<float> bias = step.buffers.sample_scratch.first_rows(bucket);
   for (int draft = 1; draft <= draft_count; ++draft) {
     const Matrix<float> own = logits.row_range((draft - 1) * bucket, bucket);
-    rank.model->TokenBias(stream, draft == 1 ? anchor_ids_ : picker_.draft_ids(), bias);
+    blocks->MarkovBias(stream, draft == 1 ? anchor_ids_ : picker_.draft_ids(), bias);
     ops.add(stream, {.out = own, .x = bias});
     if (confidences_) {
-      rank.model->Confidence(
+      blocks->Confidence(
           stream, (draft - 1) * bucket,
-          {.outputs = input.outputs, .slots = rank.slots.arrays(), .bucket = bucket, .draft_index = draft});
+          {.outputs = input.outputs, .slots = step.slots.arrays(), .bucket = bucket, .draft_index = draft});
     }
-    picker_.Pick(rank, input, draft, own);
+    picker_.Pick(step, input, draft, own);
   }
 }
 
@@ -122,20 +125,20 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
   const auto refuse = [&](const std::string& path, const std::string& value, const std::string& allowed) {
     if (!errors.Refused(path)) errors.Add(path, RefuseKey(loaded, path, value, allowed));
   };
-  if (!model.v4 || !model.v4->dspark) {
+  if (!model.dspark) {
     return refuse("speculative_config.decoding_type", NameOf(config.decoding_type),
                   absl::StrCat(NameOf(DecodingType::kMtp), ": this checkpoint has no DSpark stages"));
   }
   if (config.use_mtp_vanilla) {
     refuse("speculative_config.use_mtp_vanilla", "true", "false with decoding_type DSpark");
   }
-  if (model.v4->dspark->stage_count == 0) {
+  if (model.dspark->stage_count == 0) {
     return refuse(
         "speculative_config.decoding_type", NameOf(config.decoding_type),
         "MTP without drafts: compress_ratios of config.json does not say how many DSpark stages there "
         "are (a 0 for each, after the layers)");
   }
-  const int block_size = model.v4->dspark->block_size;
+  const int block_size = model.dspark->block_size;
   if (config.max_draft_len > block_size) {
     refuse("speculative_config.max_draft_len", absl::StrCat(config.max_draft_len),
            absl::StrFormat("0..%d, dspark_block_size", block_size));
@@ -145,8 +148,8 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
 // Context is written with the target's own rows, up to p + K, and blocks are not cached. Of a model without
 // stages, which Check refuses, there are none.
 DrafterNumbers Numbers(const ModelConfig& model, int /*max_draft_len*/) {
-  if (!model.v4 || !model.v4->dspark) return {};
-  return {.module_count = model.v4->dspark->stage_count, .block_rows = model.v4->dspark->block_size};
+  if (!model.dspark) return {};
+  return {.module_count = model.dspark->stage_count, .block_rows = model.dspark->block_size};
 }
 
 std::vector<SlotRow> SlotRows(const EngineOptions&, const ModelConfig&) { return {}; }

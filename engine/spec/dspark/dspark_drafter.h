@@ -4,7 +4,7 @@
 // (docs/dspark.md). What the stages read of committed tokens is written by the target's forward, so the
 // drafter keeps nothing between steps.
 
-#include "engine/spec/drafter_kinds.h"
+#include "engine/spec/drafter_kind.h"
 
 namespace foredraft {
 

@@ -14,21 +14,22 @@ class EagleDrafter : public Drafter {
  public:
   explicit EagleDrafter(const MtpModules& module) : m_(module) {}
 
-  void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const override {
-    m_.Prompt(rank, chunks, rank_rows);
+  void Prompt(const StepContext& step, SlotState& /*slots*/, const ChunkRows& chunks,
+              const RankRows& rank_rows) const override {
+    m_.Prompt(step, chunks, rank_rows);
   }
-  void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const override {
-    Draft(rank, input, std::min(draft_count, 1));
+  void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const override {
+    Draft(step, input, std::min(draft_count, 1));
   }
-  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override;
+  void Draft(const StepContext& step, const DraftInput& input, int draft_count) const override;
 
  private:
   const MtpModules m_;
 };
 
-void EagleDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_count) const {
-  const Ops& ops = rank.ops();
-  Stream& stream = *rank.stream;
+void EagleDrafter::Draft(const StepContext& step, const DraftInput& input, int draft_count) const {
+  const Ops& ops = step.ops();
+  Stream& stream = step.stream;
   const int rows = input.bucket * (input.draft_len + 1);
   const Matrix<float> last_output = m_.last_output.first_rows(input.bucket);
 
@@ -41,12 +42,12 @@ void EagleDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_co
                             .bucket = input.bucket,
                             .draft_len = input.draft_len,
                             .level = 1});
-  m_.Run(rank, input, /*level=*/1, input.target_output, m_.output.first_rows(rows));
+  m_.Run(step, input, /*level=*/1, input.target_output, m_.output.first_rows(rows));
   if (draft_count == 0) return;
   ops.copy_rows(
       stream,
       {.out = last_output, .x = m_.output.first_rows(rows), .x_index = m_.last_row, .rows = input.bucket});
-  m_.PickDraft(rank, input, 1, /*level=*/1);
+  m_.PickDraft(step, input, 1, /*level=*/1);
 
   // The module recycled: one row per sequence, its own output as the hidden.
   for (int draft = 2; draft <= draft_count; ++draft) {
@@ -58,9 +59,9 @@ void EagleDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_co
                                  .outputs = input.outputs,
                                  .bucket = input.bucket,
                                  .draft_index = draft - 1});
-    m_.Recycle(rank, input, last_output, output);
+    m_.Recycle(step, input, last_output, output);
     ops.copy_rows(stream, {.out = last_output, .x = output, .rows = input.bucket});
-    m_.PickDraft(rank, input, draft, /*level=*/1);
+    m_.PickDraft(step, input, draft, /*level=*/1);
   }
 }
 

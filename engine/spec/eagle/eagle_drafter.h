@@ -4,7 +4,7 @@
 // target's true outputs, what recycled rows wrote in the step before; each further draft feeds the module its
 // own output after shared_head.norm.
 
-#include "engine/spec/drafter_kinds.h"
+#include "engine/spec/drafter_kind.h"
 
 namespace foredraft {
 

@@ -21,13 +21,15 @@ class VanillaDrafter : public Drafter {
   static absl::StatusOr<std::unique_ptr<Drafter>> Create(Device& device, const EngineOptions& options,
                                                          const ModelConfig& model, const SlotState& slots);
 
-  void Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const override;
-  void FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const override;
-  void Draft(const Rank& rank, const DraftInput& input, int draft_count) const override;
+  void Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
+              const RankRows& rank_rows) const override;
+  void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const override;
+  void Draft(const StepContext& step, const DraftInput& input, int draft_count) const override;
 
  private:
-  void SaveRecent(Rank& rank, const ChunkRows& chunks, const PrefillSpan& span) const;
-  void FirstWindow(const Rank& rank, const DraftInput& input) const;
+  void SaveRecent(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
+                  const PrefillSpan& span) const;
+  void FirstWindow(const StepContext& step, const DraftInput& input) const;
 
   MtpModules m_;
   int recent_len_ = 0;               // Kmax
@@ -59,35 +61,37 @@ absl::StatusOr<std::unique_ptr<Drafter>> VanillaDrafter::Create(Device& device, 
   return drafter;
 }
 
-void VanillaDrafter::Prompt(Rank& rank, const ChunkRows& chunks, const RankRows& rank_rows) const {
-  m_.Prompt(rank, chunks, rank_rows);
-  for (const PrefillSpan& span : chunks.spans) SaveRecent(rank, chunks, span);
+void VanillaDrafter::Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
+                            const RankRows& rank_rows) const {
+  m_.Prompt(step, chunks, rank_rows);
+  for (const PrefillSpan& span : chunks.spans) SaveRecent(step, slots, chunks, span);
 }
 
 // Moves the recent ids and hiddens to the end of a chunk.
-void VanillaDrafter::SaveRecent(Rank& rank, const ChunkRows& chunks, const PrefillSpan& span) const {
-  const Ops& ops = rank.ops();
-  Stream& stream = *rank.stream;
+void VanillaDrafter::SaveRecent(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
+                                const PrefillSpan& span) const {
+  const Ops& ops = step.ops();
+  Stream& stream = step.stream;
   const int kept = std::max(0, recent_len_ - span.row_count);
   const int fresh = recent_len_ - kept;
   const int first_fresh = span.first_row + span.row_count - fresh;
-  std::vector<int32_t>& ids = rank.slots.host_row(kRecentIds, span.slot);
+  std::vector<int32_t>& ids = slots.host_row(kRecentIds, span.slot);
   std::copy(ids.begin() + fresh, ids.end(), ids.begin());
   std::copy_n(chunks.ids.begin() + first_fresh, fresh, ids.begin() + kept);
-  Upload(*rank.device, stream, ids, recent_ids_ + int64_t{span.slot} * recent_len_);
+  Upload(step.device, stream, ids, recent_ids_ + int64_t{span.slot} * recent_len_);
   // Through a buffer, because the old rows move within their own matrix.
   const Matrix<float> recent = recent_hiddens_.row_range(span.slot * recent_len_, recent_len_);
   ops.copy_rows(stream, {.out = moved_recent_, .x = recent.row_range(fresh, kept), .rows = kept});
   ops.copy_rows(stream, {.out = moved_recent_.row_range(kept, fresh),
-                         .x = rank.buffers.target_output.row_range(first_fresh, fresh),
+                         .x = step.buffers.target_output.row_range(first_fresh, fresh),
                          .rows = fresh});
   ops.copy_rows(stream, {.out = recent, .x = moved_recent_, .rows = recent_len_});
 }
 
 // Fills the rows and `previous` with module 1's recent rows, and moves the recent ids and hiddens.
-void VanillaDrafter::FirstWindow(const Rank& rank, const DraftInput& input) const {
-  const Ops& ops = rank.ops();
-  Stream& stream = *rank.stream;
+void VanillaDrafter::FirstWindow(const StepContext& step, const DraftInput& input) const {
+  const Ops& ops = step.ops();
+  Stream& stream = step.stream;
   const int rows = input.bucket * (recent_len_ + 1);
   const Matrix<float> previous = m_.previous.first_rows(rows);
   ops.recent_rows(stream, {.ids = m_.rows.ids,
@@ -108,9 +112,9 @@ void VanillaDrafter::FirstWindow(const Rank& rank, const DraftInput& input) cons
 
 // Row m of every module: the first token, and the output of the level below at m - 1, which the prompt left
 // as the slot's boundary.
-void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, int draft_count) const {
-  const Ops& ops = rank.ops();
-  Stream& stream = *rank.stream;
+void VanillaDrafter::FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const {
+  const Ops& ops = step.ops();
+  Stream& stream = step.stream;
   const int rows = input.bucket;
   const Matrix<float> output = m_.output.first_rows(rows);
   const Matrix<float> previous = m_.previous.first_rows(rows);
@@ -127,10 +131,10 @@ void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, int d
                            .x = m_.LevelOf(level - 1, m_.slot_boundaries),
                            .x_index = m_.rows.slots,
                            .rows = rows});
-    m_.Run(rank, input, level, previous, output);
+    m_.Run(step, input, level, previous, output);
     if (level == 1 && draft_count > 0) {
       ops.copy_rows(stream, {.out = m_.last_output, .x = output, .rows = rows});
-      m_.PickDraft(rank, input, 1, level);
+      m_.PickDraft(step, input, 1, level);
     }
   }
   ops.append_recent(
@@ -138,12 +142,12 @@ void VanillaDrafter::FirstDraft(const Rank& rank, const DraftInput& input, int d
       {.recent_ids = recent_ids_, .outputs = input.outputs, .count = rows, .max_draft_len = recent_len_});
 }
 
-void VanillaDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_count) const {
-  const Ops& ops = rank.ops();
-  Stream& stream = *rank.stream;
+void VanillaDrafter::Draft(const StepContext& step, const DraftInput& input, int draft_count) const {
+  const Ops& ops = step.ops();
+  Stream& stream = step.stream;
   const int recent_rows = recent_len_ + 1;
   const int rows = input.bucket * recent_rows;
-  FirstWindow(rank, input);
+  FirstWindow(step, input);
   Matrix<float> previous = m_.previous.first_rows(rows);
   for (int level = 1; level <= m_.module_count; ++level) {
     const Matrix<float> output = (level % 2 == 0 ? even_output_ : m_.output).first_rows(rows);
@@ -153,17 +157,17 @@ void VanillaDrafter::Draft(const Rank& rank, const DraftInput& input, int draft_
                                      .positions = m_.rows.positions,
                                      .recent_ids = recent_ids_,
                                      .outputs = input.outputs,
-                                     .slots = rank.slots.arrays(),
+                                     .slots = step.slots.arrays(),
                                      .bucket = input.bucket,
                                      .max_draft_len = recent_len_,
                                      .level = level});
     }
-    m_.Run(rank, input, level, previous, output);
+    m_.Run(step, input, level, previous, output);
     if (level <= draft_count) {
       const Matrix<float> last_rows = {output.row(recent_rows - 1), input.bucket, output.cols,
                                        recent_rows * output.stride};
       ops.copy_rows(stream, {.out = m_.last_output, .x = last_rows, .rows = input.bucket});
-      m_.PickDraft(rank, input, level, level);
+      m_.PickDraft(step, input, level, level);
     }
     previous = output;  // a module's outputs are the next one's hiddens, unshifted
   }

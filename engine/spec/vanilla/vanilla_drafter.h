@@ -4,7 +4,7 @@
 // every module runs its Kmax + 1 recent rows. Not K rows: after a fully accepted step, rows of the higher
 // modules would never be written.
 
-#include "engine/spec/drafter_kinds.h"
+#include "engine/spec/drafter_kind.h"
 
 namespace foredraft {
 

@@ -7,6 +7,8 @@
 #include "absl/strings/match.h"
 #include "base/check.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
+#include "engine/model/model_kind.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
@@ -49,6 +51,7 @@ void WriteSafetensors(const std::string& path, const std::vector<RawTensor>& ten
 ModelConfig TinyConfig() {
   ModelConfig config;
   config.architecture = "DeepseekV3ForCausalLM";
+  config.kind = &kDeepseekV3Kind;
   config.vocab_size = 12;
   config.hidden_size = 8;
   config.num_hidden_layers = 2;

@@ -3,6 +3,9 @@
 #include <functional>
 
 #include "engine/checkpoint/checkpoint_check.h"
+#include "engine/model/deepseek_v3/deepseek_v3_kind.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
@@ -96,7 +99,7 @@ absl::Status Check(const std::vector<RawTensor>& tensors, const ModelConfig& con
   WriteSafetensors(dir + "/model.safetensors", tensors);
   auto checkpoint = Checkpoint::Open(dir);
   if (!checkpoint.ok()) return checkpoint.status();
-  return CheckTensors(*checkpoint, config, DescribeModel(config, config.num_nextn_predict_layers));
+  return CheckTensors(*checkpoint, DescribeModel(config, config.num_nextn_predict_layers));
 }
 
 void Erase(std::vector<RawTensor>& tensors, const std::string& name) {
@@ -313,6 +316,7 @@ TEST(CheckModuleCount, SaysWhatToDo) {
 ModelConfig SparseConfig() {
   ModelConfig config = TinyConfig();
   config.architecture = "DeepseekV32ForCausalLM";
+  config.kind = &kDeepseekV3Kind;
   config.index_topk = 16;
   config.index_n_heads = 2;
   config.index_head_dim = 4;

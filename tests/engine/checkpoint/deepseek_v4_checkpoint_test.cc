@@ -5,10 +5,12 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "engine/cache_groups.h"
-#include "engine/checkpoint/checkpoint_check.h"
-#include "engine/checkpoint/checkpoint_summary.h"
+#include "engine/cache/cache_groups.h"
 #include "engine/checkpoint/formats/stored_format.h"
+#include "engine/kinds/checkpoint_summary.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/slot_arrays.h"

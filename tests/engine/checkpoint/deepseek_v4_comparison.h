@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/fake_device.h"
@@ -139,7 +140,7 @@ class Comparison {
 
  private:
   void DSpark(const DSparkWeights& w) {
-    ASSERT_EQ(static_cast<int>(w.stages.size()), config_.v4->dspark->stage_count);
+    ASSERT_EQ(static_cast<int>(w.stages.size()), config_.dspark->stage_count);
     Matrix("mtp.0.main_proj", w.main_proj);
     Vector("mtp.0.main_norm.weight", w.main_norm);
     for (size_t i = 0; i < w.stages.size(); ++i) {
@@ -158,8 +159,8 @@ class Comparison {
     Hyper(name + "hc_ffn", w.hc_ffn);
     Vector(name + "attn_norm.weight", w.attn_norm);
     Vector(name + "ffn_norm.weight", w.ffn_norm);
-    Attention(name + "attn.", config_.v4->Kind(index), w.attn);
-    Experts(name + "ffn.", config_.v4->IsHash(index), w.ffn);
+    Attention(name + "attn.", V4ShapeOf(config_).Kind(index), w.attn);
+    Experts(name + "ffn.", V4ShapeOf(config_).IsHash(index), w.ffn);
   }
 
   void Attention(const std::string& name, AttentionKind kind, const V4AttentionWeights& w) {
@@ -171,7 +172,7 @@ class Comparison {
     Vector(name + "kv_norm.weight", w.kv_norm);
     Vector(name + "attn_sink", w.attn_sink);
     std::vector<float> groups;
-    ASSERT_EQ(w.wo_a.count, config_.v4->o_groups);
+    ASSERT_EQ(w.wo_a.count, V4ShapeOf(config_).o_groups);
     for (int i = 0; i < w.wo_a.count; ++i) {
       EXPECT_EQ(w.wo_a.items[i].format.code, DType::kBF16);
       Append(groups, w.wo_a.items[i]);

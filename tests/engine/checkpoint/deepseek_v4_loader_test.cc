@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/checkpoint_summary.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/checkpoint_summary.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -6,9 +6,9 @@
 #include <set>
 #include <string>
 
-#include "engine/checkpoint/checkpoint_summary.h"
-#include "engine/checkpoint/dummy_weights.h"
+#include "engine/kinds/checkpoint_summary.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/deepseek_v4_comparison.h"

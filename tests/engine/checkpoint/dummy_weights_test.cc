@@ -1,4 +1,3 @@
-#include "engine/checkpoint/dummy_weights.h"
 
 #include <cmath>
 #include <map>
@@ -7,10 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint_summary.h"
 #include "engine/checkpoint/formats/stored_format.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/checkpoint_summary.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 #include "kernels/random_weight.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
@@ -200,7 +201,7 @@ TEST(DummyWeights, Are4BitsWhereQuantizeMakesThem) {
     for (int column = 0; column < 64; ++column) values.insert(FakeDevice::At(gate_up, 3, column));
     EXPECT_LE(values.size(), 16u);
     const ModelDescription description = DescribeModel(config, 2);
-    const FormatChoice choice(config, description);
+    const FormatChoice choice(description);
     std::map<std::string, bool> packed;
     for (const WeightSpec& weight : description.weights) packed[weight.name] = choice.Quantises(weight);
     for (const char* name : {"qkv_a", "experts.gate_up", "shared.gate_up", "mlp.gate_up"}) {

@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/model_description.h"
-#include "engine/checkpoint/weight_loader.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/fake_device.h"

@@ -10,9 +10,11 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/formats/stored_format.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/checkpoint/checkpoint_files.h"

@@ -12,6 +12,7 @@
 #include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/weight_loader.h"
 #include "engine/model/deepseek_v3/deepseek_v3_description.h"
+#include "engine/model/model_kind.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
@@ -121,7 +122,7 @@ std::string BytesOf(const WeightSpec& weight) {
       return std::string(reinterpret_cast<const char*>(*member.out), sizeof(int32_t) * element_count);
     }
     std::string operator()(const KvBMember& member) const {
-      return BytesOf(member.out->kv_b) + BytesOf(member.out->w_uk) + BytesOf(member.out->w_uv);
+      return BytesOf(*member.whole) + BytesOf(*member.w_uk) + BytesOf(*member.w_uv);
     }
   };
   return std::visit(Visitor{weight.tensors[0]->element_count()}, weight.member);
@@ -134,12 +135,12 @@ class LoadedModel {
     WriteSafetensors(dir_ + "/model.safetensors", tensors);
   }
 
-  absl::Status Load(const ModelConfig& config, ModelDescription description) {
+  absl::Status Load(ModelDescription description) {
     description_ = std::move(description);
     auto checkpoint = Checkpoint::Open(dir_);
     if (!checkpoint.ok()) return checkpoint.status();
-    if (absl::Status status = CheckTensors(*checkpoint, config, description_); !status.ok()) return status;
-    return LoadWeights(*checkpoint, config, description_, device_, stream_, nullptr).status();
+    if (absl::Status status = CheckTensors(*checkpoint, description_); !status.ok()) return status;
+    return LoadWeights(*checkpoint, description_, device_, stream_, nullptr).status();
   }
 
   // Bytes on the device by name, those of each layer in order.
@@ -165,9 +166,9 @@ ModelConfig Config() {
 TEST(ModelVariant, OtherNamesAndAnotherMtpLayoutGiveTheSameWeights) {
   const ModelConfig config = Config();
   LoadedModel original("original", OriginalTensors(config));
-  ASSERT_EQ(original.Load(config, DescribeModel(config, 2)), absl::OkStatus());
+  ASSERT_EQ(original.Load(DescribeModel(config, 2)), absl::OkStatus());
   LoadedModel variant("variant", VariantTensors(config));
-  ASSERT_EQ(variant.Load(config, DescribeVariant(config, 2)), absl::OkStatus());
+  ASSERT_EQ(variant.Load(DescribeVariant(config, 2)), absl::OkStatus());
   const auto want = original.Weights();
   const auto have = variant.Weights();
   ASSERT_GT(want.at("input_layernorm").size(), 3u);
@@ -181,10 +182,10 @@ TEST(ModelVariant, OtherNamesAndAnotherMtpLayoutGiveTheSameWeights) {
 TEST(ModelVariant, EachDescriptionRefusesTheCheckpointOfTheOther) {
   const ModelConfig config = Config();
   LoadedModel variant("variant", VariantTensors(config));
-  EXPECT_THAT(std::string(variant.Load(config, DescribeModel(config, 2)).message()),
+  EXPECT_THAT(std::string(variant.Load(DescribeModel(config, 2)).message()),
               HasSubstr("/model.safetensors: tensor model.layers.0.input_layernorm.weight: missing"));
   LoadedModel original("original", OriginalTensors(config));
-  EXPECT_THAT(std::string(original.Load(config, DescribeVariant(config, 2)).message()),
+  EXPECT_THAT(std::string(original.Load(DescribeVariant(config, 2)).message()),
               HasSubstr("/model.safetensors: tensor decoder.blocks.0.input_layernorm.weight: missing"));
 }
 

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint_check.h"
-#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/formats/stored_format.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/checkpoint/checkpoint_files.h"
@@ -143,7 +145,7 @@ TEST(Nvfp4Published, HasEachTensorInItsOwnFormat) {
       for (Entry& entry : EntriesOf(spec, *config, is_nvfp4)) entries.push_back(std::move(entry));
     }
     ASSERT_GT(wanted, 1000);
-    if (!config->v4) {
+    if (FindV4Shape(*config) == nullptr) {
       entries.push_back({"model.layers.0.self_attn.k_proj.k_scale", "F32", {}});
       entries.push_back({"model.layers.0.self_attn.v_proj.v_scale", "F32", {}});
     }
@@ -154,7 +156,7 @@ TEST(Nvfp4Published, HasEachTensorInItsOwnFormat) {
     ASSERT_TRUE(modules.ok()) << modules.status();
     EXPECT_EQ(*modules, 1);
     for (const TensorSpec& spec : description.tensors) {
-      const StoredFormat* const stored = FindStored(*checkpoint, *config, spec);
+      const StoredFormat* const stored = FindStored(*checkpoint, description, spec);
       EXPECT_EQ(stored == &kNvfp4Stored, published.is_nvfp4(spec)) << spec.name;
     }
     std::filesystem::remove_all(dir);

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "engine/checkpoint/formats/stored_format.h"
-#include "engine/checkpoint/weight_loader.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"

@@ -3,10 +3,9 @@
 
 #include <cstring>
 
-#include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/formats/stored_format.h"
-#include "engine/checkpoint/weight_loader.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"
@@ -48,12 +47,11 @@ TEST(PackQuantized, ReadsWhatCompressedTensorsPacksAsItUnpacksIt) {
                           .name = "m.weight",
                           .shape = unpacked.shape,
                           .scale = "m.weight_scale_inv"};
-    ModelConfig config;
-    config.projections = c.format;
-    const StoredFormat* const packed = FindStored(*checkpoint, config, spec);
+    const ModelDescription description{.projections = c.format};
+    const StoredFormat* const packed = FindStored(*checkpoint, description, spec);
     ASSERT_EQ(packed, c.format.code == DType::kInt4 ? &kInt4Stored : &kMxfp4PackedStored);
-    EXPECT_EQ(packed->check(*checkpoint, config, spec), absl::OkStatus());
-    auto read = ReadTensor(*checkpoint, config, spec);
+    EXPECT_EQ(packed->check(*checkpoint, description, spec), absl::OkStatus());
+    auto read = ReadTensor(*checkpoint, description, spec);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->format, WithWideScales(c.format));
     const HostTensor values = ToBf16(*std::move(read));

@@ -1,10 +1,11 @@
-#include "engine/checkpoint/weight_loader.h"
 
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/formats/stored_format.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
+#include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/checkpoint_files.h"

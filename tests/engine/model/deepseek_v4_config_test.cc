@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/model_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -70,8 +72,8 @@ absl::StatusOr<ModelConfig> Inspect(const json& config) {
 }
 
 void ExpectFlash(const ModelConfig& config) {
-  ASSERT_TRUE(config.v4.has_value());
-  const DeepseekV4Shape& shape = *config.v4;
+  ASSERT_NE(FindV4Shape(config), nullptr);
+  const DeepseekV4Shape& shape = V4ShapeOf(config);
   EXPECT_EQ(config.num_hidden_layers, 43);
   EXPECT_EQ(config.num_nextn_predict_layers, 1);
   EXPECT_EQ(config.num_attention_heads, 64);
@@ -117,10 +119,10 @@ TEST(DeepseekV4Config, ReadsWhatTransformersSaves) {
   other["mlp_layer_types"][1] = "moe";
   const auto read = Inspect(other);
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->v4->Ratio(AttentionKind::kHeavilyCompressed), 8);
-  EXPECT_EQ(read->v4->Ratio(AttentionKind::kCompressedSparse), 4);
-  EXPECT_FALSE(read->v4->IsHash(1));
-  EXPECT_TRUE(read->v4->IsHash(2));
+  EXPECT_EQ(V4ShapeOf(*read).Ratio(AttentionKind::kHeavilyCompressed), 8);
+  EXPECT_EQ(V4ShapeOf(*read).Ratio(AttentionKind::kCompressedSparse), 4);
+  EXPECT_FALSE(V4ShapeOf(*read).IsHash(1));
+  EXPECT_TRUE(V4ShapeOf(*read).IsHash(2));
 }
 
 // transformers had a field per ratio before it had compress_rates.
@@ -131,8 +133,8 @@ TEST(DeepseekV4Config, ReadsTheRatiosOfOldFiles) {
   config["compress_rate_hca"] = 16;
   const auto read = Inspect(config);
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->v4->Ratio(AttentionKind::kCompressedSparse), 2);
-  EXPECT_EQ(read->v4->Ratio(AttentionKind::kHeavilyCompressed), 16);
+  EXPECT_EQ(V4ShapeOf(*read).Ratio(AttentionKind::kCompressedSparse), 2);
+  EXPECT_EQ(V4ShapeOf(*read).Ratio(AttentionKind::kHeavilyCompressed), 16);
   config["compress_rate_hca"] = 0;
   EXPECT_THAT(std::string(Inspect(config).status().message()),
               testing::HasSubstr("compress_rate_hca: 0, allowed 1..4096"));
@@ -144,7 +146,7 @@ TEST(DeepseekV4Config, GivesTheFrequenciesOfBothRotations) {
     const auto read = Inspect(config);
     ASSERT_TRUE(read.ok()) << read.status();
     const std::vector<double> compress =
-        RopeFrequencies(64, read->v4->compress_rope_theta, read->v4->compress_rope_scaling);
+        RopeFrequencies(64, V4ShapeOf(*read).compress_rope_theta, V4ShapeOf(*read).compress_rope_scaling);
     ASSERT_EQ(compress.size(), 32u);
     const struct {
       int pair;
@@ -194,7 +196,7 @@ TEST(DeepseekV4Config, HasTransformersDefaults) {
   const auto read = Inspect(config);
   ASSERT_TRUE(read.ok()) << read.status();
   ExpectFlash(*read);
-  EXPECT_EQ(read->v4->swiglu_limit, 10);
+  EXPECT_EQ(V4ShapeOf(*read).swiglu_limit, 10);
   EXPECT_EQ(read->index_topk, 512);
   config["quantization_config"]["expert_dtype"] = "fp8";
   EXPECT_FALSE(Inspect(config)->experts);
@@ -227,15 +229,15 @@ TEST(DeepseekV4Config, ReadsDSparkInThePlaceOfModules) {
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->num_nextn_predict_layers, stages);
     EXPECT_EQ(read->drafter, "DSpark");
-    ASSERT_TRUE(read->v4->dspark.has_value());
-    EXPECT_EQ(read->v4->dspark->stage_count, stages);
-    EXPECT_EQ(read->v4->dspark->block_size, 5);
-    EXPECT_EQ(read->v4->dspark->noise_token_id, 128799);
-    EXPECT_THAT(read->v4->dspark->target_layer_ids, ElementsAre(40, 41, 42));
-    EXPECT_EQ(read->v4->dspark->markov_rank, 256);
-    EXPECT_EQ(read->v4->layers.size(), 43u);
+    ASSERT_TRUE(read->dspark.has_value());
+    EXPECT_EQ(read->dspark->stage_count, stages);
+    EXPECT_EQ(read->dspark->block_size, 5);
+    EXPECT_EQ(read->dspark->noise_token_id, 128799);
+    EXPECT_THAT(read->dspark->target_layer_ids, ElementsAre(40, 41, 42));
+    EXPECT_EQ(read->dspark->markov_rank, 256);
+    EXPECT_EQ(V4ShapeOf(*read).layers.size(), 43u);
   }
-  EXPECT_FALSE(Inspect(Flash())->v4->dspark.has_value());
+  EXPECT_FALSE(Inspect(Flash())->dspark.has_value());
 }
 
 struct DSparkRefusal {

@@ -12,8 +12,10 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
-#include "engine/checkpoint/weight_loader.h"
 #include "engine/comm/solo_communicator.h"
+#include "engine/kinds/read_model_config.h"
+#include "engine/model/model_kind.h"
+#include "engine/model_weights.h"
 #include "gtest/gtest.h"
 #include "tests/engine/logit_distance.h"
 #include "tests/golden/golden_reader.h"
@@ -56,8 +58,10 @@ class V4Runner {
       tables.push_back({Put(table), static_cast<int>(table.size())});
       block_counts.push_back(static_cast<int>(table.size()) + 1);
     }
-    cache_ = *KvCache::Create(*device_, KvCacheShape::Of(config_, modules_, kBlock, block_counts, kv_dtype_),
-                              tables, /*poison=*/true);
+    const KvCacheShape shape = {.groups = CacheGroupsOf(config_, modules_, kBlock, kv_dtype_),
+                                .block_counts = block_counts,
+                                .boundaries = {}};
+    cache_ = *KvCache::Create(*device_, shape, tables, /*poison=*/true);
   }
 
   // What a level made of some rows.

@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "config/json_text.h"
-#include "engine/model/model_kinds.h"
+#include "engine/kinds/read_model_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -464,36 +464,6 @@ TEST(ModelConfig, MissingFileIsNotFound) {
   const absl::Status status = ReadModelConfig("/nonexistent/config.json").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/config.json"));
-}
-
-TEST(GenerationConfig, ReadsSamplingDefaults) {
-  const auto config = ParseGenerationConfig(
-      R"({"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 50, "eos_token_id": [1, 2],
-          "transformers_version": "4.46"})",
-      "generation_config.json");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->temperature, 0.6);
-  EXPECT_EQ(config->top_p, 0.95);
-  EXPECT_EQ(config->top_k, 50);
-  EXPECT_FALSE(config->min_p.has_value());
-  EXPECT_THAT(config->eos_token_ids, ElementsAre(1, 2));
-}
-
-TEST(GenerationConfig, NotSamplingIsTemperatureZero) {
-  const auto config = ParseGenerationConfig(R"({"do_sample": false, "temperature": 0.6})", "g.json");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->temperature, 0);
-}
-
-TEST(GenerationConfig, RefusesValuesOutOfRange) {
-  EXPECT_THAT(std::string(ParseGenerationConfig(R"({"top_p": 1.5})", "g.json").status().message()),
-              HasSubstr("g.json: top_p: 1.5, allowed"));
-}
-
-TEST(GenerationConfig, MissingFileGivesTheDefaults) {
-  const auto config = ReadGenerationConfig("/nonexistent/generation_config.json");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_FALSE(config->temperature.has_value());
 }
 
 }  // namespace

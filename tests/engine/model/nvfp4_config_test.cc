@@ -4,6 +4,7 @@
 #include <fstream>
 #include <string>
 
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

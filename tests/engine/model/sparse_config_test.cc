@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
-#include "engine/model/model_kinds.h"
+#include "engine/model/model_kind.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -49,7 +50,7 @@ TEST(SparseConfig, SparseAttentionHasAnIndexerAndTheFamilysPairs) {
   EXPECT_TRUE(glm.index_interleaved);
   EXPECT_TRUE(v32.HasIndexer(0));
   EXPECT_TRUE(v32.HasIndexer(v32.num_hidden_layers));
-  EXPECT_EQ(KindOf(v32).chat_format(v32), "deepseek_v32");  // it has no template
+  EXPECT_EQ(v32.kind->chat_format(v32), "deepseek_v32");  // it has no template
   for (const char* field : {"index_topk", "index_n_heads", "index_head_dim"}) {
     json without = config;
     without.erase(field);

@@ -1,6 +1,6 @@
 // The table of drafters: what configuration selects a row, and the plain numbers that others take from it.
 
-#include "engine/spec/drafter_kinds.h"
+#include "engine/kinds/drafter_kinds.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "config/config_reader.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
@@ -58,10 +60,9 @@ TEST_P(DrafterCheck, RefusesWhatTheModelLacks) {
   model.num_nextn_predict_layers = c.modules;
   model.architecture = c.v4 ? "DeepseekV4ForCausalLM" : "DeepseekV3ForCausalLM";
   model.recycles_module = c.v4;
-  if (c.v4) model.v4.emplace();
   if (c.dspark) {
     model.drafter = "DSpark";
-    model.v4->dspark = {.block_size = 5, .stage_count = c.modules};
+    model.dspark = {.block_size = 5, .stage_count = c.modules};
   }
   ConfigErrors errors;
   SelectedDrafter(loaded->config)->check(*loaded, model, errors);
@@ -133,7 +134,7 @@ TEST(DrafterKinds, NumbersAreThoseOfTheSpecification) {
 // is.
 TEST(DrafterKinds, NumbersOfABlockDrafter) {
   ModelConfig model;
-  model.v4.emplace().dspark = {.block_size = 5, .stage_count = 3};
+  model.dspark = {.block_size = 5, .stage_count = 3};
   for (const int draft_len : {1, 5}) {
     EngineOptions options;
     options.max_seq_len = 100;

@@ -6,7 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "config/config_reader.h"
-#include "engine/model_limits.h"
+#include "engine/kinds/model_limits.h"
+#include "engine/kinds/read_model_config.h"
 
 namespace foredraft {
 namespace {

@@ -1,0 +1,87 @@
+#include "engine/cache/cache_groups.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace foredraft {
+
+CacheRegistry::CacheRegistry(int tokens_per_block) : tokens_per_block_(tokens_per_block) {
+  groups_.push_back({.name = "history", .reach = 0, .tokens_per_block = tokens_per_block, .rows = {}});
+}
+
+CacheHandle CacheRegistry::AddRecent(const RecentRows& lifetime, const CacheRows& rows) {
+  // A step reads at least the row before it; a reach of 0 means all rows.
+  const int reach = std::max(lifetime.reach, 1);
+  const int tokens = lifetime.tokens_per_block == 0 ? tokens_per_block_ : lifetime.tokens_per_block;
+  size_t index = 1;
+  while (index < groups_.size() && groups_[index].name != lifetime.group) ++index;
+  if (index == groups_.size()) {
+    groups_.push_back({std::string(lifetime.group), reach, tokens, {}});
+  }
+  Group& group = groups_[index];
+  CHECK_EQ(group.tokens_per_block, tokens) << group.name;
+  group.reach = std::max(group.reach, reach);
+  return AddTo(static_cast<int>(index), rows);
+}
+
+CacheHandle CacheRegistry::AddTo(int group, const CacheRows& rows) {
+  groups_[group].rows.push_back(rows);
+  return {.group = group, .index = static_cast<int>(groups_[group].rows.size()) - 1};
+}
+
+std::vector<CacheGroup> CacheRegistry::Groups() const {
+  std::vector<CacheGroup> groups;
+  for (const Group& registered : groups_) {
+    CacheGroup& group = groups.emplace_back();
+    group.name = registered.name;
+    group.reach = registered.reach;
+    group.tokens_per_block = registered.tokens_per_block;
+    if (group.is_history()) {
+      for (const CacheRows& rows : registered.rows) {
+        group.tokens_per_block = std::lcm(group.tokens_per_block, rows.positions);
+      }
+      for (const Group& other : groups_) {
+        group.tokens_per_block = std::lcm(group.tokens_per_block, other.tokens_per_block);
+      }
+    }
+    for (const CacheRows& rows : registered.rows) {
+      CHECK_EQ(group.tokens_per_block % rows.positions, 0) << group.name;
+      group.rows.push_back({.rows_per_block = group.tokens_per_block / rows.positions,
+                            .row_bytes = rows.row_bytes,
+                            .dtype = rows.dtype});
+      group.bytes_per_block += group.rows.back().bytes();
+    }
+  }
+  return groups;
+}
+
+int64_t HistoryBytesPerToken(const std::vector<CacheGroup>& groups) {
+  return groups.front().bytes_per_block / groups.front().tokens_per_block;
+}
+
+int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_len) {
+  int64_t bytes = 0;
+  for (const CacheGroup& group : groups) {
+    if (group.is_history()) continue;
+    bytes += group.BlocksOfPositions(group.reach + draft_len + 1) * group.bytes_per_block;
+  }
+  return bytes;
+}
+
+std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,
+                               int max_draft_len, int rows_ahead) {
+  constexpr int kPrefixEnds = 4;  // that even a single sequence can keep
+  std::vector<int> counts;
+  for (const CacheGroup& group : groups) {
+    // With a step in flight: reach, and the positions that it and the next step may write.
+    const int decoding = group.BlocksOfPositions(group.reach + 2 * max_draft_len + rows_ahead + 2);
+    counts.push_back(group.is_history() ? history_blocks
+                                        : 1 + 2 * max_batch_size * decoding +
+                                              kPrefixEnds * group.BlocksOfPositions(group.reach));
+  }
+  return counts;
+}
+
+}  // namespace foredraft

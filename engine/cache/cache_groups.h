@@ -1,0 +1,105 @@
+#pragma once
+
+// What a sequence keeps in the cache, in groups of rows that live equally long (docs/deepseek-v4.md section
+// 10). A part of a model that keeps rows registers them (ModelKind::register_rows); pools, block tables, swap
+// images, reuse and memory estimates follow from the groups. Nothing here knows what a row holds.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/dtype.h"
+
+namespace foredraft {
+
+// The rows that a part keeps for one layer.
+struct CacheRows {
+  int row_bytes = 0;
+  int positions = 1;           // that a row is of: a compressed entry is of several
+  DType dtype = DType::kBF16;  // of the row's values, for the part that reads them
+};
+
+// The lifetime of rows that no step reads more than `reach` positions later. Rows whose group has the same
+// name share its blocks and live for the longest of their reaches.
+struct RecentRows {
+  std::string_view group;
+  int reach = 0;
+  int tokens_per_block = 0;  // of the group; 0: the registry's
+};
+
+// Rows of the cache as their part registered them.
+struct CacheHandle {
+  int group = -1;  // -1: no rows
+  int index = 0;   // among the group's
+
+  explicit operator bool() const { return group >= 0; }
+};
+
+// Registered rows in each block of their group.
+struct BlockRows {
+  int rows_per_block = 0;
+  int row_bytes = 0;
+  DType dtype = DType::kBF16;
+
+  int64_t bytes() const { return int64_t{rows_per_block} * row_bytes; }
+};
+
+struct CacheGroup {
+  std::string name;  // "history", "window", "tail"
+  // How many positions before a sequence's next row it reads: rows further back have no use. 0: all
+  // positions, to the sequence's end.
+  int reach = 0;
+  int tokens_per_block = 0;  // a multiple of the positions of every row in it
+  std::vector<BlockRows> rows;
+  int64_t bytes_per_block = 0;  // of all `rows`
+
+  bool is_history() const { return reach == 0; }
+  // The blocks that any `positions` adjacent positions may touch, wherever blocks begin.
+  int BlocksOfPositions(int positions) const {
+    return positions < 2 ? positions : (positions - 2 + tokens_per_block) / tokens_per_block + 1;
+  }
+};
+
+// Collects the rows of a model's parts. In a block, the rows of a group are in the order of registration.
+// Handles depend on that order alone, so that every registry gives a part the same ones.
+class CacheRegistry {
+ public:
+  // Blocks have at least tokens_per_block tokens, but those of groups that choose their own.
+  explicit CacheRegistry(int tokens_per_block);
+
+  // Rows that a sequence reads to its end.
+  CacheHandle Add(const CacheRows& rows) { return AddTo(0, rows); }
+  CacheHandle AddRecent(const RecentRows& lifetime, const CacheRows& rows);
+
+  // The history comes first, even without rows, because boundaries belong to its blocks. A block of the
+  // history is whole rows, and whole blocks of every other group, so that a prefix can end with it.
+  std::vector<CacheGroup> Groups() const;
+
+ private:
+  struct Group {
+    std::string name;
+    int reach;
+    int tokens_per_block;
+    std::vector<CacheRows> rows;
+  };
+  CacheHandle AddTo(int group, const CacheRows& rows);
+
+  const int tokens_per_block_;
+  std::vector<Group> groups_;
+};
+
+// What a token takes in the history.
+int64_t HistoryBytesPerToken(const std::vector<CacheGroup>& groups);
+
+// The most that the other groups take for a sequence of any length: the blocks of its last `reach` positions
+// and of draft_len + 1 rows of a step, wherever blocks begin.
+int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_len);
+
+// The blocks of each group's pool, scratch included. The history has `history_blocks`. Of the other groups
+// each of max_batch_size sequences may have twice what it takes while it decodes: for what a prefill chunk
+// reads beside what it leaves, and for the windows of reusable prefixes.
+std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,
+                               int max_draft_len, int rows_ahead);
+
+}  // namespace foredraft

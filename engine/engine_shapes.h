@@ -1,0 +1,28 @@
+#pragma once
+
+// What the cache, the slots and the store of swapped sequences hold, for a rank that is built for `options`
+// and for this model. Pure: the engine, its estimates and the scheduler's options take the same sizes.
+
+#include <vector>
+
+#include "engine/cache/kv_cache_shape.h"
+#include "engine/cache/slot_state.h"
+#include "engine/cache/swap_store.h"
+#include "engine/engine_options.h"
+#include "engine/model/model_config.h"
+#include "scheduler/cache_group_shape.h"
+
+namespace foredraft {
+
+// history_blocks: of group 0, scratch included; the others follow from the options. 1: every group has the
+// scratch block and, because some ops read no unmapped rows, one more.
+KvCacheShape KvCacheShapeOf(const EngineOptions& options, const ModelConfig& config, int history_blocks);
+
+SlotStateShape SlotStateShapeOf(const EngineOptions& options, const ModelConfig& config);
+
+SwapStoreShape SwapStoreShapeOf(const EngineOptions& options, const ModelConfig& config);
+
+// What the scheduler has to know of the cache groups, the history first. options.block_count: known, not 0.
+std::vector<CacheGroupShape> CacheGroupShapesOf(const EngineOptions& options, const ModelConfig& config);
+
+}  // namespace foredraft

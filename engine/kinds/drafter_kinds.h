@@ -1,0 +1,23 @@
+#pragma once
+
+// The table of kinds of drafters. It knows its members, so it stands above them: readers of a configuration
+// find the kind here and hand it on in EngineOptions::drafter.
+
+#include <span>
+
+#include "config/config.h"
+#include "engine/model/model_config.h"
+#include "engine/spec/drafter_kind.h"
+#include "scheduler/drafter_numbers.h"
+
+namespace foredraft {
+
+std::span<const DrafterKind* const> DrafterKinds();
+
+// The kind that the configuration selects; null: it has no drafts.
+const DrafterKind* SelectedDrafter(const Config& config);
+
+// The numbers of the drafter that the configuration selects, for this model.
+DrafterNumbers DrafterNumbersOf(const Config& config, const ModelConfig& model);
+
+}  // namespace foredraft

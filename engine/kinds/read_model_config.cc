@@ -1,0 +1,124 @@
+#include "engine/kinds/read_model_config.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "config/json_text.h"
+#include "engine/kinds/model_kinds.h"
+#include "engine/model/json_fields.h"
+#include "engine/model/quantization_reader.h"
+
+namespace foredraft {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
+// Fields and architectures of drafters that are no MTP modules, by a part of their name.
+struct OtherDrafter {
+  const char* field_begins;
+  const char* architecture_has;
+  const char* name;
+};
+constexpr OtherDrafter kOtherDrafters[] = {{"dspark_", "DSpark", "DSpark"},
+                                           {"dflash_", "DFlash", "DFlash"},
+                                           {"eagle_", "Eagle", "EAGLE"},
+                                           {"medusa_", "Medusa", "Medusa"},
+                                           {"speculators_", "Speculator", "speculators"}};
+
+void RefuseDrafter(JsonFields& fields, const std::string& field, const nlohmann::json& value,
+                   const char* drafter) {
+  fields.Refuse(ShowKey(field).c_str(), ShowJson(value),
+                absl::StrFormat("MTP modules only: this checkpoint drafts with %s", drafter));
+}
+
+void RefuseDrafterArchitectures(JsonFields& fields) {
+  const nlohmann::json* names = fields.Find("architectures");
+  const std::string architectures = names == nullptr ? "" : names->dump();
+  for (const OtherDrafter& drafter : kOtherDrafters) {
+    if (architectures.find(drafter.architecture_has) != std::string::npos) {
+      RefuseDrafter(fields, "architectures", *names, drafter.name);
+    }
+  }
+}
+
+// Fields of other drafters than the kind's own.
+void RefuseDrafterFields(JsonFields& fields, const nlohmann::json& object, const ModelKind* kind) {
+  const auto own = kind == nullptr ? std::span<const char* const>() : kind->drafter_fields;
+  for (const OtherDrafter& drafter : kOtherDrafters) {
+    const auto of_drafter = [&](const std::string& field) { return field.starts_with(drafter.field_begins); };
+    for (const auto& [field, value] : object.items()) {
+      if (!of_drafter(field) || value.is_null()) continue;
+      if (std::find(own.begin(), own.end(), field) != own.end()) continue;
+      if (std::any_of(own.begin(), own.end(), of_drafter)) {
+        fields.Refuse(ShowKey(field).c_str(), ShowJson(value), absl::StrJoin(own, ", "));
+      } else {
+        RefuseDrafter(fields, field, value, drafter.name);
+      }
+    }
+  }
+}
+
+// Null after a refusal.
+const ModelKind* ReadKind(JsonFields& fields, ModelConfig& config) {
+  const nlohmann::json* names = fields.Find("architectures");
+  const bool one = names != nullptr && names->is_array() && names->size() == 1 && (*names)[0].is_string();
+  if (one) config.architecture = (*names)[0].get<std::string>();
+  if (!one || !FindModelKind(config.architecture, "")) {
+    fields.Refuse("architectures", names == nullptr ? "missing" : ShowJson(*names),
+                  KnownArchitectures() + ": foredraft serves these alone, vLLM or SGLang serve others");
+    return nullptr;
+  }
+  const nlohmann::json* type = fields.Find("model_type");
+  const std::optional<NamedKind> found =
+      FindModelKind(config.architecture, type == nullptr     ? ""
+                                         : type->is_string() ? type->get_ref<const std::string&>()
+                                                             : "not a string");
+  if (!found) {
+    fields.Refuse("model_type", ShowJson(*type), KnownModelTypes(config.architecture));
+    return nullptr;
+  }
+  config.kind = found->kind;
+  config.model_type = std::string(found->name.model_type);
+  return found->kind;
+}
+
+void ReadTokenIds(JsonFields& fields, ModelConfig& config) {
+  const int64_t last_id = std::max(config.vocab_size - 1, 0);
+  const std::vector<int> bos = fields.Ids("bos_token_id", last_id);
+  if (bos.size() > 1) fields.Refuse("bos_token_id", "a list", "one id");
+  if (bos.size() == 1) config.bos_token_id = bos[0];
+  // Its absence means 1 to transformers; a model that should never stop has null.
+  if (!fields.Has("eos_token_id")) {
+    fields.Refuse("eos_token_id", "missing", absl::StrFormat("ids 0..%d, null for none", last_id));
+  }
+  config.eos_token_ids = fields.Ids("eos_token_id", last_id);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file) {
+  ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(json, file));
+  if (!object.is_object()) return absl::InvalidArgumentError(absl::StrFormat("%s: not a JSON object", file));
+  JsonFields fields(object, file, "");
+  ModelConfig config;
+  RefuseDrafterArchitectures(fields);
+  const ModelKind* kind = ReadKind(fields, config);
+  RefuseDrafterFields(fields, object, kind);
+  RETURN_IF_ERROR(fields.status());  // another kind's fields mean something else
+  config.projections = ReadQuantization(fields);
+  kind->read(fields, config);
+  ReadTokenIds(fields, config);
+  RETURN_IF_ERROR(fields.status());
+  return config;
+}
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& config_json_path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFileText(config_json_path, kMaxConfigBytes));
+  return ParseModelConfig(text, config_json_path);
+}
+
+}  // namespace foredraft

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <vector>
+
+namespace foredraft {
+
+// The stages by which a checkpoint of its own drafts, where these are DSpark's (docs/dspark.md) and no MTP
+// modules.
+struct DSparkShape {
+  int block_size = 0;                 // rows of a block: drafts that one forward makes
+  int noise_token_id = 0;             // of a block's rows but the first
+  std::vector<int> target_layer_ids;  // the target's layers whose outputs it reads
+  int markov_rank = 0;
+  int stage_count = 0;  // 0: config.json does not say, and drafts are refused
+};
+
+}  // namespace foredraft

@@ -1,0 +1,49 @@
+#pragma once
+
+// The weights of a model by its configuration: from a checkpoint's directory, or random ones. What a
+// configuration decides is here; what follows from the description alone is in engine/checkpoint.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/expert_shard.h"
+#include "engine/checkpoint/loaded_weights.h"
+#include "engine/checkpoint/weight_source.h"
+#include "engine/model/model_config.h"
+#include "kernels/device.h"
+
+namespace foredraft {
+
+// Opens the checkpoint of `config`: Find takes the names of its description, whichever of the spellings that
+// the model has the files use.
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& dir, const ModelConfig& config);
+
+// Checks the tensors of a whole checkpoint against its config.json and returns the number of MTP modules that
+// can be loaded: config.num_nextn_predict_layers, or fewer where the checkpoint has no tensor of the last
+// ones, or of any (transformers leaves them out when it saves a model). Modules that config.json does not
+// declare are checked and not loaded.
+absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
+
+// FAILED_PRECONDITION, saying what to do, where `wanted` MTP modules are more than the `loadable` ones that
+// CheckCheckpoint found in `dir`.
+absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config, int wanted, int loadable);
+
+// Loads the model and its first `mtp_module_count` MTP modules, which CheckModuleCount has to allow, for
+// `shard`. The whole checkpoint is checked before any data is read, including modules that are not loaded: a
+// missing, extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor.
+absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
+                                          int mtp_module_count, Device& device, Stream& stream,
+                                          const LoadProgress& progress, const ExpertShard& shard = {});
+
+// As of engine/checkpoint/dummy_weights.h, of the model and `mtp_module_count` MTP modules.
+absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count,
+                                               Device& device, Stream& stream, const LoadProgress& progress,
+                                               const ExpertShard& shard = {});
+absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
+                                                   Device& device, const ExpertShard& shard);
+int64_t DummyBytes(const ModelConfig& config, int mtp_module_count);
+
+}  // namespace foredraft

@@ -1,0 +1,53 @@
+#pragma once
+
+// The interface of a kind of drafters. What depends on the kind is in its folder, whose DrafterKind says how
+// to reach it. EngineOptions carries the kind, so nothing here or below looks one up: the table of all kinds
+// is above (engine/spec/drafter_kind.h).
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "config/config_errors.h"
+#include "config/loaded_config.h"
+#include "engine/cache/slot_row.h"
+#include "engine/engine_options.h"
+#include "engine/model/model_config.h"
+#include "engine/spec/drafter.h"
+#include "kernels/device.h"
+#include "scheduler/drafter_numbers.h"
+
+namespace foredraft {
+
+class SlotState;
+
+struct DrafterKind {
+  const char* name;  // as the start screen and check-config print it
+  // Whether a configuration asks for this kind: exactly one does.
+  bool (*selected)(const SpeculativeConfig& config);
+  // Adds an error for each key that asks for more than the model has. The configuration selects this kind.
+  void (*check)(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors);
+  // max_draft_len >= 1.
+  DrafterNumbers (*numbers)(const ModelConfig& model, int max_draft_len);
+  // What it keeps of each slot.
+  std::vector<SlotRow> (*slot_rows)(const EngineOptions& options, const ModelConfig& model);
+  // Allocates its buffers. `slots` has its arrays, at fixed addresses.
+  absl::StatusOr<std::unique_ptr<Drafter>> (*create)(Device& device, const EngineOptions& options,
+                                                     const ModelConfig& model, const SlotState& slots);
+};
+
+// Sets drafter, max_draft_len and drafter_numbers. Null, or max_draft_len 0: no drafts.
+inline void UseDrafter(const DrafterKind* kind, int max_draft_len, const ModelConfig& model,
+                       EngineOptions& options) {
+  const bool drafts = kind != nullptr && max_draft_len > 0;
+  options.drafter = drafts ? kind : nullptr;
+  options.max_draft_len = drafts ? max_draft_len : 0;
+  options.drafter_numbers = drafts ? kind->numbers(model, max_draft_len) : DrafterNumbers();
+}
+
+inline std::vector<SlotRow> SlotRowsOf(const EngineOptions& options, const ModelConfig& model) {
+  return options.drafter == nullptr ? std::vector<SlotRow>() : options.drafter->slot_rows(options, model);
+}
+
+}  // namespace foredraft

@@ -1,0 +1,9 @@
+#pragma once
+
+namespace foredraft {
+
+struct JsonStyle {
+  bool compact = false;  // no white space between JSON's tokens
+};
+
+}  // namespace foredraft
