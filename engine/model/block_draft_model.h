@@ -5,8 +5,8 @@
 
 namespace foredraft {
 
-// What a model has beside Model's levels whose own drafter makes all drafts of a step in one forward of
-// blocks (docs/dspark.md). The stages are levels; Logits of the last one are the heads' common part.
+// The heads of a model whose own drafter makes all drafts of a step in one forward of blocks
+// (docs/dspark.md). Its stages are levels of Model; MarkovBias is added to the Logits of the last one.
 class BlockDraftModel {
  public:
   // bias: [rows, V], what the drafter's Markov head adds to the logits of the token after each of `ids`.

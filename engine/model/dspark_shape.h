@@ -4,8 +4,8 @@
 
 namespace foredraft {
 
-// The stages by which a checkpoint of its own drafts, where these are DSpark's (docs/dspark.md) and no MTP
-// modules.
+// The stages with which a checkpoint drafts in the place of MTP modules, where they are DSpark's
+// (docs/dspark.md).
 struct DSparkShape {
   int block_size = 0;                 // rows of a block: drafts that one forward makes
   int noise_token_id = 0;             // of a block's rows but the first

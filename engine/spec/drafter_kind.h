@@ -2,7 +2,7 @@
 
 // The interface of a kind of drafters. What depends on the kind is in its folder, whose DrafterKind says how
 // to reach it. EngineOptions carries the kind, so nothing here or below looks one up: the table of all kinds
-// is above (engine/spec/drafter_kind.h).
+// is above (engine/kinds/drafter_kinds.h).
 
 #include <memory>
 #include <vector>
