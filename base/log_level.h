@@ -6,7 +6,7 @@
 
 namespace foredraft {
 
-// Set by whoever installs the sink; kInfo before.
+// Whoever installs the sink sets the level; before that it is kInfo.
 void SetLeastLogLevel(LogLevel level);
 bool IsLogged(LogLevel level);
 

@@ -10,7 +10,7 @@ bool HasColour(int fd);
 // Whether escape sequences that are no colours may be written to it.
 bool KnowsEscapes(int fd);
 
-// Of the terminal, now; 80 where it does not say.
+// The columns that the terminal has now; 80 where it does not say.
 int TerminalColumns(int fd);
 
 }  // namespace foredraft

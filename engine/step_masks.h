@@ -34,7 +34,7 @@ class StepMasks {
   // [step rows]: what decode_rows writes, and what the rows of the step choose from.
   int32_t* row_masks() const { return row_masks_; }
   RowMasks of_step() const { return {.words = words_, .of_row = row_masks_, .of_others = present_}; }
-  // Of drafts, and of first tokens where no constraint holds.
+  // The masks of rows that no constraint masks: drafts, and first tokens of free prompts.
   RowMasks of_unconstrained() const { return {.of_others = present_}; }
 
   // Brings a plan's masks to the device, before any op that reads them. CHECKs that there are no more than

@@ -26,7 +26,7 @@ int64_t TokensOfBlocks(const Config& config, const ModelConfig& model, int64_t b
 // With the cache's true size, which the ranks find where max_tokens is 0. block_count: BlockCount.
 Config WithBlockCount(const Config& config, const ModelConfig& model, int block_count);
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
-// Of plans and results.
+// The ranges that plans and results keep to.
 PlanLimits PlanLimitsOf(const SchedulerOptions& options, int vocab_size);
 EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model);
 // 8 hex digits over backend, instruction path, KV and weight dtype and compiler: equal classes give equal

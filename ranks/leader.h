@@ -89,7 +89,7 @@ struct LeaderOptions {
   bool trust_certificates = false;
   int max_pending_connections = 64;  // that have not joined; see MaxPendingConnections
   std::function<void()> refused;     // a connection was closed because there were too many; any thread
-  // Of results: rank_count, vocab_size, slot_count, max_seq_len and max_draft_len.
+  // Results need rank_count, vocab_size, slot_count, max_seq_len and max_draft_len of it.
   PlanLimits limits;
   int32_t block_count = 0;  // of the KV cache, scratch block included; 0: the ranks' memory decides
   GroupIdentity identity;

@@ -43,7 +43,7 @@ struct PlanLimits {
   DrafterNumbers drafter;
   std::vector<CacheGroupShape> groups = {CacheGroupShape()};
 
-  // Of a slot's block table.
+  // How many entries a slot's block table has.
   int64_t Entries(const CacheGroupShape& group) const {
     return group.BlocksFor(max_seq_len + max_draft_len + drafter.rows_ahead);
   }

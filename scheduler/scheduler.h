@@ -186,9 +186,8 @@ class Scheduler {
   // The requests whose prompt chunks the last plan has.
   std::vector<uint64_t> PromptsOfLastPlan() const;
 
-  // Whether the result of a rank answers the oldest plan not yet committed: Commit takes no other. Whoever
-  // has a rank in another process asks first. INVALID_ARGUMENT names the field, its value and what is
-  // allowed.
+  // Ok if the result answers the oldest plan that is not committed; Commit CHECKs it. Callers with ranks in
+  // other processes call this first. INVALID_ARGUMENT names the field, its value and what is allowed.
   absl::Status CheckResult(int rank, const RankResult& result) const;
 
   // Results of the oldest plan not yet committed, one per rank. step_seconds: duration of the decode step,

@@ -9,8 +9,8 @@
 
 namespace foredraft {
 
-// Of this host. Each fault is added with the place where its key was set. Keys that are refused already are
-// left out.
+// Adds each fault of this host with the place where its key was set. Keys that are refused already are left
+// out.
 void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors);
 
 // Of the model's files, as far as they are there: a config.json alone is enough to check a configuration.

@@ -13,8 +13,8 @@ namespace foredraft {
 
 // The weights that are described. Projections have their formats where FormatChoice quantises them; the rest
 // is BF16, or FP32 as in a checkpoint. Values are scaled so that activations stay of order one; norms are 1.
-// The same model gives the same values on every backend. Routed experts are made for the description's shard
-// alone.
+// The same model gives the same values on every backend. Only the routed experts of the
+// description's shard are made.
 absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelDescription& description, Device& device,
                                                Stream& stream, const LoadProgress& progress);
 

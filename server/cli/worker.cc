@@ -50,7 +50,7 @@ absl::Status Work(const WorkerCommandOptions& options) {
   const Config& config = resolved.loaded.config;
   RETURN_IF_ERROR(CheckRank(options.rank, resolved.loaded));
   InstallLog(config.log.level, config.log.format);
-  // Of the daemon's own host `serve` has looked at the memory of all ranks.
+  // A worker with a parent is on the daemon's host, whose memory `serve` has looked at for all ranks.
   if (options.parent == 0) RETURN_IF_ERROR(LookAtMemory(config, resolved.model));
   return RunWorkerRank(config, resolved.model, options.leader, options.rank, secret);
 }

@@ -20,8 +20,8 @@ struct ArgumentType {
   std::optional<std::vector<nlohmann::json>> values;
 
   bool is_string() const;
-  // The argument that the text stands for, as JSON: itself, where it is JSON that the type has, else a
-  // string.
+  // The JSON value of an argument that was written as `text`: the text itself where it is JSON of one of the
+  // types, else a string.
   std::string JsonOf(const std::string& text) const;
 };
 
