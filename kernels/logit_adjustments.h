@@ -19,7 +19,7 @@ constexpr bool HasPenalties(const SlotConstants& c) {
 // How many of the stop ids, from the first, the token for `position` may not be.
 constexpr int32_t ExcludedStops(const SlotConstants& c, const SlotProgress& progress, int32_t position) {
   if (position < c.first_stop_position) return c.stop_id_count;
-  return progress.gate == kThinkingGate ? c.barred_stop_count : 0;
+  return progress.gate == Gate::kThinking ? c.barred_stop_count : 0;
 }
 
 // Whether the logits for `position` are changed at all.

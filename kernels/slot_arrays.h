@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "config/acceptance_rule.h"
+#include "config/gate_rule.h"
 #include "config/slot_limits.h"
 #include "config/token_bias.h"
 
@@ -20,18 +21,17 @@ inline constexpr int32_t kNoToken = -1;
 // Fixed at admission.
 struct SlotConstants {
   uint64_t seed;
-  float temperature;          // 0 = greedy
-  float top_p;                // 1 = off
-  float min_p;                // 0 = off
-  float repetition_penalty;   // 1 = off; counts prompt and output
-  float presence_penalty;     // 0 = off; counts the output
-  float frequency_penalty;    // 0 = off; counts the output
-  int32_t top_k;              // 0 = off
-  int32_t logprob_count;      // -1 = no logprobs; 0..20 = the chosen token's, and this many top ones
-  int32_t draft_cap;          // most drafts verified per step
-  int32_t strict;             // 1: never relaxed, whatever the rule says
-  int32_t begin_thinking_id;  // -1 = the model does not think
-  int32_t end_thinking_id;
+  float temperature;         // 0 = greedy
+  float top_p;               // 1 = off
+  float min_p;               // 0 = off
+  float repetition_penalty;  // 1 = off; counts prompt and output
+  float presence_penalty;    // 0 = off; counts the output
+  float frequency_penalty;   // 0 = off; counts the output
+  int32_t top_k;             // 0 = off
+  int32_t logprob_count;     // -1 = no logprobs; 0..20 = the chosen token's, and this many top ones
+  int32_t draft_cap;         // most drafts verified per step
+  int32_t strict;            // 1: never relaxed, whatever the rule says
+  ThinkingIds thinking;
   int32_t prompt_len;           // m
   int32_t length_limit;         // largest length: min(max_seq_len, prompt_len + max_tokens) - 1
   int32_t first_stop_position;  // tokens for positions before it are none of stop_ids; 0 = off
@@ -42,16 +42,9 @@ struct SlotConstants {
   int32_t bias_count;
   TokenBias biases[kMaxLogitBiases];  // ascending by token id
   int32_t constrained;                // 1: the output has a grammar, which holds behind the gate
-  int32_t opens_thought;              // 1: begin_thinking_id raises the gate (GateAfter)
+  int32_t opens_thought;              // 1: thinking.begin raises the gate (GateAfter)
   int32_t trigger_count;
   int32_t trigger_ids[kMaxTriggerIds];
-};
-
-// SlotProgress::gate of a constrained sequence: where its tokens are free.
-enum : int32_t {
-  kBehindGate = 0,    // the grammar holds: a row chooses only with a mask (no-mask-no-token)
-  kThinkingGate = 1,  // up to the end of thinking
-  kTriggerGate = 2,   // up to one of the trigger ids
 };
 
 // t_0..t_length are committed; t_length = last_token is not in the target's cache.
@@ -60,8 +53,8 @@ struct SlotProgress {
   int32_t last_token;
   int32_t finished;  // 1: its state no longer changes, its rows are idle
   int32_t active;    // 1 from accept_first_token (or swap-in) to release
-  int32_t thinking;  // 1 in the thinking phase, last_token included
-  int32_t gate;      // after last_token; of no meaning where the sequence is not constrained
+  Phase phase;       // last_token included
+  Gate gate;         // after last_token; of no meaning where the sequence is not constrained
 };
 
 // The masks of a slot's rows in one step, written before it.

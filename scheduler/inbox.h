@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "scheduler/policies/speculation.h"
 #include "scheduler/request.h"
-#include "scheduler/speculation.h"
 
 namespace foredraft {
 

@@ -10,7 +10,6 @@
 // table deltas, prefill, given tokens, decode. Slots and images are numbered per rank, blocks per rank and
 // cache group (docs/deepseek-v4.md section 10). Group 0 is the history; a model without others has only it.
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "config/acceptance_rule.h"
 #include "config/draft_calibration.h"
+#include "config/gate_rule.h"
 #include "grammar/token_mask.h"
 #include "scheduler/sampling_params.h"
 
@@ -28,53 +28,22 @@ namespace foredraft {
 inline constexpr int kScratchBlock = 0;  // of every group
 inline constexpr int kHistoryGroup = 0;
 
-// Whether a reasoning model is between its thinking tokens or outside. A decode step has the phase of its
-// first row.
-enum class Phase : int32_t { kAnswer = 0, kThinking = 1 };
-
-// The tokens that begin and end the thinking phase; -1 where the model has none. A request keeps the ids that
-// were configured when it arrived, also across a reload.
-struct ThinkingIds {
-  int32_t begin = -1;
-  int32_t end = -1;
-
-  // The phase after `token_id`. kernels/draft_acceptance.h applies the same rule on the device.
-  constexpr Phase PhaseAfter(Phase phase, int32_t token_id) const {
-    if (token_id == begin) return Phase::kThinking;
-    return token_id == end ? Phase::kAnswer : phase;
-  }
-  bool operator==(const ThinkingIds&) const = default;
-};
-
-// Where the tokens of a constrained sequence are free, up to a token that takes it behind the gate
-// (docs/structured-output.md section 5).
-enum class Gate : int32_t {
-  kBehind = 0,    // the grammar holds: a row chooses only with a mask
-  kThinking = 1,  // free up to the end of thinking
-  kTrigger = 2,   // free up to one of the trigger ids
-};
-
-// The gate of a slot. kernels/draft_acceptance.h applies the same rule on the device.
+// The gate of a slot, which GateAfter moves.
 struct SlotGate {
   bool constrained = false;    // the output has a grammar; false: the other fields mean nothing
   Gate first = Gate::kBehind;  // after the prompt
   // ThinkingIds::begin raises the gate, where it is the first token or comes before a trigger.
   bool opens_thought = false;
-  std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds (scheduler/request_constraint.h)
+  std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds (config/slot_limits.h)
   // Of SlotAdmission::stop_ids, from the first: none of them is chosen while the gate is kThinking.
   int32_t barred_stop_count = 0;
 
-  // The gate after `token_id`; `is_first`: the first token after the prompt.
-  Gate After(Gate gate, int32_t token_id, bool is_first, const ThinkingIds& thinking) const {
-    const bool opens = opens_thought && token_id == thinking.begin;
-    if (gate == Gate::kThinking) {
-      if (token_id != thinking.end) return gate;
-      return trigger_ids.empty() ? Gate::kBehind : Gate::kTrigger;
-    }
-    if (gate == Gate::kBehind) return is_first && opens ? Gate::kThinking : Gate::kBehind;
-    if (opens) return Gate::kThinking;
-    const bool triggers = std::find(trigger_ids.begin(), trigger_ids.end(), token_id) != trigger_ids.end();
-    return triggers ? Gate::kBehind : gate;
+  // A view of this gate.
+  GateTokens tokens(const ThinkingIds& thinking) const {
+    return {.thinking = thinking,
+            .opens_thought = opens_thought,
+            .trigger_ids = trigger_ids.data(),
+            .trigger_count = static_cast<int32_t>(trigger_ids.size())};
   }
   bool operator==(const SlotGate&) const = default;
 };

@@ -65,7 +65,7 @@ bool SequenceConstraint::PassesGate(std::span<const int32_t> token_ids) const {
   if (gate_ == Gate::kBehind) return false;
   Gate gate = gate_;
   for (const int32_t token_id : token_ids) {
-    gate = slot_gate_.After(gate, token_id, /*is_first=*/false, thinking_);
+    gate = GateAfter(slot_gate_.tokens(thinking_), gate, token_id, /*is_first=*/false);
   }
   return gate == Gate::kBehind;
 }
@@ -80,7 +80,7 @@ absl::Status SequenceConstraint::Take(std::span<const int32_t> token_ids) {
   for (const int32_t token_id : token_ids) {
     const Gate before = gate_;
     const bool is_first = taken_count_++ == 0;
-    gate_ = slot_gate_.After(gate_, token_id, is_first, thinking_);
+    gate_ = GateAfter(slot_gate_.tokens(thinking_), gate_, token_id, is_first);
     if (before == Gate::kBehind) {
       const MaskPtr mask = is_first ? first_mask_ : row < row_masks.size() ? row_masks[row++] : nullptr;
       if (mask == nullptr || !mask->Allows(token_id)) {

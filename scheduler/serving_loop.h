@@ -19,11 +19,11 @@
 #include "absl/status/statusor.h"
 #include "scheduler/inbox.h"
 #include "scheduler/iteration_trace.h"
-#include "scheduler/overlap_policy.h"
 #include "scheduler/plan.h"
+#include "scheduler/policies/overlap_policy.h"
+#include "scheduler/policies/speculation.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/speculation.h"
 #include "scheduler/wanted_prefills.h"
 
 namespace foredraft {

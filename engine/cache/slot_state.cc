@@ -27,8 +27,7 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
                           .logprob_count = admission.logprob_count,
                           .draft_cap = admission.draft_cap,
                           .strict = admission.strict ? 1 : 0,
-                          .begin_thinking_id = admission.thinking.begin,
-                          .end_thinking_id = admission.thinking.end,
+                          .thinking = admission.thinking,
                           .prompt_len = admission.prompt_len,
                           .length_limit = admission.length_limit,
                           .first_stop_position = admission.prompt_len + sampling.min_tokens,
@@ -85,8 +84,8 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
                      .last_token = 0,
                      .finished = 0,
                      .active = 0,
-                     .thinking = admission.phase == Phase::kThinking ? 1 : 0,
-                     .gate = static_cast<int32_t>(admission.gate.first)});
+                     .phase = admission.phase,
+                     .gate = admission.gate.first});
   Write(stream, arrays_.drafts + slot, SlotDrafts{});
   SlotFacts& facts = facts_[slot];
   facts.wants_logprobs = admission.logprob_count >= 0;
@@ -184,7 +183,12 @@ void SlotState::ForceDrafts(Stream& stream, const SlotMasks& masks) {
 
 void SlotState::Release(Stream& stream, int slot) {
   Write(stream, arrays_.progress + slot,
-        SlotProgress{.length = 0, .last_token = 0, .finished = 1, .active = 0, .thinking = 0, .gate = 0});
+        SlotProgress{.length = 0,
+                     .last_token = 0,
+                     .finished = 1,
+                     .active = 0,
+                     .phase = Phase::kAnswer,
+                     .gate = Gate::kBehind});
   for (BlockTables& tables : tables_) tables.Clear(slot);
 }
 

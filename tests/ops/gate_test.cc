@@ -20,11 +20,11 @@ constexpr int kTrigger = 22;
 constexpr int kStop = 23;
 
 // One constrained slot at position 10 with three drafts.
-SlotFixture OneSlot(int gate, const Ids& drafts = {5, 6, 7}) {
+SlotFixture OneSlot(Gate gate, const Ids& drafts = {5, 6, 7}) {
   SlotFixture slots(1, kVocab);
   SlotConstants& c = slots.constants[0];
-  c.begin_thinking_id = kBegin;
-  c.end_thinking_id = kEnd;
+  c.thinking.begin = kBegin;
+  c.thinking.end = kEnd;
   c.constrained = 1;
   c.stop_id_count = 1;
   c.stop_ids[0] = kStop;
@@ -32,7 +32,7 @@ SlotFixture OneSlot(int gate, const Ids& drafts = {5, 6, 7}) {
                        .last_token = 1,
                        .finished = 0,
                        .active = 1,
-                       .thinking = gate == kThinkingGate,
+                       .phase = gate == Gate::kThinking ? Phase::kThinking : Phase::kAnswer,
                        .gate = gate};
   slots.drafts[0].draft_count = static_cast<int32_t>(drafts.size());
   std::copy(drafts.begin(), drafts.end(), slots.drafts[0].tokens);
@@ -91,7 +91,7 @@ Stepped Step(SlotFixture slots, const SlotStepMasks& masks, const Ids& target, c
 }
 
 TEST(MaskedStep, ARowHasTheMaskOfItsPlaceAndRowsEndWithTheMasks) {
-  const Stepped step = Step(OneSlot(kBehindGate), Masks({4, 2, 9}), {5, 6, 8, 9});
+  const Stepped step = Step(OneSlot(Gate::kBehind), Masks({4, 2, 9}), {5, 6, 8, 9});
   EXPECT_EQ(step.row_masks, (Ids{4, 2, 9, -1}));
   EXPECT_EQ(step.row_slots, (Ids{0, 0, 0, -1}));
   EXPECT_EQ(step.ids, (Ids{1, 5, 6, 0}));
@@ -100,14 +100,14 @@ TEST(MaskedStep, ARowHasTheMaskOfItsPlaceAndRowsEndWithTheMasks) {
 }
 
 TEST(MaskedStep, OneMaskIsOneToken) {
-  const Stepped step = Step(OneSlot(kBehindGate), Masks({0}), {5, 6, 7, 8});
+  const Stepped step = Step(OneSlot(Gate::kBehind), Masks({0}), {5, 6, 7, 8});
   EXPECT_EQ(step.tokens(), (Ids{5}));
   EXPECT_EQ(step.output.drafts_verified, 0);
 }
 
 // Masks and given tokens change nothing for slots that are not constrained, whose gate means nothing.
 TEST(MaskedStep, OthersDoNotNotice) {
-  SlotFixture slots = OneSlot(kBehindGate);
+  SlotFixture slots = OneSlot(Gate::kBehind);
   slots.constants[0].constrained = 0;
   const Stepped step = Step(slots, kHold, {5, 6, 7, 8});
   EXPECT_EQ(step.row_masks, (Ids{-1, -1, -1, -1}));
@@ -128,15 +128,15 @@ void ExpectHeld(const SlotFixture& before, const SlotStepMasks& masks) {
 }
 
 TEST(HeldSlot, StaysAsItIs) {
-  ExpectHeld(OneSlot(kBehindGate), kNone);
-  ExpectHeld(OneSlot(kBehindGate), kHold);
-  ExpectHeld(OneSlot(kThinkingGate), kHold);
-  ExpectHeld(OneSlot(kTriggerGate), kHold);
+  ExpectHeld(OneSlot(Gate::kBehind), kNone);
+  ExpectHeld(OneSlot(Gate::kBehind), kHold);
+  ExpectHeld(OneSlot(Gate::kThinking), kHold);
+  ExpectHeld(OneSlot(Gate::kTrigger), kHold);
 }
 
 TEST(HeldSlot, TakesGivenTokens) {
   for (const SlotStepMasks& masks : {kNone, kHold, Masks({1, 2})}) {
-    SlotFixture slots = OneSlot(kBehindGate);
+    SlotFixture slots = OneSlot(Gate::kBehind);
     slots.drafts[0] = {.draft_count = 0, .given_count = 3, .tokens = {11, 12, 13}};
     const Stepped step = Step(slots, masks, {5, 6, 7, 8});
     EXPECT_EQ(step.row_masks, (Ids{-1, -1, -1, -1}));
@@ -146,83 +146,89 @@ TEST(HeldSlot, TakesGivenTokens) {
 
 struct GateCase {
   const char* name;
-  int gate;
+  Gate gate;
   bool triggers;
   Ids drafts, target;  // the target's own tokens g_0..g_K
   Ids expected;
-  int gate_after;
+  Gate gate_after;
 };
 
 const GateCase kGateCases[] = {
-    {"no gate token", kThinkingGate, false, {5, 6, 7}, {5, 6, 7, 8}, {5, 6, 7, 8}, kThinkingGate},
-    {"the end as the first token", kThinkingGate, false, {5, 6, 7}, {kEnd, 6, 7, 8}, {kEnd}, kBehindGate},
+    {"no gate token", Gate::kThinking, false, {5, 6, 7}, {5, 6, 7, 8}, {5, 6, 7, 8}, Gate::kThinking},
+    {"the end as the first token", Gate::kThinking, false, {5, 6, 7}, {kEnd, 6, 7, 8}, {kEnd}, Gate::kBehind},
     {"as an accepted draft, others after it",
-     kThinkingGate,
+     Gate::kThinking,
      false,
      {kEnd, 6, 7},
      {kEnd, 6, 7, 8},
      {kEnd},
-     kBehindGate},
-    {"as a draft in the middle", kThinkingGate, false, {5, kEnd, 7}, {5, kEnd, 7, 8}, {5, kEnd}, kBehindGate},
-    {"as the last draft", kThinkingGate, false, {5, 6, kEnd}, {5, 6, kEnd, 8}, {5, 6, kEnd}, kBehindGate},
+     Gate::kBehind},
+    {"as a draft in the middle",
+     Gate::kThinking,
+     false,
+     {5, kEnd, 7},
+     {5, kEnd, 7, 8},
+     {5, kEnd},
+     Gate::kBehind},
+    {"as the last draft", Gate::kThinking, false, {5, 6, kEnd}, {5, 6, kEnd, 8}, {5, 6, kEnd}, Gate::kBehind},
     {"as the last token, not a draft",
-     kThinkingGate,
+     Gate::kThinking,
      false,
      {5, 6, 7},
      {5, 6, 7, kEnd},
      {5, 6, 7, kEnd},
-     kBehindGate},
-    {"as a refused draft", kThinkingGate, false, {5, kEnd, 7}, {5, 6, 7, 8}, {5, 6}, kThinkingGate},
+     Gate::kBehind},
+    {"as a refused draft", Gate::kThinking, false, {5, kEnd, 7}, {5, 6, 7, 8}, {5, 6}, Gate::kThinking},
     {"free text follows, with a trigger",
-     kThinkingGate,
+     Gate::kThinking,
      true,
      {kEnd, 6, 7},
      {kEnd, 6, 7, 8},
      {kEnd, 6, 7, 8},
-     kTriggerGate},
+     Gate::kTrigger},
     {"the trigger in the step of the end",
-     kThinkingGate,
+     Gate::kThinking,
      true,
      {kEnd, kTrigger, 7},
      {kEnd, kTrigger, 7, 8},
      {kEnd, kTrigger},
-     kBehindGate},
+     Gate::kBehind},
     {"a trigger in a thought is text",
-     kThinkingGate,
+     Gate::kThinking,
      true,
      {kTrigger, 6, 7},
      {kTrigger, 6, 7, 8},
      {kTrigger, 6, 7, 8},
-     kThinkingGate},
-    {"a trigger", kTriggerGate, true, {5, kTrigger, 7}, {5, kTrigger, 7, 8}, {5, kTrigger}, kBehindGate},
+     Gate::kThinking},
+    {"a trigger", Gate::kTrigger, true, {5, kTrigger, 7}, {5, kTrigger, 7, 8}, {5, kTrigger}, Gate::kBehind},
     {"an end without a thought",
-     kTriggerGate,
+     Gate::kTrigger,
      true,
      {5, kEnd, 7},
      {5, kEnd, 7, 8},
      {5, kEnd, 7, 8},
-     kTriggerGate},
+     Gate::kTrigger},
     {"a thought that begins before the trigger",
-     kTriggerGate,
+     Gate::kTrigger,
      true,
      {kBegin, kTrigger, 7},
      {kBegin, kTrigger, 7, 8},
      {kBegin, kTrigger, 7, 8},
-     kThinkingGate},
+     Gate::kThinking},
     {"a stop id before the end",
-     kThinkingGate,
+     Gate::kThinking,
      false,
      {kStop, kEnd, 7},
      {kStop, kEnd, 7, 8},
      {kStop},
-     kThinkingGate},
+     Gate::kThinking},
     {"no token after the end",
-     kThinkingGate,
+     Gate::kThinking,
      false,
      {kEnd, 6, 7},
      {kEnd, kNoToken, 7, 8},
      {kEnd},
-     kBehindGate},
+     Gate::kBehind},
 };
 
 TEST(Gate, EndsTheStepThatLowersIt) {
@@ -243,63 +249,63 @@ TEST(Gate, EndsTheStepThatLowersIt) {
 
 // Behind the gate its tokens mean nothing.
 TEST(Gate, StaysDown) {
-  SlotFixture slots = OneSlot(kBehindGate, {kBegin, kEnd, kTrigger});
+  SlotFixture slots = OneSlot(Gate::kBehind, {kBegin, kEnd, kTrigger});
   slots.constants[0].opens_thought = 1;
   const Stepped step = Step(slots, Masks({0, 1, 2, 3}), {kBegin, kEnd, kTrigger, 5});
   EXPECT_EQ(step.tokens(), (Ids{kBegin, kEnd, kTrigger, 5}));
-  EXPECT_EQ(step.slots.progress[0].gate, kBehindGate);
+  EXPECT_EQ(step.slots.progress[0].gate, Gate::kBehind);
 }
 
 TEST(Gate, GivenTokensPassIt) {
-  SlotFixture slots = OneSlot(kThinkingGate);
+  SlotFixture slots = OneSlot(Gate::kThinking);
   slots.drafts[0] = {.draft_count = 0, .given_count = 3, .tokens = {kEnd, 12, 13}};
   const Stepped step = Step(slots, kNone, {5, 6, 7, 8});
   EXPECT_EQ(step.tokens(), (Ids{kEnd, 12, 13}));
-  EXPECT_EQ(step.slots.progress[0].gate, kBehindGate);
+  EXPECT_EQ(step.slots.progress[0].gate, Gate::kBehind);
 }
 
 // Relaxed and forced acceptance apply up to the gate. With grammar_from_first_token a mask may fall into a
 // thought.
 TEST(Gate, AcceptanceIsStrictBehindIt) {
-  SlotFixture relaxed = OneSlot(kThinkingGate);
+  SlotFixture relaxed = OneSlot(Gate::kThinking);
   relaxed.rule = {.relaxed_topk = 3, .relaxed_delta = 0.3f};
   EXPECT_EQ(Step(relaxed, kNone, {1, 2, 3, 4}, {1, 1, 1, 0}).tokens(), (Ids{5, 6, 7, 4}));
-  relaxed.progress[0].gate = kBehindGate;
+  relaxed.progress[0].gate = Gate::kBehind;
   EXPECT_EQ(Step(relaxed, Masks({0, 1, 2, 3}), {1, 2, 3, 4}, {1, 1, 1, 0}).tokens(), (Ids{1}));
 
-  SlotFixture forced = OneSlot(kTriggerGate);
+  SlotFixture forced = OneSlot(Gate::kTrigger);
   forced.rule = {.forced_length = 3.0f};
   EXPECT_EQ(Step(forced, kNone, {1, 2, 3, 4}).tokens(), (Ids{5, 6, 3}));
-  forced.progress[0].gate = kBehindGate;
+  forced.progress[0].gate = Gate::kBehind;
   EXPECT_EQ(Step(forced, Masks({0, 1, 2, 3}), {1, 2, 3, 4}).tokens(), (Ids{1}));
   EXPECT_EQ(Step(forced, Masks({0, 1, 2, 3}), {5, 6, 7, 4}).tokens(), (Ids{5, 6, 7, 4}));
 }
 
 // Relaxed acceptance up to the end of the thought, in one step.
 TEST(Gate, RelaxedAcceptanceEndsWithTheThought) {
-  SlotFixture slots = OneSlot(kThinkingGate, {5, kEnd, 7});
+  SlotFixture slots = OneSlot(Gate::kThinking, {5, kEnd, 7});
   slots.rule = {.relaxed_topk = 3, .relaxed_delta = 0.3f};
   EXPECT_EQ(Step(slots, kNone, {1, 2, 3, 4}, {1, 1, 1, 0}).tokens(), (Ids{5, kEnd}));
 }
 
 struct FirstCase {
   const char* name;
-  int gate;
+  Gate gate;
   bool opens;
   int token;
-  int gate_after;
+  Gate gate_after;
 };
 
 TEST(Gate, TheFirstTokenMayBeginAThought) {
-  for (const FirstCase& c : {FirstCase{"begins", kBehindGate, true, kBegin, kThinkingGate},
-                             FirstCase{"may not", kBehindGate, false, kBegin, kBehindGate},
-                             FirstCase{"does not", kBehindGate, true, 5, kBehindGate},
-                             FirstCase{"ends at once", kThinkingGate, true, kEnd, kBehindGate},
-                             FirstCase{"triggers", kTriggerGate, true, kTrigger, kBehindGate}}) {
+  for (const FirstCase& c : {FirstCase{"begins", Gate::kBehind, true, kBegin, Gate::kThinking},
+                             FirstCase{"may not", Gate::kBehind, false, kBegin, Gate::kBehind},
+                             FirstCase{"does not", Gate::kBehind, true, 5, Gate::kBehind},
+                             FirstCase{"ends at once", Gate::kThinking, true, kEnd, Gate::kBehind},
+                             FirstCase{"triggers", Gate::kTrigger, true, kTrigger, Gate::kBehind}}) {
     SlotFixture slots = OneSlot(c.gate);
     slots.constants[0].opens_thought = c.opens ? 1 : 0;
     slots.constants[0].prompt_len = 10;
-    if (c.gate == kTriggerGate) {
+    if (c.gate == Gate::kTrigger) {
       slots.constants[0].trigger_count = 1;
       slots.constants[0].trigger_ids[0] = kTrigger;
     }

@@ -371,14 +371,14 @@ TEST(Sample, EachRowHasItsOwnPositionForMinTokens) {
 TEST(Sample, AThoughtBeforeAGrammarDoesNotEndTheTurn) {
   struct Case {
     const char* name;
-    int32_t gate;
+    Gate gate;
     int barred, expected;
   };
-  const Case cases[] = {{"in the thought", kThinkingGate, 1, 2},
-                        {"two of them", kThinkingGate, 2, 3},
-                        {"nothing is barred", kThinkingGate, 0, 1},
-                        {"before a trigger", kTriggerGate, 1, 1},
-                        {"in the grammar", kBehindGate, 1, 1}};
+  const Case cases[] = {{"in the thought", Gate::kThinking, 1, 2},
+                        {"two of them", Gate::kThinking, 2, 3},
+                        {"nothing is barred", Gate::kThinking, 0, 1},
+                        {"before a trigger", Gate::kTrigger, 1, 1},
+                        {"in the grammar", Gate::kBehind, 1, 1}};
   for (const Case& one : cases) {
     SCOPED_TRACE(one.name);
     SlotFixture slots(3, 4);

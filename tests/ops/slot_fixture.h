@@ -22,8 +22,8 @@ struct SlotFixture {
       c.top_p = 1.0f;
       c.repetition_penalty = 1.0f;
       c.logprob_count = -1;
-      c.begin_thinking_id = -1;
-      c.end_thinking_id = -1;
+      c.thinking.begin = -1;
+      c.thinking.end = -1;
       c.draft_cap = kMaxDraftLen;
       c.length_limit = 1000;
     }

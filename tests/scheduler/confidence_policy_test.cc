@@ -13,9 +13,9 @@
 #include <tuple>
 #include <utility>
 
-#include "scheduler/confidence_calibration.h"
-#include "scheduler/draft_policy.h"
-#include "scheduler/step_tokens.h"
+#include "scheduler/policies/confidence_calibration.h"
+#include "scheduler/policies/draft_policy.h"
+#include "scheduler/policies/step_tokens.h"
 
 namespace foredraft {
 namespace {

@@ -2,7 +2,7 @@
 // curves and loads. As in the overlapped serving loop, K of a step is chosen before the previous step is
 // observed, and drafts beyond those of the last step are verified one step later.
 
-#include "scheduler/draft_policy.h"
+#include "scheduler/policies/draft_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The policy on a simulated machine, whose steps have one time with overlap and another without.
 
-#include "scheduler/overlap_policy.h"
+#include "scheduler/policies/overlap_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "scheduler/step_costs.h"
+#include "scheduler/policies/step_costs.h"
 
 namespace foredraft {
 namespace {

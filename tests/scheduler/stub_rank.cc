@@ -55,7 +55,7 @@ void StubRank::Emit(Slot* slot, SlotResult* result, int32_t token) {
       slot->length >= admission.length_limit || std::find(stops.begin(), stops.end(), token) != stops.end();
   const bool is_first = slot->length == admission.prompt_len;
   if (admission.gate.constrained) {
-    slot->gate = admission.gate.After(slot->gate, token, is_first, admission.thinking);
+    slot->gate = GateAfter(admission.gate.tokens(admission.thinking), slot->gate, token, is_first);
   }
   result->token_ids.push_back(token);
   TokenEmitted(*slot, result);

@@ -31,7 +31,7 @@ absl::StatusOr<StepOps> StepOps::Create(Device& device, Stream& stream, int coun
   constants.repetition_penalty = 1;
   constants.logprob_count = -1;
   constants.draft_cap = kMaxDraftLen;
-  constants.begin_thinking_id = constants.end_thinking_id = -1;
+  constants.thinking.begin = constants.thinking.end = -1;
   constants.length_limit = positions;
   step.Put(step.slots_.constants, std::vector<SlotConstants>(count, constants));
   std::vector<int32_t> live(count);

@@ -1,4 +1,4 @@
-#include "kernels/cut_drafts.h"
+#include "kernels/rules/cut_drafts.h"
 
 #include "base/check.h"
 #include "kernels/cpu/device/kernels.h"

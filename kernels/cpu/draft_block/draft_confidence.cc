@@ -1,4 +1,4 @@
-#include "kernels/draft_confidence.h"
+#include "kernels/rules/draft_confidence.h"
 
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"

@@ -5,7 +5,7 @@
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
-#include "kernels/cut_drafts.h"
+#include "kernels/rules/cut_drafts.h"
 
 namespace foredraft::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
-#include "kernels/draft_confidence.h"
+#include "kernels/rules/draft_confidence.h"
 
 namespace foredraft::cuda {
 namespace {

@@ -2,8 +2,8 @@
 
 // The part of draft_confidence that the backends share.
 
-#include "kernels/decode_rows.h"
 #include "kernels/ops/draft_block.h"
+#include "kernels/rules/decode_rows.h"
 
 namespace foredraft {
 

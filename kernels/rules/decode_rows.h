@@ -2,8 +2,8 @@
 
 // The slot ops that lay out rows, decode_rows, emitted_rows and next_draft_rows, and store_drafts
 // (docs/speculation.md sections 1 and 3), for one seat of the bucket. The backends share them: they call
-// RunSeat for every seat, a loop on the CPU, a thread per seat on a GPU. Integers only, and constexpr, so
-// that device code may call it.
+// the op's function for every seat, a loop on the CPU, a thread per seat on a GPU. Integers only, and
+// constexpr, so that device code may call it.
 
 #include "kernels/ops/slots.h"
 
@@ -22,7 +22,7 @@ constexpr int32_t GivenCount(const SlotArrays& slots, int32_t slot, int32_t draf
 
 // The masks that the rows of a constrained slot behind its gate have in this step. Other slots: 0.
 constexpr int32_t MaskCount(const SlotArrays& slots, int32_t slot) {
-  if (slots.constants[slot].constrained == 0 || slots.progress[slot].gate != kBehindGate) return 0;
+  if (slots.constants[slot].constrained == 0 || slots.progress[slot].gate != Gate::kBehind) return 0;
   return slots.step_masks[slot].count;
 }
 
@@ -31,7 +31,7 @@ constexpr int32_t MaskCount(const SlotArrays& slots, int32_t slot) {
 constexpr bool IsHeld(const SlotArrays& slots, int32_t slot) {
   if (slots.constants[slot].constrained == 0 || slots.drafts[slot].given_count > 0) return false;
   return slots.step_masks[slot].count < 0 ||
-         (slots.progress[slot].gate == kBehindGate && slots.step_masks[slot].count == 0);
+         (slots.progress[slot].gate == Gate::kBehind && slots.step_masks[slot].count == 0);
 }
 
 // True for a slot that the decode step advances.
@@ -62,7 +62,7 @@ constexpr int32_t FirstRow(const Params& p, int32_t seat) {
   return p.first_rows != nullptr ? p.first_rows[seat] : seat * (p.draft_len + 1);
 }
 
-constexpr void RunSeat(const DecodeRowsParams& p, int32_t seat) {
+constexpr void LayOutDecodeRows(const DecodeRowsParams& p, int32_t seat) {
   const int32_t slot = p.live_slots[seat];
   const bool runs = Steps(p.slots, slot);
   const int32_t first_position = runs ? p.slots.progress[slot].length : 0;
@@ -82,7 +82,7 @@ constexpr void RunSeat(const DecodeRowsParams& p, int32_t seat) {
   }
 }
 
-constexpr void RunSeat(const EmittedRowsParams& p, int32_t seat) {
+constexpr void LayOutEmittedRows(const EmittedRowsParams& p, int32_t seat) {
   const StepOutput& output = p.outputs[seat];
   const int32_t first_row = seat * (p.draft_len + 1);
   const int32_t emitted = output.slot >= 0 ? output.emitted_count : 0;
@@ -95,7 +95,7 @@ constexpr void RunSeat(const EmittedRowsParams& p, int32_t seat) {
   p.last_row[seat] = first_row + (emitted > 0 ? emitted - 1 : 0);
 }
 
-constexpr void RunSeat(const NextDraftRowsParams& p, int32_t seat) {
+constexpr void LayOutNextDraftRows(const NextDraftRowsParams& p, int32_t seat) {
   const StepOutput& output = p.outputs[seat];
   const bool drafts = output.slot >= 0 && output.emitted_count > 0 && output.finished == 0;
   p.ids[seat] = drafts ? p.draft_ids[seat] : 0;
@@ -103,7 +103,7 @@ constexpr void RunSeat(const NextDraftRowsParams& p, int32_t seat) {
   p.positions[seat] = (drafts ? output.length : 0) + p.draft_index;
 }
 
-constexpr void RunSeat(const StoreDraftsParams& p, int32_t seat) {
+constexpr void StoreDraft(const StoreDraftsParams& p, int32_t seat) {
   const StepOutput& output = p.outputs[seat];
   if (output.emitted_count == 0 || !Runs(p.slots, output.slot)) return;
   SlotDrafts& drafts = p.slots.drafts[output.slot];

@@ -3,9 +3,9 @@
 // The slot op cut_drafts, shared by the backends: its three passes over the seats, each of which needs the
 // whole of the one before.
 
-#include "kernels/decode_rows.h"
 #include "kernels/exp.h"
 #include "kernels/ops/draft_block.h"
+#include "kernels/rules/decode_rows.h"
 
 namespace foredraft {
 

@@ -1,4 +1,4 @@
-#include "scheduler/step_estimates.h"
+#include "scheduler/policies/step_estimates.h"
 
 #include <algorithm>
 #include <cmath>

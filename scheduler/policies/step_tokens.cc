@@ -1,4 +1,4 @@
-#include "scheduler/step_tokens.h"
+#include "scheduler/policies/step_tokens.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "scheduler/draft_policy.h"
+#include "scheduler/policies/draft_policy.h"
 
 #include <algorithm>
 #include <tuple>

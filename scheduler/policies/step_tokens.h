@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "scheduler/confidence_calibration.h"
-#include "scheduler/step_estimates.h"
+#include "scheduler/policies/confidence_calibration.h"
+#include "scheduler/policies/step_estimates.h"
 
 namespace foredraft {
 

@@ -1,4 +1,4 @@
-#include "scheduler/prefill_pace.h"
+#include "scheduler/policies/prefill_pace.h"
 
 #include <algorithm>
 #include <bit>

@@ -14,8 +14,8 @@
 #include <map>
 #include <vector>
 
-#include "scheduler/step_costs.h"
-#include "scheduler/step_estimates.h"
+#include "scheduler/policies/step_costs.h"
+#include "scheduler/policies/step_estimates.h"
 
 namespace foredraft {
 

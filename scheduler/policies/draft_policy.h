@@ -26,11 +26,11 @@
 #include <span>
 #include <vector>
 
-#include "scheduler/confidence_calibration.h"
-#include "scheduler/shape_search.h"
-#include "scheduler/speculation.h"
-#include "scheduler/step_estimates.h"
-#include "scheduler/step_tokens.h"
+#include "scheduler/policies/confidence_calibration.h"
+#include "scheduler/policies/shape_search.h"
+#include "scheduler/policies/speculation.h"
+#include "scheduler/policies/step_estimates.h"
+#include "scheduler/policies/step_tokens.h"
 
 namespace foredraft {
 

@@ -1,4 +1,4 @@
-#include "scheduler/shape_search.h"
+#include "scheduler/policies/shape_search.h"
 
 #include <algorithm>
 #include <tuple>

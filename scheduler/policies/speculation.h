@@ -5,8 +5,8 @@
 
 #include <map>
 
+#include "config/acceptance_rule.h"
 #include "config/config.h"
-#include "scheduler/plan.h"
 
 namespace foredraft {
 

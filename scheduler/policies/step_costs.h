@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "scheduler/step_estimates.h"
+#include "scheduler/policies/step_estimates.h"
 
 namespace foredraft {
 

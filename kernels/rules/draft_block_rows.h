@@ -1,13 +1,13 @@
 #pragma once
 
 // The slot op draft_block_rows for one seat of the bucket, shared by the backends as those of
-// kernels/decode_rows.h are.
+// kernels/rules/decode_rows.h are.
 
 #include "kernels/ops/draft_block.h"
 
 namespace foredraft {
 
-constexpr void RunSeat(const DraftBlockRowsParams& p, int32_t seat) {
+constexpr void LayOutDraftBlock(const DraftBlockRowsParams& p, int32_t seat) {
   const StepOutput& output = p.outputs[seat];
   const bool drafts = output.slot >= 0 && output.emitted_count > 0 && output.finished == 0;
   const int32_t anchor = drafts ? output.token_ids[output.emitted_count - 1] : 0;

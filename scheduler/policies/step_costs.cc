@@ -1,4 +1,4 @@
-#include "scheduler/step_costs.h"
+#include "scheduler/policies/step_costs.h"
 
 #include <algorithm>
 #include <numeric>

@@ -2,11 +2,11 @@
 
 // Which drafts a step accepts, and what a slot is after it: verify_drafts and accept_first_token
 // (docs/speculation.md sections 1 and 2) for one seat of the bucket. Shared by the backends as
-// kernels/decode_rows.h.
+// kernels/rules/decode_rows.h.
 
-#include "kernels/decode_rows.h"
 #include "kernels/ops/slots.h"
 #include "kernels/philox.h"
+#include "kernels/rules/decode_rows.h"
 
 namespace foredraft {
 
@@ -17,25 +17,13 @@ constexpr bool IsStop(const SlotConstants& constants, int32_t token) {
   return false;
 }
 
-// True if the sequence is in the thinking phase after `token`; `thinking`: the phase before it.
-constexpr bool ThinksAfter(const SlotConstants& constants, bool thinking, int32_t token) {
-  return token == constants.begin_thinking_id || (thinking && token != constants.end_thinking_id);
-}
-
-// The gate of a constrained sequence after `token`; `is_first`: the prompt's first token. SlotGate::After of
-// scheduler/plan.h is the same rule on the host.
-constexpr int32_t GateAfter(const SlotConstants& constants, int32_t gate, int32_t token, bool is_first) {
-  const bool opens = constants.opens_thought != 0 && token == constants.begin_thinking_id;
-  if (gate == kThinkingGate) {
-    if (token != constants.end_thinking_id) return gate;
-    return constants.trigger_count > 0 ? kTriggerGate : kBehindGate;
-  }
-  if (gate == kBehindGate) return is_first && opens ? kThinkingGate : kBehindGate;
-  if (opens) return kThinkingGate;
-  for (int32_t i = 0; i < constants.trigger_count; ++i) {
-    if (constants.trigger_ids[i] == token) return kBehindGate;
-  }
-  return gate;
+// The gate of a constrained slot after `token`; `is_first`: the prompt's first token.
+constexpr Gate GateAfter(const SlotConstants& constants, Gate gate, int32_t token, bool is_first) {
+  return GateAfter(GateTokens{.thinking = constants.thinking,
+                              .opens_thought = constants.opens_thought != 0,
+                              .trigger_ids = constants.trigger_ids,
+                              .trigger_count = constants.trigger_count},
+                   gate, token, is_first);
 }
 
 // Tokens that a forced step emits: the integer part of forced_length, plus one with the probability of the
@@ -64,7 +52,7 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_
   const bool strict = MaskCount(p.slots, slot) > 0;
   const bool forces = rule.forced_length > 0.0f && !strict;
   const int32_t forced = forces ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
-  bool thinking = p.slots.progress[slot].thinking != 0;
+  Phase phase = p.slots.progress[slot].phase;
   for (int32_t j = 0;; ++j) {
     const int32_t target = p.target_ids[first_row + j];
     if (target == kNoToken) {
@@ -79,10 +67,10 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_
       if (j + 1 >= forced || !legal) return j + 1;
       out.token_ids[j] = draft;
     } else if (draft != target) {
-      if (strict || !thinking || p.relaxed[first_row + j] == 0) return j + 1;
+      if (strict || phase != Phase::kThinking || p.relaxed[first_row + j] == 0) return j + 1;
       out.token_ids[j] = draft;
     }
-    thinking = ThinksAfter(p.slots.constants[slot], thinking, out.token_ids[j]);
+    phase = p.slots.constants[slot].thinking.PhaseAfter(phase, out.token_ids[j]);
   }
 }
 
@@ -90,11 +78,11 @@ constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_
 // masks. Returns how many of the `emitted` tokens are left.
 constexpr int32_t CutAtGate(const SlotArrays& slots, int32_t slot, int32_t emitted, StepOutput& out) {
   const SlotConstants& constants = slots.constants[slot];
-  int32_t gate = slots.progress[slot].gate;
-  if (constants.constrained == 0 || gate == kBehindGate) return emitted;
+  Gate gate = slots.progress[slot].gate;
+  if (constants.constrained == 0 || gate == Gate::kBehind) return emitted;
   for (int32_t i = 0; i < emitted; ++i) {
     gate = GateAfter(constants, gate, out.token_ids[i], /*is_first=*/false);
-    if (gate != kBehindGate) continue;
+    if (gate != Gate::kBehind) continue;
     out.nonfinite = 0;  // the next step computes the row after it again
     return i + 1;
   }
@@ -110,7 +98,7 @@ constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t*
   int32_t* counts = slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size;
   for (int32_t i = 0; i < count; ++i) {
     ++counts[tokens[i]];
-    progress.thinking = ThinksAfter(constants, progress.thinking != 0, tokens[i]) ? 1 : 0;
+    progress.phase = constants.thinking.PhaseAfter(progress.phase, tokens[i]);
     if (constants.constrained != 0) {
       progress.gate = GateAfter(constants, progress.gate, tokens[i], is_first);
     }
@@ -174,7 +162,7 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
 
 // ---- accept_first_token ----
 
-constexpr void RunSeat(const AcceptFirstTokenParams& p, int32_t seat) {
+constexpr void AcceptFirstTokenOf(const AcceptFirstTokenParams& p, int32_t seat) {
   const int32_t slot = p.slot_ids[seat];
   StepOutput out = {};
   out.slot = slot;

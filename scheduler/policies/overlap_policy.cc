@@ -1,4 +1,4 @@
-#include "scheduler/overlap_policy.h"
+#include "scheduler/policies/overlap_policy.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "scheduler/confidence_calibration.h"
+#include "scheduler/policies/confidence_calibration.h"
 
 #include <algorithm>
 #include <cmath>

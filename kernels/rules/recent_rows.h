@@ -1,7 +1,7 @@
 #pragma once
 
 // The ops on the rows of a slot's recent tokens (docs/speculation.md section 4), for one seat of the bucket;
-// shared by the backends as kernels/decode_rows.h.
+// shared by the backends as kernels/rules/decode_rows.h.
 
 #include "kernels/ops/slots.h"
 
@@ -9,7 +9,7 @@ namespace foredraft {
 
 constexpr bool Emitted(const StepOutput& output) { return output.slot >= 0 && output.emitted_count > 0; }
 
-constexpr void RunSeat(const RecentRowsParams& p, int32_t seat) {
+constexpr void LayOutRecentRows(const RecentRowsParams& p, int32_t seat) {
   const int32_t kmax = p.max_draft_len;
   const int32_t first_row = seat * (kmax + 1);
   const StepOutput& output = p.outputs[seat];
@@ -38,7 +38,7 @@ constexpr void RunSeat(const RecentRowsParams& p, int32_t seat) {
   for (int32_t i = 0; i < kmax; ++i) recent[i] = p.ids[first_row + 1 + i];
 }
 
-constexpr void RunSeat(const RecentLevelRowsParams& p, int32_t seat) {
+constexpr void LayOutRecentLevelRows(const RecentLevelRowsParams& p, int32_t seat) {
   const int32_t kmax = p.max_draft_len;
   const StepOutput& output = p.outputs[seat];
   const bool drafts = Emitted(output);
@@ -56,7 +56,7 @@ constexpr void RunSeat(const RecentLevelRowsParams& p, int32_t seat) {
   }
 }
 
-constexpr void RunSeat(const AppendRecentParams& p, int32_t seat) {
+constexpr void AppendRecentToken(const AppendRecentParams& p, int32_t seat) {
   const StepOutput& output = p.outputs[seat];
   if (!Emitted(output)) return;
   int32_t* const recent = p.recent_ids + static_cast<int64_t>(output.slot) * p.max_draft_len;
