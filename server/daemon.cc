@@ -224,12 +224,12 @@ absl::Status Daemon::Load(StartObserver& observer) {
   loaded_.store(true);
   reloader_->ApplyCurrent();  // applies a reload that arrived while the model was loading
   if (frontend_->health().state() == ServingState::kServing) {
-    const std::string http = frontend_->http_address();
+    const std::string http = frontend_->listeners().http_address();
     const char* const scheme = config_.server.tls.cert.empty() ? "http://" : "https://";
-    observer.Serving({.grpc = frontend_->grpc_address(),
-                      .metrics = frontend_->metrics_address(),
+    observer.Serving({.grpc = frontend_->listeners().grpc_address(),
+                      .metrics = frontend_->listeners().metrics_address(),
                       .openai = http.empty() ? "" : absl::StrCat(scheme, http, "/v1"),
-                      .gateway = frontend_->gateway_address()});
+                      .gateway = frontend_->listeners().gateway_address()});
   }
   return absl::OkStatus();
 }

@@ -175,7 +175,7 @@ class FreeServer {
     frontend_->Serve(std::move(model));
   }
 
-  int port() const { return frontend_->grpc_port(); }
+  int port() const { return frontend_->listeners().grpc_port(); }
   double rank_seconds() const { return rank_.busy_seconds(); }
 
  private:

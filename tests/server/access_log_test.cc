@@ -87,7 +87,7 @@ TEST(AccessLog, DebugFollowsARequest) {
     request.set_request_id("mine");
     request.mutable_sampling()->set_temperature(0.5);
     EXPECT_TRUE(ReadStream(server.stub(), request).status.ok());
-    const HttpReply models = Ask(server.frontend().http_port(), "GET", "/v1/models?secret=1", "");
+    const HttpReply models = Ask(server.listeners().http_port(), "GET", "/v1/models?secret=1", "");
     EXPECT_EQ(models.status, 200);
     const bool debug = level == LogLevel::kDebug;
     const std::string text = log.Text();
@@ -290,7 +290,7 @@ TEST(QueueShare, OneClientCannotFillTheQueue) {
   EXPECT_EQ(fifth.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(fifth.status.error_message(), HasSubstr("4 requests of this client wait"));
   // Another client: in this process, so with another peer.
-  const auto other = v1::GenerationService::NewStub(server.frontend().InProcessChannel());
+  const auto other = v1::GenerationService::NewStub(server.listeners().InProcessChannel());
   grpc::ClientContext context;
   auto reader = other->GenerateStream(&context, SimpleRequest(1, 5));
   ASSERT_TRUE(server.Eventually([&] { return server.frontend().open_calls() == 5; }));

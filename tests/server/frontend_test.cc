@@ -137,7 +137,7 @@ TEST(Frontend, RefusesPortsInUseByName) {
   EXPECT_THAT(std::string(Frontend::Listen(options, {}).status().message()),
               AllOf(HasSubstr("server.grpc_address: " + server.address()), HasSubstr("in use")));
   options.server.grpc_address = "127.0.0.1:0";
-  options.server.metrics_address = absl::StrCat("127.0.0.1:", server.frontend().metrics_port());
+  options.server.metrics_address = absl::StrCat("127.0.0.1:", server.listeners().metrics_port());
   EXPECT_THAT(std::string(Frontend::Listen(options, {}).status().message()),
               AllOf(HasSubstr("server.metrics_address: 127.0.0.1:"), HasSubstr("in use")));
 }

@@ -99,7 +99,7 @@ TEST_F(Handshake, APeerThatDoesNotGoOnIsClosedAfterTheTimeout) {
       if (!tls && begin[0] == '\x16') continue;  // an error in plain text, closed at once
       if (tls && begin[0] == 'P') continue;
       SCOPED_TRACE(testing::Message() << "tls " << tls << ", begins with " << begin.size() << " bytes");
-      const int peer = Dial(server.frontend().grpc_port());
+      const int peer = Dial(server.listeners().grpc_port());
       ASSERT_GE(peer, 0);
       if (!begin.empty()) send(peer, begin.data(), begin.size(), MSG_NOSIGNAL);
       const auto closed = UntilClosed(peer);
@@ -126,7 +126,7 @@ TEST_F(Handshake, ADrippedHelloIsClosedAndCallsGoOn) {
   options.frontend.probe_period = milliseconds(200);
   TestServer server(options);
   std::vector<int> peers;
-  for (int i = 0; i < 100; ++i) peers.push_back(Dial(server.frontend().grpc_port()));
+  for (int i = 0; i < 100; ++i) peers.push_back(Dial(server.listeners().grpc_port()));
   const std::string hello("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
   const auto begin = steady_clock::now();
   for (const char byte : hello) {
@@ -153,8 +153,8 @@ TEST_F(Handshake, OnlyClientsOfHttp2UnderTls12AndLaterComeIn) {
                                      {"-alpn h2 -tls1_1 -cipher ALL:@SECLEVEL=0", false},
                                      {"-alpn http/1.1", false}}) {
     const std::string command =
-        "openssl s_client -connect 127.0.0.1:" + std::to_string(server.frontend().grpc_port()) + " -CAfile " +
-        Path("ca.pem") + " " + flags + " </dev/null >/dev/null 2>&1";
+        "openssl s_client -connect 127.0.0.1:" + std::to_string(server.listeners().grpc_port()) +
+        " -CAfile " + Path("ca.pem") + " " + flags + " </dev/null >/dev/null 2>&1";
     EXPECT_EQ(std::system(command.c_str()) == 0, taken) << flags;
   }
 }

@@ -200,7 +200,7 @@ TEST(HealthService, NoAnswerWaitsForARequest) {
   EXPECT_EQ(Call(probe, kCheck, "").bytes, kServing);
 
   std::vector<std::thread> requests;
-  const auto admin = OwnChannel(server.frontend().admin_address());
+  const auto admin = OwnChannel(server.listeners().admin_address());
   std::atomic<int> ended = 0;
   for (int i = 0; i < kRequests; ++i) {
     requests.emplace_back([&] {
@@ -295,7 +295,7 @@ class Attack {
   }
   // Takes every connection that there is, and asks for more, each of which is refused.
   void Connect(const std::stop_token& stop) {
-    const sockaddr_in address = AddressOf("127.0.0.1", server_.frontend().grpc_port());
+    const sockaddr_in address = AddressOf("127.0.0.1", server_.listeners().grpc_port());
     std::deque<int> held;
     while (!stop.stop_requested()) {
       held.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -81,14 +81,14 @@ TEST(AdminListener, DrainAndReloadAreRefusedElsewhere) {
         CallEmpty(server.channel(), absl::StrCat("/foredraft.v1.AdminService/", method));
     EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED) << method;
     EXPECT_THAT(status.error_message(),
-                HasSubstr("call it on server.admin_address, " + server.frontend().admin_address()));
+                HasSubstr("call it on server.admin_address, " + server.listeners().admin_address()));
   }
   EXPECT_EQ(server.frontend().health().state(), ServingState::kServing);
   for (const char* method : {"GetLoad", "GetConfig"}) {
     EXPECT_TRUE(CallEmpty(server.channel(), absl::StrCat("/foredraft.v1.AdminService/", method)).ok());
   }
   const auto admin =
-      grpc::CreateChannel(server.frontend().admin_address(), grpc::InsecureChannelCredentials());
+      grpc::CreateChannel(server.listeners().admin_address(), grpc::InsecureChannelCredentials());
   EXPECT_EQ(CallEmpty(admin, "/foredraft.v1.GenerationService/GetModel").error_code(),
             StatusCode::UNIMPLEMENTED)
       << "the admin listener generates nothing";
@@ -98,7 +98,7 @@ TEST(AdminListener, DrainAndReloadAreRefusedElsewhere) {
 
 TEST(AdminListener, IsForItsOwnerAndForOneDaemon) {
   TestServer server;
-  const std::string path = server.frontend().admin_address().substr(5);
+  const std::string path = server.listeners().admin_address().substr(5);
   EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms(0600));
   FrontendOptions options = TestServerOptions().frontend;
   options.server.admin_address = "unix:" + path;
@@ -109,7 +109,7 @@ TEST(AdminListener, IsForItsOwnerAndForOneDaemon) {
   options.admin_is_default = true;
   const auto frontend = Frontend::Listen(options, {});
   ASSERT_TRUE(frontend.ok()) << frontend.status();
-  EXPECT_EQ((*frontend)->admin_address(), "");
+  EXPECT_EQ((*frontend)->listeners().admin_address(), "");
   EXPECT_TRUE(std::filesystem::exists(path)) << "the first daemon's";
 }
 
@@ -167,7 +167,7 @@ TEST_F(Tokens, TheAdminListenerByTcpNeedsTheRole) {
   options_.frontend.server.admin_address = "127.0.0.1:0";
   TestServer server(options_);
   const auto admin =
-      grpc::CreateChannel(server.frontend().admin_address(), grpc::InsecureChannelCredentials());
+      grpc::CreateChannel(server.listeners().admin_address(), grpc::InsecureChannelCredentials());
   for (const char* method : {"Drain", "ReloadConfig", "GetLoad", "GetConfig"}) {
     const std::string path = absl::StrCat("/foredraft.v1.AdminService/", method);
     EXPECT_EQ(CallEmpty(admin, path).error_code(), StatusCode::UNAUTHENTICATED) << method;
@@ -187,7 +187,7 @@ TEST_F(Tokens, TheUnixSocketIsEnoughAndAGatewayHasItsListener) {
   v1::GetLoadResponse load;
   EXPECT_TRUE(server.admin().GetLoad(&context, {}, &load).ok());
   const auto gateway =
-      grpc::CreateChannel(server.frontend().gateway_address(), grpc::InsecureChannelCredentials());
+      grpc::CreateChannel(server.listeners().gateway_address(), grpc::InsecureChannelCredentials());
   EXPECT_TRUE(CallEmpty(gateway, "/vllm.grpc.engine.VllmEngine/GetModelInfo").ok());
 }
 

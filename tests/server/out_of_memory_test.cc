@@ -100,7 +100,7 @@ class Clients {
   Answer Whole() const {
     json body = Body(3);
     body["structured_outputs"] = {{"regex", "([a-z]{3,9} ){2,40}"}};
-    const HttpReply reply = Ask(server_.frontend().http_port(), "POST", "/v1/completions", body.dump());
+    const HttpReply reply = Ask(server_.listeners().http_port(), "POST", "/v1/completions", body.dump());
     Answer answer{.is_whole = reply.status == 200};
     if (answer.is_whole) {
       Add(json::parse(reply.body)["choices"][0], answer);
@@ -112,7 +112,7 @@ class Clients {
   Answer Stream() const {
     json body = Body(4);
     body["stream"] = true;
-    const HttpReply reply = Ask(server_.frontend().http_port(), "POST", "/v1/completions", body.dump());
+    const HttpReply reply = Ask(server_.listeners().http_port(), "POST", "/v1/completions", body.dump());
     Answer answer;
     if (reply.status != 200) {
       if (reply.status != 0) answer.error = absl::StrCat(reply.status, " ", reply.body);

@@ -77,7 +77,7 @@ TestServer::TestServer(const TestServerOptions& options)
   frontend_ = *std::move(frontend);
   channel_ = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());
   stub_ = v1::GenerationService::NewStub(channel_);
-  const std::string admin = frontend_->admin_address();
+  const std::string admin = frontend_->listeners().admin_address();
   admin_ = v1::AdminService::NewStub(
       admin.empty() ? channel_ : grpc::CreateChannel(admin, grpc::InsecureChannelCredentials()));
   if (options.serve) Serve();
@@ -109,7 +109,9 @@ void TestServer::Serve() {
   frontend_->Serve(std::move(model));
 }
 
-std::string TestServer::address() const { return absl::StrCat("127.0.0.1:", frontend_->grpc_port()); }
+std::string TestServer::address() const {
+  return absl::StrCat("127.0.0.1:", frontend_->listeners().grpc_port());
+}
 
 double TestServer::Metric(const std::string& name, const std::map<std::string, std::string>& labels) {
   for (const prometheus::MetricFamily& family : frontend_->metrics().Collect()) {
@@ -126,7 +128,7 @@ std::string TestServer::Http(const std::string& path, const std::string& token) 
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(frontend_->metrics_port()));
+  address.sin_port = htons(static_cast<uint16_t>(frontend_->listeners().metrics_port()));
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   std::string page;
   const std::string request =

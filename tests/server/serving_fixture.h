@@ -39,6 +39,7 @@ class TestServer {
   void Serve();  // for serve = false
 
   Frontend& frontend() { return *frontend_; }
+  Listeners& listeners() { return frontend_->listeners(); }
   ScriptedRank& rank() { return rank_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   v1::GenerationService::Stub& stub() { return *stub_; }

@@ -155,7 +155,7 @@ TEST_F(Strangers, AFloodOfHeadersHoldsUpNobody) {
   string_without_end += '\x7f';
   string_without_end += "\xff\xff\xff\x7f";
   const auto attackers =
-      Attack(server.frontend().grpc_port(), 4, kClientBegin + HeadersFrame(1, string_without_end, 0),
+      Attack(server.listeners().grpc_port(), 4, kClientBegin + HeadersFrame(1, string_without_end, 0),
              [] { return Http2Frame(kContinuation, 0, 1, std::string(400, 'c')); });
   ASSERT_TRUE(server.Eventually([&] { return Closed(server, "header_block") > 4; }));
   for (int i = 0; i < 20; ++i) EXPECT_LT(CallOnNewConnection(server), kSoon);
@@ -169,7 +169,7 @@ TEST_F(Strangers, ResetsArePaidByTheirSenderAlone) {
   const int64_t before = ResidentBytes();
   std::atomic<uint32_t> stream = 1;
   const std::string headers = CallHeaders(kPath);
-  const auto attackers = Attack(server.frontend().grpc_port(), 4, kClientBegin, [&] {
+  const auto attackers = Attack(server.listeners().grpc_port(), 4, kClientBegin, [&] {
     std::string text;
     for (int i = 0; i < 100; ++i) {
       const uint32_t id = stream.fetch_add(2);
@@ -191,7 +191,7 @@ TEST_F(Strangers, FloodsOfSmallFramesAreClosed) {
         {"frame", Http2Frame(kPing, 0, 0, "123456789")},
         {"preface", ""}}) {
     SCOPED_TRACE(reason);
-    const int peer = Dial(server.frontend().grpc_port());
+    const int peer = Dial(server.listeners().grpc_port());
     ASSERT_GE(peer, 0);
     SendAll(peer, reason == "preface" ? "GET / HTTP/1.1\r\n\r\n" : kClientBegin);
     std::string flood;
@@ -209,7 +209,7 @@ TEST_F(Strangers, CallsThatAreLeftUnfinishedAreBounded) {
   uint32_t stream = 1;
   for (int i = 0; i < 40; ++i) {  // from many addresses, so that no address is slowed
     const std::string from = "127.0.1." + std::to_string(i + 1);
-    peers.push_back(Dial(server.frontend().grpc_port(), from.c_str()));
+    peers.push_back(Dial(server.listeners().grpc_port(), from.c_str()));
     std::string text = kClientBegin;
     for (int call = 0; call < 500; ++call, stream += 2) {
       text += HeadersFrame(stream, CallHeaders(kPath), kEndHeaders);
@@ -228,7 +228,7 @@ TEST_F(Strangers, IdleConnectionsGiveWayAndClientsStay) {
   Call(client);
   std::vector<int> idle;
   for (int i = 0; i < 300; ++i) {
-    idle.push_back(Dial(server.frontend().grpc_port()));
+    idle.push_back(Dial(server.listeners().grpc_port()));
     SendAll(idle.back(), kClientBegin);
   }
   EXPECT_TRUE(server.Eventually([&] { return Closed(server, "evicted") >= 230; }));
@@ -248,7 +248,7 @@ TEST_F(Strangers, WhoDripsItsFirstFramesOrItsHeadersIsClosed) {
   for (const std::string& text :
        {kClientBegin, kClientBegin + HeadersFrame(1, CallHeaders(kPath), kEndHeaders)}) {
     const size_t at_once = text.size() - kClientBegin.size();  // all but 33 bytes
-    const int peer = Dial(server.frontend().grpc_port());
+    const int peer = Dial(server.listeners().grpc_port());
     ASSERT_GE(peer, 0);
     SendAll(peer, text.substr(0, at_once));
     const double before = Closed(server, "handshake");
@@ -303,14 +303,14 @@ TEST_F(Strangers, OddHeadersBeforeTooManyEndNothing) {
   TestServer server(options_);
   std::string too_many;
   for (int i = 0; i < 100; ++i) too_many += HpackHeader("x-" + std::to_string(i), std::string(120, 'x'));
-  const std::string admin = server.frontend().admin_address();
+  const std::string admin = server.listeners().admin_address();
   ASSERT_TRUE(absl::StartsWith(admin, "unix:"));
   for (const auto& [name, value] : {std::pair<std::string, std::string>{"te", "odd"},
                                     {":scheme", "odd"},
                                     {"grpclb_client_stats", "odd"}}) {
     for (const bool guarded : {true, false}) {
       SCOPED_TRACE(name + (guarded ? " at the guard" : " at gRPC"));
-      const int peer = guarded ? Dial(server.frontend().grpc_port()) : DialSocket(admin.substr(5));
+      const int peer = guarded ? Dial(server.listeners().grpc_port()) : DialSocket(admin.substr(5));
       ASSERT_GE(peer, 0);
       const std::string block = HpackHeader(":method", "POST") + HpackHeader(":path", kPath) +
                                 HpackHeader(":authority", "localhost") + HpackHeader(name, value) + too_many;
@@ -341,7 +341,7 @@ TEST_F(Strangers, TheLogHasOneLineOfAKind) {
     TestServer server(options_);
     std::vector<int> peers;
     for (int i = 0; i < 20; ++i) {
-      peers.push_back(Dial(server.frontend().grpc_port()));
+      peers.push_back(Dial(server.listeners().grpc_port()));
       SendAll(peers.back(), "no HTTP/2");
     }
     for (const int peer : peers) {

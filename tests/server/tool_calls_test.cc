@@ -72,7 +72,7 @@ class ToolCallsTest : public testing::Test {
         {"return_token_ids", true}};
   }
   HttpReply Post(const json& body) {
-    return Ask(server_.frontend().http_port(), "POST", "/v1/chat/completions", body.dump());
+    return Ask(server_.listeners().http_port(), "POST", "/v1/chat/completions", body.dump());
   }
   json PostOk(const json& body) {
     const HttpReply reply = Post(body);
@@ -183,7 +183,7 @@ TEST(ToolCallStreams, ArgumentsComePieceByPiece) {
                {"return_token_ids", true},
                {"max_draft_tokens", 0}};
   const StreamedAnswer answer =
-      Join(EventsOf(Ask(server.frontend().http_port(), "POST", "/v1/chat/completions", body.dump()).body));
+      Join(EventsOf(Ask(server.listeners().http_port(), "POST", "/v1/chat/completions", body.dump()).body));
   ASSERT_EQ(answer.calls.size(), 1u);
   EXPECT_EQ(answer.calls[0]["function"]["arguments"], R"({"a": 5, "b": 81})");
   EXPECT_GT(answer.call_events, 3);

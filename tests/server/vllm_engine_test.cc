@@ -448,7 +448,7 @@ TEST(VllmEngine, AGatewayListenerHasThisServiceAlone) {
   TestServerOptions options;
   options.frontend.server.gateway_address = "127.0.0.1:0";
   TestServer server(options);
-  const auto gateway = grpc::CreateChannel("127.0.0.1:" + std::to_string(server.frontend().gateway_port()),
+  const auto gateway = grpc::CreateChannel("127.0.0.1:" + std::to_string(server.listeners().gateway_port()),
                                            grpc::InsecureChannelCredentials());
   EXPECT_TRUE(ReadAll(*vllm_wire::VllmEngine::NewStub(gateway), MakeRequest(1, 5, true)).status.ok());
   EXPECT_EQ(ReadStream(*v1::GenerationService::NewStub(gateway), SimpleRequest(1, 5)).status.error_code(),

@@ -111,7 +111,7 @@ TEST(ConstraintWire, OverHttpTheFieldIsTheClients) {
   const auto ask = [&](const json& format) {
     const json body = {
         {"messages", {{{"role", "user"}, {"content", "a"}}}}, {"response_format", format}, {"max_tokens", 5}};
-    return Ask(server.frontend().http_port(), "POST", "/v1/chat/completions", body.dump());
+    return Ask(server.listeners().http_port(), "POST", "/v1/chat/completions", body.dump());
   };
   const auto schema = [](const json& schema) {
     return json{{"type", "json_schema"},

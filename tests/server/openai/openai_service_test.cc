@@ -39,7 +39,7 @@ class OpenAiServiceTest : public testing::Test {
  protected:
   explicit OpenAiServiceTest(const TestServerOptions& options = WithHttp()) : server_(options) {}
 
-  int port() { return server_.frontend().http_port(); }
+  int port() { return server_.listeners().http_port(); }
   HttpReply Post(const std::string& path, const json& body, const std::vector<std::string>& headers = {}) {
     return Ask(port(), "POST", path, body.dump(), headers);
   }
@@ -387,13 +387,13 @@ TEST_F(OpenAiServiceTest, ManyOpenStreamsTakeNoThreads) {
   options.loop.max_queue_size = 1024;
   options.rank.step_time = std::chrono::milliseconds(2);
   TestServer server(options);
-  Ask(server.frontend().http_port(), "POST", kCompletion, SimpleBody(1, 2).dump());
+  Ask(server.listeners().http_port(), "POST", kCompletion, SimpleBody(1, 2).dump());
   const int threads = ThreadCount();
   std::vector<std::unique_ptr<HttpClient>> clients;
   json body = SimpleBody(1, 8);
   body["stream"] = true;
   for (int i = 0; i < 512; ++i) {
-    clients.push_back(std::make_unique<HttpClient>(server.frontend().http_port()));
+    clients.push_back(std::make_unique<HttpClient>(server.listeners().http_port()));
     ASSERT_TRUE(clients.back()->Send(HttpText("POST", kCompletion, body.dump())));
   }
   EXPECT_TRUE(server.Eventually([&] { return server.frontend().open_calls() > 400; }));
@@ -459,7 +459,7 @@ TEST_F(TokenTest, StillLoadingIs503) {
   TestServerOptions options = WithTokens();
   options.serve = false;
   TestServer loading(options);
-  const int port = loading.frontend().http_port();
+  const int port = loading.listeners().http_port();
   EXPECT_EQ(Ask(port, "GET", "/health").status, 503);
   const HttpReply reply =
       Ask(port, "POST", kCompletion, SimpleBody(1, 2).dump(), {"Authorization: Bearer s3cret"});

@@ -61,7 +61,7 @@ class TlsTest : public testing::Test {
         "20 "
         "openssl "
         "s_client -quiet -verify_return_error -CAfile ca.pem ",
-        flags, " -connect 127.0.0.1:", const_cast<TestServer&>(server).frontend().http_port(), " 2>&1");
+        flags, " -connect 127.0.0.1:", const_cast<TestServer&>(server).listeners().http_port(), " 2>&1");
     FILE* pipe = popen(command.c_str(), "r");
     std::string output;
     char buffer[4096];
@@ -80,7 +80,7 @@ TEST_F(TlsTest, ServesUnderTheCertificateThatIsThere) {
   Install("next");
   server.frontend().ReloadFiles();
   EXPECT_THAT(Health(server), AllOf(HasSubstr("CN = next"), HasSubstr("HTTP/1.1 200 OK")));
-  HttpClient plain(server.frontend().http_port());
+  HttpClient plain(server.listeners().http_port());
   plain.Send(HttpText("GET", "/health"));
   EXPECT_TRUE(plain.IsClosedWithin(std::chrono::seconds(5)));
 }
@@ -95,13 +95,13 @@ TEST_F(TlsTest, HalfHandshakesCostLittleAndGiveWay) {
   std::vector<std::unique_ptr<HttpClient>> peers;
   const int64_t before = ResidentBytes();
   for (int i = 0; i < kMost; ++i) {
-    peers.push_back(std::make_unique<HttpClient>(server.frontend().http_port()));
+    peers.push_back(std::make_unique<HttpClient>(server.listeners().http_port()));
     peers.back()->Send(half_hello);
   }
   std::this_thread::sleep_for(std::chrono::seconds(1));
   EXPECT_LT(ResidentBytes() - before, kMost * kHandshakeBytes + kQuarantineBytes);
   EXPECT_FALSE(peers.front()->IsClosedWithin(std::chrono::milliseconds(100)));
-  peers.push_back(std::make_unique<HttpClient>(server.frontend().http_port()));
+  peers.push_back(std::make_unique<HttpClient>(server.listeners().http_port()));
   EXPECT_TRUE(peers.front()->IsClosedWithin(std::chrono::seconds(5)));
   EXPECT_THAT(Health(server), HasSubstr("200 OK"));
 }

@@ -49,7 +49,7 @@ HttpReply AskAs(int port, const std::string& path, const std::string& host, cons
 
 TEST(Browsers, GetNothingOfALocalDaemonWithoutTokensUnderAStrangeName) {
   TestServer server(WithHttp());
-  const int port = server.frontend().http_port();
+  const int port = server.listeners().http_port();
   for (const std::string path : {"/", "/v1/models", "/health", kCompletion, "/nothing"}) {
     const HttpReply refused = AskAs(port, path, "evil.example", kRebound);
     EXPECT_EQ(refused.status, 421) << path;
@@ -63,7 +63,7 @@ TEST(Browsers, GetNothingOfALocalDaemonWithoutTokensUnderAStrangeName) {
       EXPECT_EQ(reply->headers.at("vary"), "Origin") << path;
     }
   }
-  const int metrics = server.frontend().metrics_port();
+  const int metrics = server.listeners().metrics_port();
   for (const char* path : {"/metrics", "/healthz", "/readyz"}) {
     EXPECT_EQ(AskAs(metrics, path, "evil.example").status, 421) << path;
     EXPECT_EQ(AskAs(metrics, path, "127.0.0.1:9464").status, 200) << path;
@@ -73,12 +73,12 @@ TEST(Browsers, GetNothingOfALocalDaemonWithoutTokensUnderAStrangeName) {
 TEST(Browsers, OfAnotherOriginGetNothingEvenWithoutAPreflight) {
   TestServer server(WithHttp());
   for (const std::string path : {"/", "/v1/models", "/health", kCompletion}) {
-    const HttpReply foreign = AskAs(server.frontend().http_port(), path, "127.0.0.1", kForeign);
+    const HttpReply foreign = AskAs(server.listeners().http_port(), path, "127.0.0.1", kForeign);
     EXPECT_EQ(foreign.status, 403) << path;
     EXPECT_THAT(foreign.body, HasSubstr("server.cors_origins"));
   }
   for (const char* path : {"/metrics", "/healthz", "/readyz"}) {
-    EXPECT_EQ(AskAs(server.frontend().metrics_port(), path, "127.0.0.1", kForeign).status, 403) << path;
+    EXPECT_EQ(AskAs(server.listeners().metrics_port(), path, "127.0.0.1", kForeign).status, 403) << path;
   }
 }
 
@@ -86,9 +86,9 @@ TEST(Browsers, ReachADaemonUnderItsConfiguredName) {
   TestServerOptions options = WithHttp();
   options.frontend.server.http_hosts = {"box.example"};
   TestServer server(options);
-  const int port = server.frontend().http_port();
+  const int port = server.listeners().http_port();
   EXPECT_EQ(AskAs(port, kCompletion, "box.example:8443", "Origin: https://box.example:8443\r\n").status, 200);
-  EXPECT_EQ(AskAs(server.frontend().metrics_port(), "/metrics", "box.example").status, 200);
+  EXPECT_EQ(AskAs(server.listeners().metrics_port(), "/metrics", "box.example").status, 200);
 }
 
 TEST(Browsers, ReachADaemonThatAsksForTokensUnderAnyName) {
@@ -103,10 +103,10 @@ TEST(Browsers, ReachADaemonThatAsksForTokensUnderAnyName) {
     write(has_metrics_role);
     TestServer server(options);
     EXPECT_EQ(
-        AskAs(server.frontend().http_port(), "/v1/models", "box", "Authorization: Bearer s3cret\r\n").status,
+        AskAs(server.listeners().http_port(), "/v1/models", "box", "Authorization: Bearer s3cret\r\n").status,
         200);
     // The page of metrics asks for one only where a token has that role.
-    EXPECT_EQ(AskAs(server.frontend().metrics_port(), "/metrics", "box", "Authorization: Bearer numbers\r\n")
+    EXPECT_EQ(AskAs(server.listeners().metrics_port(), "/metrics", "box", "Authorization: Bearer numbers\r\n")
                   .status,
               has_metrics_role ? 200 : 421);
   }
@@ -126,7 +126,7 @@ TEST(Strangers, GuessingIsSlowAndARightTokenIsNot) {
   std::ofstream(options.frontend.server.auth.tokens_file, std::ios::trunc)
       << TokenLine(Role::kApi, "alice", "s3cret") << "\n";
   TestServer server(options);
-  const int port = server.frontend().http_port();
+  const int port = server.listeners().http_port();
   const auto ask = [port](const std::string& token) {
     const auto begin = steady_clock::now();
     Ask(port, "GET", "/v1/models", "", {"Authorization: Bearer " + token});
@@ -143,7 +143,7 @@ TEST(Strangers, GuessingIsSlowAndARightTokenIsNot) {
 
 TEST(Strangers, ManyPromptsDoNotMultiplyTheRestOfABody) {
   TestServer server(WithHttp());
-  const int port = server.frontend().http_port();
+  const int port = server.listeners().http_port();
   const auto post = [port](const json& body) { return Ask(port, "POST", kCompletion, body.dump()); };
   constexpr size_t kBytes = size_t{4} << 20;
   json prompts = json::array();

@@ -34,7 +34,7 @@ TestServerOptions LoadingWithTokens() {
 class ChatPageTest : public testing::Test {
  protected:
   HttpReply Ask(const std::string& method, const std::string& path) {
-    return foredraft::Ask(server_.frontend().http_port(), method, path);
+    return foredraft::Ask(server_.listeners().http_port(), method, path);
   }
 
   TestServer server_{LoadingWithTokens()};
@@ -66,7 +66,7 @@ TEST_F(ChatPageTest, IsTheFileWithTypeAndLength) {
   EXPECT_EQ(page.headers.at("content-type"), "text/html; charset=utf-8");
   EXPECT_EQ(page.headers.at("cache-control"), "no-store");
   EXPECT_EQ(page.headers.at("content-length"), absl::StrCat(page.body.size()));
-  HttpClient client(server_.frontend().http_port());
+  HttpClient client(server_.listeners().http_port());
   client.Send(HttpText("HEAD", "/"));
   const HttpReply head = client.ReadHead();
   EXPECT_EQ(head.headers, page.headers);
@@ -114,7 +114,7 @@ TEST_F(ChatPageTest, OtherPathsAndMethodsAreTheApis) {
   EXPECT_EQ(Ask("GET", "//").status, 404);
   EXPECT_EQ(Ask("GET", "/v1/models").status, 401);
   server_.Serve();
-  const HttpReply models = foredraft::Ask(server_.frontend().http_port(), "GET", "/v1/models", "",
+  const HttpReply models = foredraft::Ask(server_.listeners().http_port(), "GET", "/v1/models", "",
                                           {"Authorization: Bearer s3cret"});
   EXPECT_EQ(models.status, 200);
   EXPECT_THAT(models.body, HasSubstr("\"max_draft_len\":3"));  // the page's choices of K
