@@ -164,18 +164,12 @@ void Admission::Submit(const Access& access, WaitingRequest request, std::shared
   const size_t bytes = request.is_constrained ? kShortInputBytes + 1 : request.text_bytes;
   absl::StatusOr<Arrived> arrived =
       OrOutOfMemory([&] { return Arrive(call->context(), access, std::move(request)); });
-  if (!arrived.ok()) {
-    Refuse(request_id, arrived.status(), call);
-    return;
-  }
+  if (!arrived.ok()) return Refuse(request_id, arrived.status(), call);
   const auto shared = std::make_shared<Arrived>(*std::move(arrived));  // a Job can be copied
   const std::string client = ClientName(call->context().peer(), shared->caller);
   Tokenize(client, bytes, [this, shared, call = std::move(call)](const absl::Status& may) {
-    if (may.ok()) {
-      SubmitOrRefuse(std::move(*shared), call);
-    } else {
-      Refuse(shared->request_id, may, call);
-    }
+    const absl::Status accepted = may.ok() ? Accept(*shared, call) : may;
+    if (!accepted.ok()) Refuse(shared->request_id, accepted, call);
   });
 }
 
@@ -191,23 +185,20 @@ absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context,
                  .place = std::move(place)};
 }
 
-void Admission::SubmitOrRefuse(Arrived arrived, const std::shared_ptr<GenerationCall>& call) {
+absl::Status Admission::Accept(Arrived& arrived, const std::shared_ptr<GenerationCall>& call) {
   const MustHaveMemory scope;
-  if (call->cancelled()) {  // while it waited to be tokenized
-    metrics_.RecordRefused(OutcomeKind::kCancelled);
-    call->End(
-        {}, {.finish = FinishReason::kCancelled, .status = absl::CancelledError("cancelled by the client")});
-    return;
-  }
+  // While it waited to be tokenized.
+  if (call->cancelled()) return absl::CancelledError("cancelled by the client");
   std::optional<double> timeout_s;
-  absl::StatusOr<CheckedRequest> checked = OrOutOfMemory([&] {
-    ClientRequest client = Take(std::exchange(arrived.take, nullptr));
-    client.request_id = arrived.request_id;
-    timeout_s = client.timeout_s;
-    return opened_.load()->validator->Check(std::move(client));  // not null: the server serves
-  });
-  if (!checked.ok()) return Refuse(arrived.request_id, checked.status(), call);
-  SubmitChecked(*std::move(checked), std::move(arrived), timeout_s, call);
+  ASSIGN_OR_RETURN(
+      CheckedRequest checked, OrOutOfMemory([&] {
+        ClientRequest client = Take(std::exchange(arrived.take, nullptr));
+        client.request_id = arrived.request_id;
+        timeout_s = client.timeout_s;
+        return opened_.load()->validator->Check(std::move(client));  // not null: the server serves
+      }));
+  SubmitChecked(std::move(checked), std::move(arrived), timeout_s, call);
+  return absl::OkStatus();
 }
 
 void Admission::Tokenize(const std::string& client, size_t input_bytes, const TurnPool::Job& tokenize) {
@@ -223,6 +214,10 @@ void Admission::Refuse(const std::string& request_id, const absl::Status& status
                        const std::shared_ptr<GenerationCall>& call) {
   const MustHaveMemory scope;
   CountRefusal(status);
+  if (absl::IsCancelled(status)) {  // its client has left
+    call->End({}, {.finish = FinishReason::kCancelled, .status = status});
+    return;
+  }
   const std::string id = PrintableId(request_id.empty() ? MakeRequestId() : request_id);
   const std::optional<TraceContext> trace = ReadTraceParent(call->context().traceparent());
   LogRefusal(id, call->context().peer(), status, trace);

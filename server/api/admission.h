@@ -123,7 +123,7 @@ class Admission {
   // the answer its id (request_id.h).
   void Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call);
   void Submit(const Access& access, WaitingRequest request, std::shared_ptr<GenerationCall> call);
-  // Refuses a call whose message its wire cannot read.
+  // Ends, counts and logs a call that is not submitted; a wire calls it where it cannot read a message.
   void Refuse(const std::string& request_id, const absl::Status& status,
               const std::shared_ptr<GenerationCall>& call);
 
@@ -152,7 +152,8 @@ class Admission {
   };
 
   absl::StatusOr<Arrived> Arrive(const CallContext& context, const Access& access, WaitingRequest request);
-  void SubmitOrRefuse(Arrived arrived, const std::shared_ptr<GenerationCall>& call);
+  // Reads and submits the request, or says why not; Refuse then ends the call.
+  absl::Status Accept(Arrived& arrived, const std::shared_ptr<GenerationCall>& call);
   void SubmitChecked(CheckedRequest checked, Arrived arrived, std::optional<double> timeout_s,
                      const std::shared_ptr<GenerationCall>& call);
   absl::StatusOr<QueueShare::Place> TakeShare(const std::string& client);
