@@ -35,7 +35,8 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
                                                        .size = config.parallel.attention_dp,
                                                        .backend = config.backend,
                                                        .interface = config.parallel.interface,
-                                                       .step_timeout = options.step_timeout},
+                                                       .step_timeout = options.step_timeout,
+                                                       .threads = config.cpu.threads},
                                                       *device, link.store));
   }
   ASSIGN_OR_RETURN(

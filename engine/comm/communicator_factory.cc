@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "engine/comm/gloo_communicator.h"
+#include "engine/comm/cpu_communicator.h"
 #include "engine/comm/solo_communicator.h"
 
 #ifdef FOREDRAFT_HAS_CUDA
@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(const Communica
   if (options.size == 1) return std::make_unique<SoloCommunicator>(device.ops());
   CHECK(store != nullptr);
   CHECK_GT(options.step_timeout.count(), 0);
-  if (options.backend == Backend::kCpu) return GlooCommunicator::Create(options, *store);
+  if (options.backend == Backend::kCpu) return CpuCommunicator::Create(options, *store);
 #ifdef FOREDRAFT_HAS_CUDA
   CHECK(options.backend == Backend::kCuda);
   return NcclCommunicator::Create(options, device, *store);

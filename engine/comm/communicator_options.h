@@ -9,11 +9,15 @@ namespace foredraft {
 
 struct CommunicatorOptions {
   int rank = 0;
-  int size = 1;                               // 1, 2, 4, 8
-  Backend backend = Backend::kCpu;            // cpu: Gloo; cuda: NCCL
+  int size = 1;  // 1, 2, 4, 8
+  Backend backend = Backend::kCpu;
   std::string interface = "lo";               // parallel.interface: carries the tensors
   std::chrono::milliseconds step_timeout{0};  // of every collective
   std::chrono::seconds connect_timeout{60};   // of forming the group
+  // CPU: threads of each rank; where every one of all ranks has a core, a rank spins a while before it
+  // sleeps.
+  int threads = 1;
+  bool shared_memory = true;  // CPU: exchanges of a step use it where all ranks can
 };
 
 }  // namespace foredraft

@@ -123,6 +123,13 @@ bool HasAddress(const std::string& interface) {
   return found;
 }
 
+// The text of an exception of Gloo's, without Gloo's source file and line.
+std::string ReasonOf(const std::exception& error) {
+  const std::string text = error.what();
+  const size_t prefix_end = text.find("] ");
+  return prefix_end == std::string::npos ? text : text.substr(prefix_end + 2);
+}
+
 }  // namespace
 
 // The memory of small blocks to and from one peer. There are two of each, used in turn: a rank sends for
@@ -173,12 +180,6 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const CommunicatorOp
   }
 }
 
-std::string GlooMesh::ReasonOf(const std::exception& error) {
-  const std::string text = error.what();
-  const size_t prefix_end = text.find("] ");
-  return prefix_end == std::string::npos ? text : text.substr(prefix_end + 2);
-}
-
 GlooMesh::GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Context> context)
     : rank_(options.rank),
       size_(options.size),
@@ -199,18 +200,20 @@ GlooMesh::GlooMesh(const CommunicatorOptions& options, std::shared_ptr<gloo::Con
 // Closes before the channels are destroyed: Gloo's thread may be writing to their memory.
 GlooMesh::~GlooMesh() { Close(); }
 
-void GlooMesh::BeginLarge(const Blocks& outgoing, const Blocks& incoming) {
+void GlooMesh::BeginLarge(const Exchange& exchange) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) throw gloo::IoException("the group is over");
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     Channel& channel = *channels_[peer];
-    if (outgoing[peer].bytes > kSmallBytes) {
-      channel.large_out = context_->createUnboundBuffer(outgoing[peer].data, outgoing[peer].bytes);
+    const ExchangeBlock& out = exchange.outgoing[peer];
+    if (out.bytes > kSmallBytes) {
+      channel.large_out = context_->createUnboundBuffer(out.data, out.bytes);
       in_flight_.push_back(channel.large_out.get());
     }
-    if (incoming[peer].bytes > kSmallBytes) {
-      channel.large_in = context_->createUnboundBuffer(incoming[peer].data, incoming[peer].bytes);
+    const ExchangeBlock& in = exchange.incoming[peer];
+    if (in.bytes > kSmallBytes) {
+      channel.large_in = context_->createUnboundBuffer(in.data, in.bytes);
       in_flight_.push_back(channel.large_in.get());
     }
   }
@@ -226,7 +229,17 @@ void GlooMesh::EndLarge() {
   }
 }
 
-void GlooMesh::Exchange(uint32_t operation, const Blocks& outgoing, const Blocks& incoming) {
+absl::Status GlooMesh::Run(const Exchange& exchange) {
+  try {
+    Swap(exchange);
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    if (Clock::now() >= deadline_) return absl::DeadlineExceededError("");
+    return absl::UnavailableError(ReasonOf(error));
+  }
+}
+
+void GlooMesh::Swap(const Exchange& exchange) {
   ++exchange_count_;
   deadline_ = Clock::now() + step_timeout_;
   // The large buffers end with the exchange, also when it throws; Close must not reach them after that.
@@ -234,7 +247,7 @@ void GlooMesh::Exchange(uint32_t operation, const Blocks& outgoing, const Blocks
     GlooMesh& mesh;
     ~Large() { mesh.EndLarge(); }
   } large{*this};
-  BeginLarge(outgoing, incoming);
+  BeginLarge(exchange);
   const auto for_each_peer = [&](const auto& action) {
     for (int step = 1; step < size_; ++step) {
       waiting_for_ = (rank_ + step) % size_;
@@ -244,8 +257,8 @@ void GlooMesh::Exchange(uint32_t operation, const Blocks& outgoing, const Blocks
   for_each_peer([&](int peer) {
     if (Channel& channel = *channels_[peer]; channel.large_in) channel.large_in->recv(peer, exchange_count_);
   });
-  for_each_peer([&](int peer) { Send(peer, operation, outgoing[peer]); });
-  for_each_peer([&](int peer) { Receive(peer, operation, incoming[peer]); });
+  for_each_peer([&](int peer) { Send(peer, exchange.operation, exchange.outgoing[peer]); });
+  for_each_peer([&](int peer) { Receive(peer, exchange.operation, exchange.incoming[peer]); });
   for_each_peer([&](int peer) {
     Channel& channel = *channels_[peer];
     if (channel.large_out == nullptr) {
@@ -256,7 +269,7 @@ void GlooMesh::Exchange(uint32_t operation, const Blocks& outgoing, const Blocks
   });
 }
 
-void GlooMesh::Send(int peer, uint32_t operation, const Block& block) {
+void GlooMesh::Send(int peer, uint32_t operation, const ExchangeBlock& block) {
   Channel& channel = *channels_[peer];
   if (channel.large_out != nullptr) {
     channel.large_out->send(peer, exchange_count_);
@@ -269,7 +282,7 @@ void GlooMesh::Send(int peer, uint32_t operation, const Block& block) {
   channel.send[turn]->send(0, sizeof(Header) + static_cast<size_t>(block.bytes));
 }
 
-void GlooMesh::Receive(int peer, uint32_t operation, const Block& block) {
+void GlooMesh::Receive(int peer, uint32_t operation, const ExchangeBlock& block) {
   Channel& channel = *channels_[peer];
   if (channel.large_in != nullptr) {
     if (!channel.large_in->waitRecv(Remaining())) throw gloo::IoException("the group is over");

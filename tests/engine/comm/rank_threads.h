@@ -35,11 +35,12 @@ inline void ForEachRank(int ranks, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The first failure, if any. `isa`: as DeviceOptions::isa.
+// The first failure, if any. `isa`: as DeviceOptions::isa; `shared_memory`: as CommunicatorOptions'.
 inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
                                                               std::chrono::milliseconds step_timeout,
                                                               std::chrono::seconds connect_timeout,
-                                                              const std::string& isa = "") {
+                                                              const std::string& isa = "",
+                                                              bool shared_memory = true) {
   InProcessRendezvous store;
   std::vector<RankParts> parts(ranks);
   std::vector<absl::Status> statuses(ranks);
@@ -52,7 +53,8 @@ inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
          .size = ranks,
          .backend = std::string(TestBackend()) == NameOf(Backend::kCuda) ? Backend::kCuda : Backend::kCpu,
          .step_timeout = step_timeout,
-         .connect_timeout = connect_timeout},
+         .connect_timeout = connect_timeout,
+         .shared_memory = shared_memory},
         *parts[rank].device, &store);
     if (comm.ok()) {
       parts[rank].comm = *std::move(comm);
@@ -67,8 +69,8 @@ inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
 }
 
 inline std::vector<RankParts> ConnectRanks(int ranks, std::chrono::milliseconds step_timeout,
-                                           const std::string& isa = "") {
-  auto parts = TryConnectRanks(ranks, step_timeout, std::chrono::seconds(60), isa);
+                                           const std::string& isa = "", bool shared_memory = true) {
+  auto parts = TryConnectRanks(ranks, step_timeout, std::chrono::seconds(60), isa, shared_memory);
   CHECK(parts.ok()) << parts.status().ToString();
   return *std::move(parts);
 }

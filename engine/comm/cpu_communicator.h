@@ -1,7 +1,8 @@
 #pragma once
 
-// The communicator of ranks on CPUs, over Gloo's TCP transport (gloo_mesh.h) on parallel.interface. The
-// network must be private: nothing is encrypted. Every collective is one exchange of blocks.
+// The communicator of ranks on CPUs. Every collective is one exchange of blocks. Those of a step go through
+// shared memory where all ranks are on one host (shm_mesh.h), else over Gloo's TCP transport (gloo_mesh.h),
+// which carries those between steps anywhere.
 
 #include <chrono>
 #include <cstdint>
@@ -11,19 +12,19 @@
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/communicator_options.h"
-#include "engine/comm/gloo_mesh.h"
+#include "engine/comm/exchange_mesh.h"
 #include "engine/comm/group_status.h"
 #include "engine/comm/rendezvous.h"
 
 namespace foredraft {
 
-class GlooCommunicator : public Communicator {
+class CpuCommunicator : public Communicator {
  public:
   // From here on the process ignores SIGPIPE, so that a write to a dead rank fails instead of killing this
   // process.
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(const CommunicatorOptions& options,
                                                               RendezvousStore& store);
-  ~GlooCommunicator() override;
+  ~CpuCommunicator() override;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -41,9 +42,10 @@ class GlooCommunicator : public Communicator {
 
  private:
   enum class Operation : uint32_t { kAllGather, kAllToAll, kAllReduce, kBroadcast, kBarrier };
-  using Blocks = GlooMesh::Blocks;
 
-  GlooCommunicator(const CommunicatorOptions& options, std::unique_ptr<GlooMesh> mesh);
+  // `step_mesh` may be null: then `mesh` carries all.
+  CpuCommunicator(const CommunicatorOptions& options, std::unique_ptr<ExchangeMesh> mesh,
+                  std::unique_ptr<ExchangeMesh> step_mesh);
 
   // Run by the stream's nodes.
   void GatherNow(const AllGatherParams& params);
@@ -51,14 +53,17 @@ class GlooCommunicator : public Communicator {
   void GatherPacked(const AllGatherParams& params);
   void ToAllNow(const AllToAllParams& params);
 
-  // Sends one block to each other rank and receives one from each. Does nothing after a failure.
-  void Exchange(Operation operation, const Blocks& outgoing, const Blocks& incoming);
+  // Does nothing after a failure.
+  void Run(ExchangeMesh& mesh, Operation operation, Exchange exchange);
+  ExchangeMesh& step_mesh() { return step_mesh_ != nullptr ? *step_mesh_ : *mesh_; }
+  void Close();
 
   // Constant after construction.
   const int rank_;
   const int size_;
   const std::chrono::milliseconds step_timeout_;
-  const std::unique_ptr<GlooMesh> mesh_;
+  const std::unique_ptr<ExchangeMesh> mesh_;
+  const std::unique_ptr<ExchangeMesh> step_mesh_;
 
   // Used by the thread that calls collectives.
   std::vector<std::byte> packed_out_;   // one message of several parts
