@@ -110,7 +110,10 @@ class HealthService::CheckCall {
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&context_};
-  Event received_{[this](bool ok) { Received(ok); }};
+  Event received_{[this, &service = service_](bool ok) {
+    Received(ok);
+    service.Accepted();
+  }};
   Event finished_{[this](bool) { delete this; }};
 };
 
@@ -180,7 +183,10 @@ class HealthService::WatchCall {
   bool finishing_ = false;
   bool gone_ = false;
   int sent_ = 0;  // none
-  Event received_{[this](bool ok) { Received(ok); }};
+  Event received_{[this, &service = service_](bool ok) {
+    Received(ok);
+    service.Accepted();
+  }};
   Event written_{[this](bool) { Written(); }};
   Event gone_event_{[this](bool) { Gone(); }};
 };
@@ -208,16 +214,21 @@ void HealthService::Start() {
 
 void HealthService::Stop() {
   if (!thread_.joinable()) return;
-  // Calls that arrived with the server's shutdown may wait in the queue, and both gRPC and this service begin
-  // operations when they are taken out, which a queue that is shut down does not survive. This event comes
-  // after them.
-  Event shut_down{[this](bool) { ShutDownQueue(); }};
-  stop_.Set(queue_.get(), std::chrono::system_clock::now(), &shut_down);
+  // The server has shut down, so every call that is accepted from now on fails at once.
+  Event stop{[this](bool) {
+    stopping_ = true;
+    ++accepting_;  // this event
+    Accepted();
+  }};
+  stop_.Set(queue_.get(), std::chrono::system_clock::now(), &stop);
   thread_.join();
 }
 
-// Thread: the service's.
-void HealthService::ShutDownQueue() {
+// Calls that arrived with the server's shutdown may come to the queue after the event of Stop, and both gRPC
+// and this service begin operations when they are taken out, which a queue that is shut down does not
+// survive. So the queue ends with the last call that was to be accepted.
+void HealthService::Accepted() {
+  if (--accepting_ > 0 || !stopping_) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;  // a write that ends from now on is followed by none
@@ -233,8 +244,16 @@ void HealthService::Run() {
 }
 
 // Each call deletes itself.
-void HealthService::AcceptCheck() { new CheckCall(*this); }
-void HealthService::AcceptWatch() { new WatchCall(*this); }
+void HealthService::AcceptCheck() {
+  if (stopping_) return;
+  ++accepting_;
+  new CheckCall(*this);
+}
+void HealthService::AcceptWatch() {
+  if (stopping_) return;
+  ++accepting_;
+  new WatchCall(*this);
+}
 
 void HealthService::SetServing(bool serving) {
   std::lock_guard<std::mutex> lock(mutex_);

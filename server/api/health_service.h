@@ -45,13 +45,16 @@ class HealthService final : public grpc::Service {
   struct Event;
 
   void Run();  // thread_
-  void ShutDownQueue();
+  // Each asks for one call, if the service is not stopping; Accepted once it has come or cannot come.
   void AcceptCheck();
   void AcceptWatch();
+  void Accepted();
 
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   grpc::Alarm stop_;
   std::thread thread_;
+  int accepting_ = 0;  // calls asked for that have not come; thread_'s once it runs, as the next
+  bool stopping_ = false;
 
   std::mutex mutex_;
   bool serving_ = false;           // guarded by mutex_
