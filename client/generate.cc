@@ -40,6 +40,7 @@ struct GenerateOptions {
   bool ignore_eos = false;
   bool thinking = false;
   bool no_thinking = false;
+  std::optional<int32_t> thinking_budget;
   bool strict_acceptance = false;
   bool json = false;
   bool show_drafts = false;
@@ -74,6 +75,7 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options) 
   if (options.seed) request.mutable_sampling()->set_seed(*options.seed);
   if (options.max_tokens) request.set_max_tokens(*options.max_tokens);
   if (options.strict_acceptance) request.set_strict_acceptance(true);
+  if (options.thinking_budget) request.set_thinking_token_budget(*options.thinking_budget);
   for (const std::string& stop : options.stop) request.add_stop(stop);
   for (int32_t id : options.stop_token_ids) request.add_stop_token_ids(id);
   request.set_ignore_eos(options.ignore_eos);
@@ -233,6 +235,8 @@ void AddGenerate(CLI::App& app, int* exit_code) {
                       "drafts per step at most, 0..7 [the daemon's choice]");
   command->add_option("--timeout", options->timeout_s, "seconds after which the daemon ends the request")
       ->type_name("S");
+  command->add_option("--thinking-budget", options->thinking_budget,
+                      "thinking tokens at most; then the thought is ended");
   command->add_flag("--strict-acceptance", options->strict_acceptance,
                     "no relaxed acceptance for this request");
   CLI::Option* json = command->add_flag("--json", options->json, "one JSON object on stdout instead of text");

@@ -181,6 +181,10 @@ struct ConstraintsConfig {
   bool operator==(const ConstraintsConfig&) const = default;
 };
 
+struct ThinkingConfig {
+  std::string wind_down;  // text in front of the forced end of a thought
+};
+
 struct LogConfig {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;
@@ -210,6 +214,7 @@ struct Config {
   CpuConfig cpu;
   std::optional<SpeculativeConfig> speculative_config;                 // null = no drafts
   std::optional<ConstraintsConfig> constraints = ConstraintsConfig{};  // null = requests with one are refused
+  ThinkingConfig thinking;
   LogConfig log;
 };
 

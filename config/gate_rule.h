@@ -1,7 +1,7 @@
 #pragma once
 
-// Phase and gate of a sequence, which its tokens change. The scheduler follows them on the host, the kernels
-// on the device: both call these functions.
+// Phase, thoughts and gate of a sequence, which its tokens change. The scheduler follows them on the host,
+// the kernels on the device: both call these functions.
 
 #include <cstdint>
 
@@ -23,6 +23,18 @@ struct ThinkingIds {
     return token_id == end ? Phase::kAnswer : phase;
   }
   bool operator==(const ThinkingIds&) const = default;
+};
+
+// Where a sequence is in its thoughts. Trivially copyable.
+struct ThoughtState {
+  Phase phase = Phase::kAnswer;
+  int32_t count = 0;  // tokens of its output that it has thought, those that begin and end a thought left out
+
+  constexpr ThoughtState After(const ThinkingIds& ids, int32_t token_id) const {
+    const bool is_mark = token_id == ids.begin || token_id == ids.end;
+    return {ids.PhaseAfter(phase, token_id), count + (phase == Phase::kThinking && !is_mark ? 1 : 0)};
+  }
+  bool operator==(const ThoughtState&) const = default;
 };
 
 // Where the tokens of a constrained sequence are free, up to a token that takes it behind the gate

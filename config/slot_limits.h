@@ -9,5 +9,7 @@ inline constexpr int kMaxDraftLen = 7;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogprobs = 20;   // top ones, beside the chosen token's
 inline constexpr int kMaxTriggerIds = 3;  // of a constraint
+// Tokens that end a thought whose budget is spent: a text, and the token that ends the thinking phase.
+inline constexpr int kMaxThoughtEndIds = 32;
 
 }  // namespace foredraft

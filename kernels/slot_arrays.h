@@ -45,16 +45,19 @@ struct SlotConstants {
   int32_t opens_thought;              // 1: thinking.begin raises the gate (GateAfter)
   int32_t trigger_count;
   int32_t trigger_ids[kMaxTriggerIds];
+  int32_t thought_limit;      // thinking tokens of the output up to which its thoughts are the model's
+  int32_t thought_end_count;  // 0: there is no limit
+  int32_t thought_end_ids[kMaxThoughtEndIds];  // the tokens behind it; the last one ends the thought
 };
 
 // t_0..t_length are committed; t_length = last_token is not in the target's cache.
 struct SlotProgress {
   int32_t length;
   int32_t last_token;
-  int32_t finished;  // 1: its state no longer changes, its rows are idle
-  int32_t active;    // 1 from accept_first_token (or swap-in) to release
-  Phase phase;       // last_token included
-  Gate gate;         // after last_token; of no meaning where the sequence is not constrained
+  int32_t finished;      // 1: its state no longer changes, its rows are idle
+  int32_t active;        // 1 from accept_first_token (or swap-in) to release
+  ThoughtState thought;  // last_token included
+  Gate gate;             // after last_token; of no meaning where the sequence is not constrained
 };
 
 // The masks of a slot's rows in one step, written before it.

@@ -48,6 +48,15 @@ struct SlotGate {
   bool operator==(const SlotGate&) const = default;
 };
 
+// How much a sequence may think. Once its output has `limit` thinking tokens, each further token of a thought
+// is the next one of `end_ids`, whose last one ends the thought (kernels/rules/thinking_budget.h). Without
+// end_ids there is no limit.
+struct ThinkingBudget {
+  int32_t limit = 0;
+  std::vector<int32_t> end_ids;  // at most kMaxThoughtEndIds
+  bool operator==(const ThinkingBudget&) const = default;
+};
+
 // A new sequence takes a decode slot. Its prompt follows in chunks, in this plan or later ones.
 struct SlotAdmission {
   int32_t slot = 0;
@@ -55,6 +64,7 @@ struct SlotAdmission {
   int32_t logprob_count = -1;  // -1 = none, else 0..20 top logprobs in addition to the chosen token's
   Phase phase = Phase::kAnswer;
   ThinkingIds thinking;
+  ThinkingBudget thinking_budget;
   int32_t draft_cap = 0;     // drafts verified per step at most
   bool strict = false;       // opts out of relaxed acceptance
   int32_t prompt_len = 0;    // m

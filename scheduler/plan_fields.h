@@ -71,6 +71,12 @@ void VisitFields(Visitor& visit, T& part) {
   visit("barred_stop_count", part.barred_stop_count, Range{0, kMaxStopIds});
 }
 
+template <class Visitor, Is<ThinkingBudget> T>
+void VisitFields(Visitor& visit, T& part) {
+  visit("limit", part.limit, Range{0, visit.limits.max_seq_len});
+  visit.Tokens("end_ids", part.end_ids, Range{0, kMaxThoughtEndIds});
+}
+
 template <class Visitor, Is<SlotAdmission> T>
 void VisitFields(Visitor& visit, T& part) {
   const PlanLimits& limits = visit.limits;
@@ -79,6 +85,7 @@ void VisitFields(Visitor& visit, T& part) {
   visit("logprob_count", part.logprob_count, Range{-1, kMaxLogprobs});
   visit("phase", part.phase, Range{0, 1});
   visit("thinking", part.thinking);
+  visit("thinking_budget", part.thinking_budget);
   visit("draft_cap", part.draft_cap, Range{0, limits.max_draft_len});
   visit("strict", part.strict);
   visit("prompt_len", part.prompt_len, Range{1, limits.max_seq_len - 1});

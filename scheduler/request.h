@@ -38,6 +38,7 @@ struct Request {
   uint64_t reuse_scope = 0;             // requests of one scope may share blocks of equal prefixes
   Phase prompt_phase = Phase::kAnswer;  // after the whole prompt
   ThinkingIds thinking;
+  ThinkingBudget thinking_budget;
   RequestConstraint constraint;
   SteadyTime arrival;
   SteadyTime deadline = SteadyTime::max();

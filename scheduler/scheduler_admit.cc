@@ -191,6 +191,7 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
                           .logprob_count = request.logprob_count,
                           .phase = request.prompt_phase,
                           .thinking = request.thinking,
+                          .thinking_budget = request.thinking_budget,
                           .draft_cap = DraftCap(*sequence),
                           .strict = request.strict_acceptance,
                           .prompt_len = sequence->prompt_len,

@@ -213,6 +213,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
   ServedModel served;
   served.scheduler = scheduler_;
   served.limits = RequestLimitsOf(sized, model_, files.defaults, *files.tokenizer, files.thinking);
+  served.limits.wind_down_ids = std::move(files.wind_down_ids);
   served.card = ModelCardOf(config_, summary.config, served.limits, numerics_class);
   served.tokenizer = std::move(files.tokenizer);
   served.chat_format = std::string(model_.kind->chat_format(model_));

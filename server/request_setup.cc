@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -49,6 +51,21 @@ absl::Status CheckVocabulary(const std::string& path, const Tokenizer& tokenizer
 std::string ModelDirectory(const Config& config) {
   const std::filesystem::path path = std::filesystem::absolute(config.model).lexically_normal();
   return IsConfigJson(config) || !path.has_filename() ? path.parent_path() : path;
+}
+
+absl::StatusOr<std::vector<int32_t>> WindDownIds(const Config& config, const Tokenizer& tokenizer) {
+  const std::string& text = config.thinking.wind_down;
+  if (text.empty()) return std::vector<int32_t>();
+  constexpr int kMost = kMaxThoughtEndIds - 1;
+  absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(text, {.add_bos = false});
+  if (!ids.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("thinking.wind_down: ", ids.status().message()));
+  }
+  if (ids->size() > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("thinking.wind_down: ", ids->size(), " tokens, allowed at most ", kMost));
+  }
+  return ids;
 }
 
 }  // namespace
@@ -125,6 +142,7 @@ absl::StatusOr<TextFiles> ReadTextFiles(const Config& config, const ModelConfig&
   files.tokenizer_thinking = TokenizerThinkingIds(*files.tokenizer);
   files.thinking = ThinkingIdsOf(config, files.tokenizer_thinking);
   RETURN_IF_ERROR(CheckThinkingIds(files.thinking));
+  ASSIGN_OR_RETURN(files.wind_down_ids, WindDownIds(config, *files.tokenizer));
   return files;
 }
 

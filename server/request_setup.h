@@ -47,7 +47,8 @@ struct TextFiles {
   std::unique_ptr<Tokenizer> tokenizer;
   GenerationConfig defaults;
   ThinkingIds tokenizer_thinking;
-  ThinkingIds thinking;  // as configured, else the tokenizer's; checked
+  ThinkingIds thinking;                // as configured, else the tokenizer's; checked
+  std::vector<int32_t> wind_down_ids;  // of thinking.wind_down; checked
 };
 absl::StatusOr<TextFiles> ReadTextFiles(const Config& config, const ModelConfig& model);
 

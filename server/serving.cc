@@ -22,6 +22,7 @@ ServingParts Serving::Start(ServedModel model) {
   validator_ = std::make_unique<RequestValidator>(std::move(model.limits), *tokenizer_,
                                                   chat_format_.has_value() ? &*chat_format_ : nullptr,
                                                   no_chat, constraints_.get());
+  validator_->SetForced(forced);
   output_ = std::make_unique<OutputThread>(
       options_.output, metrics_, [this](uint64_t id, FinishReason reason) { loop_->Cancel(id, reason); });
   loop_ = std::make_unique<ServingLoop>(
@@ -83,8 +84,10 @@ void Serving::SetSpeculation(const Speculation& speculation, const ThinkingIds& 
   ServingLoop* const loop = started_.load();
   if (loop == nullptr) return;  // loading: the daemon calls this again afterwards
   loop->SetSpeculation(speculation);
+  const bool forced = speculation.acceptance.forced_length > 0;
   validator_->SetThinking(thinking);
-  constraints_->SetForced(speculation.acceptance.forced_length > 0);
+  validator_->SetForced(forced);
+  constraints_->SetForced(forced);
 }
 
 void Serving::SetConstraints(const std::optional<ConstraintsConfig>& constraints) {

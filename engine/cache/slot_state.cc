@@ -16,6 +16,8 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
   CHECK_LE(sampling.logit_bias.size(), static_cast<size_t>(kMaxLogitBiases)) << "slot " << admission.slot;
   CHECK_LE(admission.gate.trigger_ids.size(), static_cast<size_t>(kMaxTriggerIds))
       << "slot " << admission.slot;
+  CHECK_LE(admission.thinking_budget.end_ids.size(), static_cast<size_t>(kMaxThoughtEndIds))
+      << "slot " << admission.slot;
   SlotConstants constants{.seed = sampling.seed,
                           .temperature = sampling.temperature,
                           .top_p = sampling.top_p,
@@ -39,10 +41,15 @@ SlotConstants ConstantsOf(const SlotAdmission& admission) {
                           .constrained = admission.gate.constrained ? 1 : 0,
                           .opens_thought = admission.gate.opens_thought ? 1 : 0,
                           .trigger_count = static_cast<int32_t>(admission.gate.trigger_ids.size()),
-                          .trigger_ids = {}};
+                          .trigger_ids = {},
+                          .thought_limit = admission.thinking_budget.limit,
+                          .thought_end_count = static_cast<int32_t>(admission.thinking_budget.end_ids.size()),
+                          .thought_end_ids = {}};
   std::copy(admission.stop_ids.begin(), admission.stop_ids.end(), constants.stop_ids);
   std::copy(sampling.logit_bias.begin(), sampling.logit_bias.end(), constants.biases);
   std::copy(admission.gate.trigger_ids.begin(), admission.gate.trigger_ids.end(), constants.trigger_ids);
+  std::copy(admission.thinking_budget.end_ids.begin(), admission.thinking_budget.end_ids.end(),
+            constants.thought_end_ids);
   return constants;
 }
 
@@ -84,7 +91,7 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
                      .last_token = 0,
                      .finished = 0,
                      .active = 0,
-                     .phase = admission.phase,
+                     .thought = {.phase = admission.phase},
                      .gate = admission.gate.first});
   Write(stream, arrays_.drafts + slot, SlotDrafts{});
   SlotFacts& facts = facts_[slot];
@@ -92,8 +99,11 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
   facts.constrained = admission.gate.constrained;
   facts.needs_first_mask = facts.constrained && admission.gate.first == Gate::kBehind;
   facts.counts_tokens = admission.sampling.counts_tokens();
-  facts.greedy =
-      admission.sampling.is_plain_argmax() && !facts.wants_logprobs && admission.gate.barred_stop_count == 0;
+  // verify_drafts ends a thought behind argmax, too; where that takes more than one token, `sample` also
+  // drafts the others.
+  const bool winds_down = admission.thinking_budget.end_ids.size() > 1;
+  facts.greedy = admission.sampling.is_plain_argmax() && !facts.wants_logprobs &&
+                 admission.gate.barred_stop_count == 0 && !winds_down;
   facts.rows.clear();
   for (size_t i = 0; i < shape_.rows.size(); ++i) {
     const SlotRow& row = shape_.rows[i];
@@ -183,12 +193,8 @@ void SlotState::ForceDrafts(Stream& stream, const SlotMasks& masks) {
 
 void SlotState::Release(Stream& stream, int slot) {
   Write(stream, arrays_.progress + slot,
-        SlotProgress{.length = 0,
-                     .last_token = 0,
-                     .finished = 1,
-                     .active = 0,
-                     .phase = Phase::kAnswer,
-                     .gate = Gate::kBehind});
+        SlotProgress{
+            .length = 0, .last_token = 0, .finished = 1, .active = 0, .thought = {}, .gate = Gate::kBehind});
   for (BlockTables& tables : tables_) tables.Clear(slot);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/logit_adjustments.h"
 #include "kernels/row_masks.h"
 #include "kernels/slot_arrays.h"
 #include "kernels/tensor.h"
@@ -25,7 +26,8 @@ struct ArgmaxParams {
 // adjacent. For the penalties, row j of a slot counts ids[1..j] of its slot's rows on top of the slot's
 // counts. The noise is keyed by the sampled token's position, which is the row's position + 1. kNoToken as
 // argmax; its logprobs are then not written. Logprobs are those of the raw logits, so tokens outside of the
-// mask may be among the top ones, and so may columns from token_count on, which no row chooses.
+// mask may be among the top ones, and so may columns from token_count on, which no row chooses. A row behind
+// a spent thinking budget gets the token that it forces (kernels/rules/thinking_budget.h), and its logprobs.
 struct SampleParams {
   int32_t* out;                // [R]
   LogprobOutput* logprobs;     // [R] or null; written where constants.logprob_count >= 0
@@ -40,6 +42,11 @@ struct SampleParams {
   int32_t token_count = 0;  // the columns that may be chosen, from the first; 0: all. Masks have as many
 
   constexpr int32_t choices() const { return token_count > 0 ? token_count : logits.cols; }
+  // The drafts before row r.
+  constexpr DraftHistory drafts_before(int32_t r) const {
+    if (stored_drafts > 0) return {slots.drafts[index.slots[r]].tokens, stored_drafts};
+    return EarlierDrafts(ids, row_in_slot, r);
+  }
   // The row of the draft that row r verifies: its slot's next one. -1: none.
   constexpr int32_t draft_row(int32_t r) const {
     const int32_t next = r + 1;

@@ -7,6 +7,7 @@
 #include "kernels/ops/slots.h"
 #include "kernels/philox.h"
 #include "kernels/rules/decode_rows.h"
+#include "kernels/rules/thinking_budget.h"
 
 namespace foredraft {
 
@@ -37,40 +38,53 @@ constexpr int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
 
 // ---- verify_drafts ----
 
-// Fills out.token_ids with the accepted drafts and the target's token after them; returns their number,
-// before the clamp to length_limit and stop ids. Without a usable target after them, out.nonfinite is set.
-constexpr int32_t AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_t slot, int32_t verify_len,
-                               StepOutput& out) {
+struct Accepted {
+  int32_t count = 0;         // tokens in out.token_ids
+  uint32_t relaxed_set = 0;  // bit j: token j is a draft that the strict rule rejects
+};
+
+// Fills out.token_ids with the accepted drafts and the target's token after them, before the clamp to
+// length_limit and stop ids. Without a usable target after them, out.nonfinite is set.
+constexpr Accepted AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32_t slot, int32_t verify_len,
+                                StepOutput& out) {
   const AcceptanceRule& rule = *p.slots.rule;
   const int64_t first_row = FirstRow(p, seat);
   const int32_t* drafts = p.slots.drafts[slot].tokens;
   if (const int32_t given = GivenCount(p.slots, slot, p.draft_len); given > 0) {
     for (int32_t j = 0; j < given; ++j) out.token_ids[j] = drafts[j];
-    return given;
+    return {.count = given};
   }
   // A draft that only relaxed or forced acceptance takes may be outside of the grammar.
   const bool strict = MaskCount(p.slots, slot) > 0;
   const bool forces = rule.forced_length > 0.0f && !strict;
   const int32_t forced = forces ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
-  Phase phase = p.slots.progress[slot].phase;
+  const SlotConstants& constants = p.slots.constants[slot];
+  ThoughtState thought = p.slots.progress[slot].thought;
+  Accepted accepted;
   for (int32_t j = 0;; ++j) {
-    const int32_t target = p.target_ids[first_row + j];
+    int32_t target = p.target_ids[first_row + j];
     if (target == kNoToken) {
       out.nonfinite = 1;
-      return j;
+      accepted.count = j;
+      return accepted;
     }
+    accepted.count = j + 1;
+    const int32_t end_of_thought = strict ? kNoToken : ForcedToken(constants, thought);
+    if (end_of_thought != kNoToken) target = end_of_thought;
     out.token_ids[j] = target;
-    if (j == verify_len) return j + 1;
+    if (j == verify_len) return accepted;
     const int32_t draft = drafts[j];
     const bool legal = draft >= 0 && draft < p.slots.vocab_size;
     if (forced > 0) {
-      if (j + 1 >= forced || !legal) return j + 1;
+      if (j + 1 >= forced || !legal) return accepted;
       out.token_ids[j] = draft;
     } else if (draft != target) {
-      if (strict || phase != Phase::kThinking || p.relaxed[first_row + j] == 0) return j + 1;
+      const bool relaxes = !strict && thought.phase == Phase::kThinking && end_of_thought == kNoToken;
+      if (!relaxes || p.relaxed[first_row + j] == 0) return accepted;
       out.token_ids[j] = draft;
+      accepted.relaxed_set |= 1u << j;
     }
-    phase = p.slots.constants[slot].thinking.PhaseAfter(phase, out.token_ids[j]);
+    thought = thought.After(constants.thinking, out.token_ids[j]);
   }
 }
 
@@ -89,7 +103,7 @@ constexpr int32_t CutAtGate(const SlotArrays& slots, int32_t slot, int32_t emitt
   return emitted;
 }
 
-// Commits emitted tokens: updates counts, length, phase, gate and `finished`. `is_first`: the token is the
+// Commits emitted tokens: updates counts, length, thought, gate and `finished`. `is_first`: the token is the
 // prompt's first.
 constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t* tokens, int32_t count,
                            int32_t length, bool is_first) {
@@ -98,7 +112,7 @@ constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t*
   int32_t* counts = slots.output_counts + static_cast<int64_t>(slot) * slots.vocab_size;
   for (int32_t i = 0; i < count; ++i) {
     ++counts[tokens[i]];
-    progress.phase = constants.thinking.PhaseAfter(progress.phase, tokens[i]);
+    progress.thought = progress.thought.After(constants.thinking, tokens[i]);
     if (constants.constrained != 0) {
       progress.gate = GateAfter(constants, progress.gate, tokens[i], is_first);
     }
@@ -129,10 +143,10 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   const int32_t verify_len = VerifyLen(slots, slot, p.draft_len);
   const int32_t room = constants.length_limit - out.length;
   if (room < 1) return false;
-  const int32_t accepted = AcceptDrafts(p, seat, slot, verify_len, out);
-  const int32_t drafted = accepted - (out.nonfinite != 0 ? 0 : 1);  // the others are the target's
+  const Accepted accepted = AcceptDrafts(p, seat, slot, verify_len, out);
+  const int32_t drafted = accepted.count - (out.nonfinite != 0 ? 0 : 1);  // the others are the target's
   const bool given = slots.drafts[slot].given_count > 0;
-  int32_t emitted = accepted < room ? accepted : room;
+  int32_t emitted = accepted.count < room ? accepted.count : room;
   if (!given) emitted = CutAtGate(slots, slot, emitted, out);
   for (int32_t i = 0; i < emitted; ++i) {
     if (IsStop(constants, out.token_ids[i])) {
@@ -142,11 +156,7 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   }
   if (emitted == room) out.nonfinite = 0;
   out.ends_in_draft = !given && emitted > 0 && emitted <= drafted ? 1 : 0;
-  const int32_t* target = p.target_ids + FirstRow(p, seat);
-  const bool relaxes = !given && slots.rule->forced_length <= 0.0f;
-  for (int32_t i = 0; relaxes && i < emitted && i < drafted; ++i) {
-    out.relaxed_count += out.token_ids[i] != target[i] ? 1 : 0;
-  }
+  for (int32_t i = 0; i < emitted; ++i) out.relaxed_count += accepted.relaxed_set >> i & 1;
   AdvanceSlot(slots, slot, out.token_ids, emitted, out.length + emitted,
               /*is_first=*/false);
   if (out.nonfinite != 0) slots.progress[slot].finished = 1;
@@ -169,13 +179,17 @@ constexpr void AcceptFirstTokenOf(const AcceptFirstTokenParams& p, int32_t seat)
   if (slot >= 0) {
     SlotProgress& progress = p.slots.progress[slot];
     progress.active = 1;
-    out.nonfinite = p.tokens[seat] == kNoToken ? 1 : 0;
+    int32_t token = p.tokens[seat];
+    out.nonfinite = token == kNoToken ? 1 : 0;
     out.emitted_count = 1 - out.nonfinite;
-    AdvanceSlot(p.slots, slot, p.tokens + seat, out.emitted_count, p.slots.constants[slot].prompt_len,
+    if (const int32_t end_of_thought = ForcedBehind(p.slots, slot, {}); end_of_thought != kNoToken) {
+      token = end_of_thought;
+    }
+    AdvanceSlot(p.slots, slot, &token, out.emitted_count, p.slots.constants[slot].prompt_len,
                 /*is_first=*/true);
     if (out.nonfinite != 0) progress.finished = 1;
     p.slots.drafts[slot].draft_count = 0;
-    out.token_ids[0] = out.nonfinite != 0 ? 0 : p.tokens[seat];
+    out.token_ids[0] = out.nonfinite != 0 ? 0 : token;
     out.length = progress.length;
     out.finished = progress.finished;
   }

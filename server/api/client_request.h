@@ -57,6 +57,7 @@ struct ClientRequest {
   bool ignore_eos = false;
   std::optional<int32_t> logprobs;
   std::optional<int32_t> max_draft_tokens;
+  std::optional<int32_t> thinking_budget;  // tokens that the output may think; -1: any number
   bool strict_acceptance = false;
   int32_t priority = 0;  // -kMaxPriority..kMaxPriority
   std::optional<double> timeout_s;

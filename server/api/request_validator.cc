@@ -91,6 +91,17 @@ Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& promp
   return phase;
 }
 
+// What the spec repeats of the request; takes the client's stops.
+void FillSpec(const Request& request, ClientRequest& client, OutputSpec& spec) {
+  spec.prompt_tokens = static_cast<int>(request.prompt_ids.size());
+  spec.stop = std::move(client.stop);
+  spec.min_tokens = request.sampling.min_tokens;
+  spec.stop_token_ids = std::move(client.stop_token_ids);
+  spec.prompt_phase = request.prompt_phase;
+  spec.thinking = request.thinking;
+  if (!request.thinking_budget.end_ids.empty()) spec.thought_limit = request.thinking_budget.limit;
+}
+
 }  // namespace
 
 absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) const {
@@ -132,15 +143,11 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
   request.sampling.min_tokens = client.sampling.min_tokens;
   request.thinking = thinking_.load();
   request.prompt_phase = PromptPhase(request.thinking, request.prompt_ids);
+  ASSIGN_OR_RETURN(request.thinking_budget, Budget(client, request.thinking));
   ASSIGN_OR_RETURN(request.constraint,
                    MakeConstraint(client, request, chat_format_, tokenizer_, constraints_));
 
-  checked.spec.prompt_tokens = prompt_len;
-  checked.spec.stop = std::move(client.stop);
-  checked.spec.min_tokens = request.sampling.min_tokens;
-  checked.spec.stop_token_ids = std::move(client.stop_token_ids);
-  checked.spec.prompt_phase = request.prompt_phase;
-  checked.spec.thinking = request.thinking;
+  FillSpec(request, client, checked.spec);
   if (is_chat && !client.raw_text) {
     AnswerOptions& answer = checked.spec.answer.emplace();
     answer.syntax = &chat_format_->answers();
@@ -151,6 +158,29 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
     answer.id_prefix = CallIdPrefix();
   }
   return checked;
+}
+
+absl::StatusOr<ThinkingBudget> RequestValidator::Budget(const ClientRequest& client,
+                                                        const ThinkingIds& thinking) const {
+  constexpr const char* kField = "thinking_token_budget: ";
+  if (!client.thinking_budget.has_value() || *client.thinking_budget == -1) return ThinkingBudget{};
+  const int32_t budget = *client.thinking_budget;
+  if (budget < -1) return Refuse(kField, Grouped(budget), ", allowed -1 (no limit) and 0 or more");
+  if (thinking.end < 0) return Refuse(kField, "given, and this model does not think; allowed -1 (no limit)");
+  if (forced_.load()) {
+    return Refuse(kField,
+                  "given with forced acceptance, whose tokens are not the model's; allowed -1 (no limit)");
+  }
+  if (client.constraint.has_value() && client.constraint->from_first_token) {
+    return Refuse(kField, "given with from_first_token, where no thought is free; allowed -1 (no limit)");
+  }
+  if (budget >= limits_.size.max_seq_len) return ThinkingBudget{};  // no output is as long
+  // A wind-down that the budget has no room for is left out.
+  const auto wind_down = static_cast<int32_t>(limits_.wind_down_ids.size());
+  ThinkingBudget read{.limit = budget};
+  if (budget >= wind_down) read = {.limit = budget - wind_down, .end_ids = limits_.wind_down_ids};
+  read.end_ids.push_back(thinking.end);
+  return read;
 }
 
 absl::Status RequestValidator::CheckLengths(const ClientRequest& client) const {

@@ -36,8 +36,9 @@ struct RequestLimits {
   int longest_token_bytes = 1;
   int max_detokenize_ids = 1 << 17;
   std::vector<int32_t> eos_ids;
-  SamplingParams default_sampling;  // of a request that names none; its seed is not used
-  ThinkingIds thinking;             // until SetThinking
+  SamplingParams default_sampling;     // of a request that names none; its seed is not used
+  ThinkingIds thinking;                // until SetThinking
+  std::vector<int32_t> wind_down_ids;  // of thinking.wind_down: fewer than kMaxThoughtEndIds
 };
 
 // The caller sets id, arrival and deadline of both, and the spec's request_id.
@@ -62,6 +63,9 @@ class RequestValidator {
   // For requests checked from now on.
   void SetThinking(const ThinkingIds& thinking) { thinking_.store(thinking); }
   ThinkingIds thinking() const { return thinking_.load(); }
+  // Whether acceptance is forced, for requests checked from now on: tokens are then not the model's, and no
+  // thinking budget is kept.
+  void SetForced(bool forced) { forced_.store(forced); }
 
   // Compiles what the request asks of its output, which may take up to a second (IsConstrained).
   absl::StatusOr<CheckedRequest> Check(ClientRequest client) const;
@@ -92,6 +96,7 @@ class RequestValidator {
   absl::StatusOr<SamplingParams> Sampling(const ClientSampling& client) const;
   // Ascending by token id.
   absl::StatusOr<std::vector<TokenBias>> LogitBias(std::vector<TokenBias> client) const;
+  absl::StatusOr<ThinkingBudget> Budget(const ClientRequest& client, const ThinkingIds& thinking) const;
   absl::StatusOr<int64_t> MaxTokens(const char* input_field, std::optional<int32_t> max_tokens,
                                     int64_t prompt_len) const;
 
@@ -101,6 +106,7 @@ class RequestValidator {
   const std::string no_chat_;
   ConstraintCompiler* const constraints_;  // thread-safe
   std::atomic<ThinkingIds> thinking_;
+  std::atomic<bool> forced_ = false;
 };
 
 }  // namespace foredraft

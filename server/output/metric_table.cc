@@ -134,6 +134,8 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_worker_connections_refused_total", kCounter, "",
      "Connections to parallel.leader_address that were closed because more than "
      "parallel.max_pending_connections had not joined as a worker."},
+    {"foredraft_thinking_budget_reached_total", kCounter, "",
+     "Outputs whose thought was ended because their thinking_token_budget was spent."},
     {"foredraft_port_probe_failures_total", kCounter, "",
      "Times that the daemon dialled its own API listener and got no answer. After three in a row /healthz "
      "fails."},

@@ -189,6 +189,7 @@ void Metrics::AddListeners() {
   }
   worker_connections_refused_ = AddCounter("foredraft_worker_connections_refused_total");
   port_probe_failures_ = AddCounter("foredraft_port_probe_failures_total");
+  thinking_budget_reached_ = AddCounter("foredraft_thinking_budget_reached_total");
   certificate_expiry_ = AddGauge("foredraft_tls_certificate_expiry_timestamp_seconds");
 }
 

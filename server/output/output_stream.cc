@@ -72,7 +72,7 @@ OutputStream::OutputStream(OutputSpec spec, const Tokenizer& tokenizer, Metrics&
       metrics_(metrics),
       detokenizer_(tokenizer),
       stop_matcher_(spec_.stop),
-      phase_(spec_.prompt_phase),
+      thought_{.phase = spec_.prompt_phase},
       last_token_time_(spec_.arrival) {
   stats_.prompt_tokens = spec_.prompt_tokens;
   if (spec_.answer) splitter_.emplace(*std::move(spec_.answer), spec_.thinking, tokenizer);
@@ -114,7 +114,7 @@ OutputStream::Emitted OutputStream::EmitTokens(const RequestUpdate& update) {
   const int count = static_cast<int>(update.token_ids.size());
   emitted.marks.reserve(count);
   for (int i = 0; i < count && !is_over(); ++i) {
-    if (i == (update.first_token ? 1 : 0)) step_phase_ = phase_;
+    if (i == (update.first_token ? 1 : 0)) step_phase_ = thought_.phase;
     CountPhase(update.token_ids[i]);
     emitted.marks.push_back({.origin = TokenOrigin::kDrafted});
     // The stop token that ended the sequence is counted but not shown.
@@ -154,9 +154,13 @@ std::string OutputStream::Match(std::string_view piece) {
 }
 
 void OutputStream::CountPhase(int32_t token_id) {
-  const bool marker = token_id == spec_.thinking.begin || token_id == spec_.thinking.end;
-  if (phase_ == Phase::kThinking && !marker) ++stats_.thinking_tokens;
-  phase_ = spec_.thinking.PhaseAfter(phase_, token_id);
+  const bool spent = spec_.thought_limit >= 0 && thought_.count >= spec_.thought_limit;
+  if (spent && thought_.phase == Phase::kThinking && !stats_.budget_reached) {
+    stats_.budget_reached = true;
+    metrics_.RecordThinkingBudgetReached();
+  }
+  thought_ = thought_.After(spec_.thinking, token_id);
+  stats_.thinking_tokens = thought_.count;
 }
 
 void OutputStream::LogFirstToken() const {

@@ -34,6 +34,7 @@ struct OutputSpec {
   std::vector<int32_t> stop_token_ids;  // the request's own, without EOS
   Phase prompt_phase = Phase::kAnswer;
   ThinkingIds thinking;
+  int32_t thought_limit = -1;           // ThinkingBudget::limit; -1: none
   std::optional<AnswerOptions> answer;  // of chat: how thinking and calls are taken apart from the text
   SteadyTime arrival;
   SteadyTime deadline = SteadyTime::max();
@@ -90,7 +91,7 @@ class OutputStream {
   Detokenizer detokenizer_;
   StopMatcher stop_matcher_;
   std::optional<AnswerSplitter> splitter_;  // with AnswerOptions
-  Phase phase_;                             // after the last token
+  ThoughtState thought_;                    // after the last token
   Phase step_phase_ = Phase::kAnswer;       // of the last decode step: that of its first row
   RequestStats stats_;
   SteadyTime last_token_time_;

@@ -33,27 +33,30 @@ void LogEnd(const OutputStream& stream) {
   const RequestStats& stats = stream.stats();
   const OutputEnd& end = *stream.end();
   const char* const outcome = end.called_tools ? FinishReasonName(end) : NameOf(OutcomeOf(end));
-  LogRequest(LogLevel::kInfo, stream.spec().request_id,
-             absl::StrFormat("%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, "
-                             "queue %.1f ms, first token %.1f ms, total %.1f ms%s",
-                             outcome, stats.prompt_tokens, stats.cached_tokens, stats.completion_tokens,
-                             stats.steps, stats.accepted_tokens, stats.draft_tokens, stats.queue_ms,
-                             stats.ttft_ms, stats.total_ms, stats.forced ? ", forced acceptance" : ""),
-             {{"outcome", outcome},
-              {"client", stream.spec().client},
-              {"prompt_tokens", stats.prompt_tokens},
-              {"cached_tokens", stats.cached_tokens},
-              {"completion_tokens", stats.completion_tokens},
-              {"thinking_tokens", stats.thinking_tokens},
-              {"steps", stats.steps},
-              {"draft_tokens", stats.draft_tokens},
-              {"accepted_tokens", stats.accepted_tokens},
-              {"relaxed_tokens", stats.relaxed_tokens},
-              {"forced_acceptance", stats.forced},
-              {"queue_ms", stats.queue_ms},
-              {"ttft_ms", stats.ttft_ms},
-              {"total_ms", stats.total_ms}},
-             stream.spec().trace);
+  LogRequest(
+      LogLevel::kInfo, stream.spec().request_id,
+      absl::StrFormat("%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, "
+                      "queue %.1f ms, first token %.1f ms, total %.1f ms%s%s",
+                      outcome, stats.prompt_tokens, stats.cached_tokens, stats.completion_tokens, stats.steps,
+                      stats.accepted_tokens, stats.draft_tokens, stats.queue_ms, stats.ttft_ms,
+                      stats.total_ms, stats.budget_reached ? ", thinking budget reached" : "",
+                      stats.forced ? ", forced acceptance" : ""),
+      {{"outcome", outcome},
+       {"client", stream.spec().client},
+       {"prompt_tokens", stats.prompt_tokens},
+       {"cached_tokens", stats.cached_tokens},
+       {"completion_tokens", stats.completion_tokens},
+       {"thinking_tokens", stats.thinking_tokens},
+       {"budget_reached", stats.budget_reached},
+       {"steps", stats.steps},
+       {"draft_tokens", stats.draft_tokens},
+       {"accepted_tokens", stats.accepted_tokens},
+       {"relaxed_tokens", stats.relaxed_tokens},
+       {"forced_acceptance", stats.forced},
+       {"queue_ms", stats.queue_ms},
+       {"ttft_ms", stats.ttft_ms},
+       {"total_ms", stats.total_ms}},
+      stream.spec().trace);
 }
 
 }  // namespace

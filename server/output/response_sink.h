@@ -23,6 +23,7 @@ struct RequestStats {
   int completion_tokens = 0;
   int cached_tokens = 0;
   int thinking_tokens = 0;
+  bool budget_reached = false;  // a thought was ended because its budget was spent
   int steps = 0;
   int draft_tokens = 0;
   int accepted_tokens = 0;

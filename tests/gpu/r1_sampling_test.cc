@@ -96,7 +96,7 @@ TEST(R1Shapes, RelaxDrafts) {
     for (int v = 0; v < kR1Vocab; ++v) order[v] = v;
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return values[a] > values[b]; });
     slots.progress[row] = {
-        .length = 10, .last_token = 1, .finished = 0, .active = 1, .phase = Phase::kThinking};
+        .length = 10, .last_token = 1, .finished = 0, .active = 1, .thought = {.phase = Phase::kThinking}};
     slots.drafts[row] = {.draft_count = 1, .tokens = {order[row]}};
   }
   const auto run = [&](RunMode mode, const std::vector<int>& rows) {

@@ -30,7 +30,7 @@ SlotFixture OneSlot(const Ids& drafts, bool thinking) {
                        .last_token = 1,
                        .finished = 0,
                        .active = 1,
-                       .phase = thinking ? Phase::kThinking : Phase::kAnswer};
+                       .thought = {.phase = thinking ? Phase::kThinking : Phase::kAnswer}};
   slots.drafts[0].draft_count = static_cast<int32_t>(drafts.size());
   std::copy(drafts.begin(), drafts.end(), slots.drafts[0].tokens);
   return slots;
@@ -79,7 +79,7 @@ TEST(GivenTokens, AreEmittedInsteadOfTheTargets) {
     EXPECT_EQ(output.drafts_verified, 0);
     EXPECT_EQ(output.relaxed_count, 0);
     EXPECT_EQ(verification.progress().last_token, 5);
-    EXPECT_EQ(verification.progress().phase, Phase::kAnswer);
+    EXPECT_EQ(verification.progress().thought.phase, Phase::kAnswer);
     EXPECT_EQ(verification.Run().token_ids[0], 4) << "they are given once";
   }
 }
@@ -130,7 +130,7 @@ TEST(RelaxedVerification, FollowsThePhaseRowByRow) {
     const StepOutput out = verification.Run();
     EXPECT_EQ(Ids(out.token_ids, out.token_ids + out.emitted_count), c.expected);
     EXPECT_EQ(out.relaxed_count, c.relaxed_count);
-    EXPECT_EQ(verification.progress().phase == Phase::kThinking, c.thinking_after);
+    EXPECT_EQ(verification.progress().thought.phase == Phase::kThinking, c.thinking_after);
   }
 }
 
@@ -276,7 +276,7 @@ TEST(RelaxDrafts, SumsUpLongRows) {
       SlotFixture slots(1, kLongVocab);
       slots.rule = {.relaxed_topk = c.topk, .relaxed_delta = static_cast<float>(c.delta)};
       slots.progress[0] = {
-          .length = 10, .last_token = 1, .finished = 0, .active = 1, .phase = Phase::kThinking};
+          .length = 10, .last_token = 1, .finished = 0, .active = 1, .thought = {.phase = Phase::kThinking}};
       slots.drafts[0] = {.draft_count = 1, .tokens = {kDraft}};
       slots.constants[0].presence_penalty = c.presence;
       for (const int id : {10, 9000, 4096, kDraft, kDraft + 1}) slots.output_counts[id] = 1;

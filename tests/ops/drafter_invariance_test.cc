@@ -103,7 +103,7 @@ class Simulation {
       fixture.constants[slot].temperature = temperature_;
       fixture.constants[slot].top_k = kTopK;
       fixture.progress[slot] = {
-          .length = 10, .last_token = 0, .finished = 0, .active = 1, .phase = Phase::kAnswer};
+          .length = 10, .last_token = 0, .finished = 0, .active = 1, .thought = {.phase = Phase::kAnswer}};
     }
     const SlotArrays slots = fixture.Put(rig);
     std::vector<int32_t> live(kSlots);

@@ -32,7 +32,7 @@ SlotFixture OneSlot(Gate gate, const Ids& drafts = {5, 6, 7}) {
                        .last_token = 1,
                        .finished = 0,
                        .active = 1,
-                       .phase = gate == Gate::kThinking ? Phase::kThinking : Phase::kAnswer,
+                       .thought = {.phase = gate == Gate::kThinking ? Phase::kThinking : Phase::kAnswer},
                        .gate = gate};
   slots.drafts[0].draft_count = static_cast<int32_t>(drafts.size());
   std::copy(drafts.begin(), drafts.end(), slots.drafts[0].tokens);

@@ -17,7 +17,8 @@ set(op_tests
     route_experts_test.cc
     sample_rows_test.cc
     sample_test.cc
-    slots_test.cc)
+    slots_test.cc
+    thinking_budget_test.cc)
 # Likewise, of DeepSeek-V4's ops.
 set(v4_op_tests
     compress_test.cc

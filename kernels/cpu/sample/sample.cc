@@ -20,6 +20,7 @@
 #include "kernels/cpu/sample/adjusted_logits.h"
 #include "kernels/cpu/sample/argmax.h"
 #include "kernels/philox.h"
+#include "kernels/rules/thinking_budget.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -152,10 +153,7 @@ void SampleRow(const SampleParams& p, int32_t r) {
   }
   float* scratch = p.scratch + static_cast<int64_t>(r) * p.logits.cols;
   const int32_t position = p.index.positions[r] + 1;
-  const AdjustedLogits adjusted(p.slots, slot, position,
-                                p.stored_drafts > 0
-                                    ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
-                                    : EarlierDrafts(p.ids, p.row_in_slot, r));
+  const AdjustedLogits adjusted(p.slots, slot, position, p.drafts_before(r));
   if (adjusted.applies) {
     WriteAdjusted(adjusted, vocab, logits, scratch);
     logits = scratch;
@@ -175,6 +173,9 @@ void SampleRow(const SampleParams& p, int32_t r) {
       if (!MaskAllows(mask, v)) scratch[v] = kMinusInfinity;
     }
     p.out[r] = SampleToken(c, scratch, vocab, {c.seed, position});
+  }
+  if (const int32_t forced = ForcedBehind(p.slots, slot, p.drafts_before(r)); forced != kNoToken) {
+    p.out[r] = forced;
   }
   if (p.logprobs != nullptr && c.logprob_count >= 0) {
     const int32_t draft_row = p.draft_row(r);

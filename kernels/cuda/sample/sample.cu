@@ -7,7 +7,7 @@
 //   CountLogits    logits and probabilities per bin        (rows with top-k or top-p; kernels/cuda/sample/sample_filter.h)
 //   ListCandidates the keys in the bins where a filter ends        (the same rows)
 //   DrawTokens     the key where the filters end; the largest logit plus noise        (sampled rows)
-//   FinishRows     the token; its logprobs (kernels/cuda/sample/logprobs.h)
+//   FinishRows     the token, or what a spent thinking budget forces; its logprobs (kernels/cuda/sample/logprobs.h)
 // clang-format on
 //
 // Ties, filter boundaries and noise equal the CPU's, with two exceptions. Probabilities are summed in fixed
@@ -25,6 +25,7 @@
 #include "kernels/cuda/sample/logprobs.h"
 #include "kernels/cuda/sample/sample_filter.h"
 #include "kernels/philox.h"
+#include "kernels/rules/thinking_budget.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -109,10 +110,7 @@ __device__ float LowestFinite(const ChunkStage& stage) {
 // next kernels. Returns whether the raw logits are usable.
 __device__ bool AdjustRow(const SamplePlan& plan, int32_t r, int32_t slot, int32_t chunk, ChunkStage& stage) {
   const SampleParams& p = plan.p;
-  const AdjustedLogits adjusted(p.slots, slot, p.index.positions[r] + 1,
-                                p.stored_drafts > 0
-                                    ? DraftHistory{p.slots.drafts[slot].tokens, p.stored_drafts}
-                                    : EarlierDrafts(p.ids, p.row_in_slot, r));
+  const AdjustedLogits adjusted(p.slots, slot, p.index.positions[r] + 1, p.drafts_before(r));
   const uint32_t* const mask = plan.mask(r);
   float* const kept = plan.greedy(slot) ? nullptr : p.scratch + int64_t{r} * plan.split.columns;
   return AdjustChunk(stage, plan.choices, chunk, [&](int32_t v, float raw) {
@@ -390,6 +388,8 @@ __global__ void __launch_bounds__(kChunkThreads) FinishRows(const __grid_constan
     if (token != kNoToken && !plan.greedy(slot)) {
       token = IndexOf(LargestKey(plan.drawn + int64_t{r} * plan.split.blocks, plan.split.blocks));
     }
+    const int32_t forced = ForcedBehind(p.slots, slot, p.drafts_before(r));
+    if (token != kNoToken && forced != kNoToken) token = forced;
   }
   if (threadIdx.x == 0) p.out[r] = token;
   if (slot < 0 || token == kNoToken || !plan.wants_logprobs(slot)) return;

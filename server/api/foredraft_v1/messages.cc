@@ -254,6 +254,7 @@ ClientRequest ReadRequest(const v1::GenerateRequest& wire) {
   if (wire.has_logprobs()) request.logprobs = wire.logprobs();
   if (wire.has_max_draft_tokens()) request.max_draft_tokens = wire.max_draft_tokens();
   request.strict_acceptance = wire.strict_acceptance();
+  if (wire.has_thinking_token_budget()) request.thinking_budget = wire.thinking_token_budget();
   request.priority = wire.priority();
   if (wire.has_timeout_s()) request.timeout_s = wire.timeout_s();
   return request;

@@ -324,6 +324,46 @@ TEST_F(RequestValidatorTest, NewThinkingTokensApplyToLaterRequests) {
   EXPECT_EQ(after->spec.thinking, after->request.thinking);
 }
 
+TEST_F(RequestValidatorTest, AThinkingBudgetIsALimitAndTheTokensBehindIt) {
+  RequestLimits limits = Limits();
+  limits.wind_down_ids = {7, 8};
+  const int32_t end = limits.thinking.end;
+  struct Case {
+    std::optional<int32_t> budget;
+    ThinkingBudget expected;
+  };
+  for (const Case& c : {Case{std::nullopt, {}},
+                        {-1, {}},
+                        {0, {.limit = 0, .end_ids = {end}}},
+                        {1, {.limit = 1, .end_ids = {end}}},  // no room for the wind-down
+                        {2, {.limit = 0, .end_ids = {7, 8, end}}},
+                        {9, {.limit = 7, .end_ids = {7, 8, end}}},
+                        {kMaxSeqLen, {}}}) {
+    ClientRequest client = Good();
+    client.thinking_budget = c.budget;
+    const absl::StatusOr<CheckedRequest> checked = Check(client, limits);
+    ASSERT_TRUE(checked.ok()) << checked.status();
+    EXPECT_EQ(checked->request.thinking_budget, c.expected) << c.budget.value_or(-2);
+    EXPECT_EQ(checked->spec.thought_limit, c.expected.end_ids.empty() ? -1 : c.expected.limit);
+  }
+}
+
+TEST_F(RequestValidatorTest, RefusesAThinkingBudgetThatCannotBeKept) {
+  ClientRequest client = Good();
+  client.thinking_budget = -2;
+  EXPECT_THAT(std::string(Check(client).status().message()),
+              HasSubstr("thinking_token_budget: -2, allowed -1"));
+  client.thinking_budget = 5;
+  RequestLimits limits = Limits();
+  limits.thinking = {};
+  EXPECT_THAT(std::string(Check(client, limits).status().message()), HasSubstr("does not think"));
+  RequestValidator forced(Limits(), *tokenizer_, &*chat_format_);
+  forced.SetForced(true);
+  EXPECT_THAT(std::string(forced.Check(client).status().message()), HasSubstr("forced acceptance"));
+  forced.SetForced(false);
+  EXPECT_TRUE(forced.Check(client).ok());
+}
+
 TEST_F(RequestValidatorTest, TextGetsBosAndTokenIdsNever) {
   EXPECT_EQ(Check({.input = "7"})->request.prompt_ids.front(), tokenizer_->bos_id());
   EXPECT_THAT(Check(Good())->request.prompt_ids, ElementsAre(5));

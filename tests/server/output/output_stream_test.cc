@@ -20,7 +20,7 @@ class OutputStreamTest : public testing::Test {
     return *tokenizer_->Encode(text, {.add_bos = false});
   }
 
-  OutputStream Open(std::vector<std::string> stop = {}) {
+  OutputStream Open(std::vector<std::string> stop = {}, int32_t thought_limit = -1) {
     OutputSpec spec;
     spec.id = 1;
     spec.request_id = "r";
@@ -29,6 +29,7 @@ class OutputStreamTest : public testing::Test {
     spec.stop_token_ids = {9};
     spec.thinking.begin = *tokenizer_->AddedTokenId("<think>");
     spec.thinking.end = *tokenizer_->AddedTokenId("</think>");
+    spec.thought_limit = thought_limit;
     spec.arrival = std::chrono::steady_clock::now();
     return OutputStream(std::move(spec), *tokenizer_, metrics_);
   }
@@ -169,6 +170,26 @@ TEST_F(OutputStreamTest, CountsThinkingTokensBetweenTheMarkers) {
   Apply(stream, Step({300, 301, end, 302}, 3));
   EXPECT_EQ(stream.stats().thinking_tokens, 2);
   EXPECT_EQ(stream.stats().completion_tokens, 5);
+}
+
+// A forced token is known by its place: behind a spent budget, in a thought.
+TEST_F(OutputStreamTest, SaysOnceThatABudgetWasReached) {
+  const int32_t begin = *tokenizer_->AddedTokenId("<think>"), end = *tokenizer_->AddedTokenId("</think>");
+  OutputStream free = Open();
+  Apply(free, First({begin}));
+  Apply(free, Step({300, 301, end, 302}, 3));
+  EXPECT_FALSE(free.stats().budget_reached);
+  OutputStream unspent = Open({}, /*thought_limit=*/3);
+  Apply(unspent, First({begin}));
+  Apply(unspent, Step({300, 301, end, 302}, 3));
+  EXPECT_FALSE(unspent.stats().budget_reached);
+  EXPECT_EQ(Counter("thinking_budget_reached_total"), 0);
+  OutputStream spent = Open({}, /*thought_limit=*/2);
+  Apply(spent, First({begin}));
+  Apply(spent, Step({300, 301, end, begin}, 3));
+  Apply(spent, Step({end, 302}, 1));
+  EXPECT_TRUE(spent.stats().budget_reached);
+  EXPECT_EQ(Counter("thinking_budget_reached_total"), 1);
 }
 
 std::vector<TokenOrigin> Origins(const OutputDelta& delta) {

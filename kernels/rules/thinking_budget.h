@@ -1,0 +1,36 @@
+#pragma once
+
+// The end of a thought whose budget is spent. A row's token is then not the model's choice but the next one
+// of the sequence's end ids, by the tokens before it alone: drafts, batch, overlap, ranks and swaps cannot
+// matter.
+
+#include "config/gate_rule.h"
+#include "kernels/logit_adjustments.h"
+#include "kernels/slot_arrays.h"
+
+namespace foredraft {
+
+// The token that a slot has to emit next, at `thought`; kNoToken: the model's choice.
+constexpr int32_t ForcedToken(const SlotConstants& constants, const ThoughtState& thought) {
+  if (constants.thought_end_count == 0 || thought.phase != Phase::kThinking) return kNoToken;
+  if (thought.count < constants.thought_limit) return kNoToken;
+  const int32_t index = thought.count - constants.thought_limit;
+  const int32_t last = constants.thought_end_count - 1;
+  return constants.thought_end_ids[index < last ? index : last];
+}
+
+// Whether a row of the slot may choose only what a mask allows. Such a row is never forced.
+constexpr bool IsMasked(const SlotArrays& slots, int32_t slot) {
+  return slots.constants[slot].constrained != 0 && slots.progress[slot].gate == Gate::kBehind;
+}
+
+// As above, for the row behind the slot's committed tokens and these drafts.
+constexpr int32_t ForcedBehind(const SlotArrays& slots, int32_t slot, const DraftHistory& drafts) {
+  const SlotConstants& constants = slots.constants[slot];
+  if (constants.thought_end_count == 0 || IsMasked(slots, slot)) return kNoToken;
+  ThoughtState thought = slots.progress[slot].thought;
+  for (int32_t i = 0; i < drafts.count; ++i) thought = thought.After(constants.thinking, drafts.ids[i]);
+  return ForcedToken(constants, thought);
+}
+
+}  // namespace foredraft
