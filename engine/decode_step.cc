@@ -3,27 +3,6 @@
 #include "engine/verifier.h"
 
 namespace foredraft {
-namespace {
-
-void CutDrafts(const Rank& rank, const StepKey& key) {
-  const StepBuffers& b = rank.buffers;
-  rank.ops().cut_drafts(*rank.stream, {.first_rows = b.first_rows,
-                                       .ids = b.target.ids,
-                                       .row_slots = b.target.slots,
-                                       .positions = b.target.positions,
-                                       .row_in_slot = b.row_in_slot,
-                                       .chances = b.draft_chances,
-                                       .verify_lens = b.verify_lens,
-                                       .live_slots = b.live_slots,
-                                       .calibration = b.calibration,
-                                       .slots = rank.slots.arrays(),
-                                       .bucket = key.bucket,
-                                       .draft_len = key.draft_len,
-                                       .row_count = key.verify_rows});
-}
-
-}  // namespace
-
 std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_len, bool cuts) {
   std::vector<StepKey> steps;
   for (const int bucket : batch_sizes) {
@@ -46,17 +25,19 @@ void DecodeStep(const Rank& rank, const StepKey& key) {
   const StepBuffers& b = rank.buffers;
   const int rows = key.rows();
   const Matrix<float> target_output = b.target_output.first_rows(rows);
-  if (key.cuts()) CutDrafts(rank, key);
-  rank.ops().decode_rows(*rank.stream, {.ids = b.target.ids,
-                                        .row_slots = b.target.slots,
-                                        .positions = b.target.positions,
-                                        .row_in_slot = b.row_in_slot,
-                                        .live_slots = b.live_slots,
-                                        .slots = rank.slots.arrays(),
-                                        .bucket = key.bucket,
-                                        .draft_len = key.draft_len,
-                                        .first_rows = key.cuts() ? b.first_rows : nullptr,
-                                        .row_masks = rank.masks.row_masks()});
+  DecodeRowsParams decode_rows{.ids = b.target.ids,
+                               .row_slots = b.target.slots,
+                               .positions = b.target.positions,
+                               .row_in_slot = b.row_in_slot,
+                               .live_slots = rank.parts.slots.live(),
+                               .slots = rank.slots.arrays(),
+                               .bucket = key.bucket,
+                               .draft_len = key.draft_len,
+                               .first_rows = nullptr};
+  for (const StepPart* part : rank.parts.list) {
+    part->BeforeRows(rank.ops(), *rank.stream, key.verify_rows, decode_rows);
+  }
+  rank.ops().decode_rows(*rank.stream, decode_rows);
   rank.model->RunTarget(*rank.stream, {.index = b.target.index(rows), .ids = b.target.ids}, rank.cache,
                         target_output);
   Verify(rank, key);

@@ -15,7 +15,7 @@ namespace foredraft {
 // also those of K drafts and rows for 1..K - 1 of them per seat. The last one is the largest.
 std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_len, bool cuts);
 
-// Reads the live slots from buffers.live_slots and writes their results to buffers.outputs and logprobs.
+// Reads what the parts have brought to the device, and writes their results to buffers.outputs and logprobs.
 void DecodeStep(const Rank& rank, const StepKey& key);
 
 }  // namespace foredraft

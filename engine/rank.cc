@@ -15,12 +15,13 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
   token_count = config.choices();
   device->BeginPurpose("slots");
   ASSIGN_OR_RETURN(slots, SlotState::Create(*device, SlotStateShapeOf(options, config)));
-  ASSIGN_OR_RETURN(masks, StepMasks::Create(*device, {.slot_count = options.max_batch_size,
-                                                      .step_rows = options.largest_step(),
-                                                      .bucket = options.batch_sizes.back(),
-                                                      .token_count = config.choices(),
-                                                      .missing_tokens = config.missing_tokens}));
-  slots.SetStepMasks(masks.by_slot());
+  RETURN_IF_ERROR(parts.Allocate(*device,
+                                 {.slot_count = options.max_batch_size,
+                                  .step_rows = options.largest_step(),
+                                  .bucket = options.batch_sizes.back(),
+                                  .token_count = config.choices(),
+                                  .missing_tokens = config.missing_tokens},
+                                 slots));
   device->BeginPurpose("activations");
   ASSIGN_OR_RETURN(model, config.kind->create(*device, *comm, config, std::move(weights),
                                               {.rows = options.largest_forward(),

@@ -13,10 +13,10 @@
 #include "engine/engine_options.h"
 #include "engine/model/model.h"
 #include "engine/model/model_config.h"
+#include "engine/parts/step_parts.h"
 #include "engine/spec/drafter.h"
 #include "engine/spec/step_context.h"
 #include "engine/step_buffers.h"
-#include "engine/step_masks.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -29,7 +29,7 @@ struct Rank {
   std::unique_ptr<Drafter> drafter;  // null where max_draft_len is 0
   int token_count = 0;               // ModelConfig::choices
   SlotState slots;
-  StepMasks masks;
+  StepParts parts;
   StepBuffers buffers;
   KvCache cache;
 
@@ -43,7 +43,7 @@ struct Rank {
             .buffers = buffers,
             .cache = cache,
             .token_count = token_count,
-            .unconstrained_masks = masks.of_unconstrained()};
+            .unconstrained_masks = parts.masks.of_unconstrained()};
   }
 
   // Allocates everything but the cache. device and comm must be set.

@@ -32,22 +32,17 @@ void RankEngine::Submit(const IterationPlan& plan, int index, const std::functio
   const RankPlan& rank_plan = plan.ranks[index];
   PendingStep& pending = pending_[submitted_count_++ % pending_.size()];
   pending.Begin(rank_, plan, index);
-  ApplyAcceptance(plan.acceptance);
-  ApplyCalibration(plan.calibration);
   ApplyStateChanges(rank_plan);
-  rank_.masks.Set(*rank_.stream, rank_plan);
+  const SubmittedPlan submitted = Submitted(plan, rank_plan);
+  for (StepPart* const part : rank_.parts.list) part->BeforePrefill(submitted);
   if (HasPrefill(plan)) RunPrefill(rank_, plan, index, abandoned);
   pending.EndPrefill(rank_);
-  // After the prefill, whose first draft would overwrite them.
-  for (const GivenTokens& given : rank_plan.given_tokens) rank_.slots.Give(*rank_.stream, given);
-  for (const SlotMasks& masks : rank_plan.slot_masks) rank_.slots.ForceDrafts(*rank_.stream, masks);
-  bool replayed = false;
-  if (plan.decode_bucket > 0) {
-    replayed = SubmitDecodeStep(rank_plan.live_slots, {.bucket = plan.decode_bucket,
-                                                       .draft_len = plan.draft_len,
-                                                       .verify_rows = plan.verify_rows,
-                                                       .choice = ChoiceFor(rank_plan.live_slots)});
-  }
+  for (StepPart* const part : rank_.parts.list) part->BeforeDecode(submitted);
+  const bool replayed =
+      plan.decode_bucket > 0 && SubmitDecodeStep({.bucket = plan.decode_bucket,
+                                                  .draft_len = plan.draft_len,
+                                                  .verify_rows = plan.verify_rows,
+                                                  .choice = ChoiceFor(rank_plan.live_slots)});
   pending.Download(rank_, replayed);
 }
 
@@ -70,17 +65,12 @@ absl::StatusOr<RankResult> RankEngine::Run(const IterationPlan& plan, int index)
   return Finish(std::chrono::steady_clock::now() + options_.step_timeout);
 }
 
-void RankEngine::ApplyAcceptance(const AcceptanceRule& acceptance) {
-  if (acceptance == acceptance_) return;
-  acceptance_ = acceptance;
-  rank_.slots.SetRule(*rank_.stream, acceptance);
-}
-
-void RankEngine::ApplyCalibration(const std::vector<DraftCalibration>& calibration) {
-  if (calibration.empty() || calibration == calibration_) return;
-  CHECK_LE(calibration.size(), size_t{kMaxDraftLen});
-  calibration_ = calibration;
-  Upload(*rank_.device, *rank_.stream, calibration_, rank_.buffers.calibration);
+SubmittedPlan RankEngine::Submitted(const IterationPlan& plan, const RankPlan& rank_plan) {
+  return {.plan = plan,
+          .rank = rank_plan,
+          .device = *rank_.device,
+          .stream = *rank_.stream,
+          .slots = rank_.slots};
 }
 
 void RankEngine::ApplyStateChanges(const RankPlan& plan) {
@@ -111,12 +101,8 @@ TokenChoice RankEngine::ChoiceFor(std::span<const int32_t> slots) const {
   return greedy ? TokenChoice::kArgmax : TokenChoice::kSample;
 }
 
-bool RankEngine::SubmitDecodeStep(std::span<const int32_t> live_slots, const StepKey& key) {
-  CHECK_LE(static_cast<int>(live_slots.size()), key.bucket);
+bool RankEngine::SubmitDecodeStep(const StepKey& key) {
   CHECK(!key.cuts() || (options_.cuts_drafts && key.rows() >= key.bucket)) << key.verify_rows << " rows";
-  std::fill(std::copy(live_slots.begin(), live_slots.end(), padded_slots_.begin()), padded_slots_.end(), -1);
-  rank_.device->CopyToDevice(*rank_.stream, rank_.buffers.live_slots, padded_slots_.data(),
-                             key.bucket * sizeof(int32_t));
   const Graph* const graph = graphs_.Find(key);
   if (graph != nullptr) {
     graph->Replay(*rank_.stream);

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -78,21 +77,17 @@ class RankEngine {
   absl::Status CaptureSteps();
   std::vector<StepKey> CapturedSteps() const;
 
-  void ApplyAcceptance(const AcceptanceRule& acceptance);
-  void ApplyCalibration(const std::vector<DraftCalibration>& calibration);
   void ApplyStateChanges(const RankPlan& plan);
   TokenChoice ChoiceFor(std::span<const int32_t> slots) const;
+  SubmittedPlan Submitted(const IterationPlan& plan, const RankPlan& rank_plan);
   // True where a graph was replayed.
-  bool SubmitDecodeStep(std::span<const int32_t> live_slots, const StepKey& key);
+  bool SubmitDecodeStep(const StepKey& key);
 
   EngineOptions options_;
   Rank rank_;
   SwapStore swap_store_;
   std::array<PendingStep, 2> pending_;  // used in turn
   GraphCache graphs_;
-  std::optional<AcceptanceRule> acceptance_;   // the rule that the device has; absent before the first plan
-  std::vector<DraftCalibration> calibration_;  // that the device has; empty before the first plan with one
-  std::vector<int32_t> padded_slots_;          // [largest bucket]: live slots, then -1
 
   uint64_t submitted_count_ = 0;  // of Submit's thread
   uint64_t finished_count_ = 0;   // of Finish's thread

@@ -48,7 +48,6 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
   for (PendingStep& step : engine->pending_) {
     ASSIGN_OR_RETURN(step, PendingStep::Create(*rank.device, options));
   }
-  engine->padded_slots_.resize(options.batch_sizes.back());
   if (rank.device->needs_first_runs()) RETURN_IF_ERROR(engine->FirstRuns());
   RETURN_IF_ERROR(engine->SizeCache());
   if (options.capture_graphs) RETURN_IF_ERROR(engine->CaptureSteps());
@@ -72,8 +71,14 @@ absl::Status RankEngine::FirstRuns() {
 }
 
 absl::Status RankEngine::RunEmptyStep(const StepKey& key) {
-  rank_.masks.Set(*rank_.stream, {});
-  SubmitDecodeStep({}, key);
+  const IterationPlan plan{.decode_bucket = key.bucket};
+  const RankPlan empty;
+  const SubmittedPlan submitted = Submitted(plan, empty);
+  for (StepPart* const part : rank_.parts.list) {
+    part->BeforePrefill(submitted);
+    part->BeforeDecode(submitted);
+  }
+  SubmitDecodeStep(key);
   return rank_.comm->Await(*rank_.stream);
 }
 

@@ -26,11 +26,6 @@ absl::StatusOr<StepBuffers> AllocateStepBuffers(Device& device, const StepBuffer
   RETURN_IF_ERROR(AllocateBuffer(device, shape.rows, b.target));
   RETURN_IF_ERROR(AllocateBuffer(device, shape.bucket, b.ended));
   RETURN_IF_ERROR(AllocateBuffer(device, shape.step_rows, b.row_in_slot));
-  RETURN_IF_ERROR(AllocateBuffer(device, shape.bucket, b.live_slots));
-  RETURN_IF_ERROR(AllocateBuffer(device, shape.bucket, b.first_rows));
-  RETURN_IF_ERROR(AllocateBuffer(device, shape.bucket, b.verify_lens));
-  RETURN_IF_ERROR(AllocateBuffer(device, shape.step_rows, b.draft_chances));
-  RETURN_IF_ERROR(AllocateBuffer(device, kMaxDraftLen, b.calibration));
   RETURN_IF_ERROR(AllocateBuffer(device, shape.rows, width, b.target_output));
   RETURN_IF_ERROR(AllocateBuffer(device, shape.bucket, width, b.ended_output));
   RETURN_IF_ERROR(AllocateBuffer(device, shape.bucket, b.ended_index));

@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
-#include "config/draft_calibration.h"
 #include "engine/model/batch.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
@@ -62,13 +61,6 @@ struct StepBuffers {
   RowBuffers target;               // [R]
   RowBuffers ended;                // [B] the last prompt token of each prompt that ends in this prefill
   int32_t* row_in_slot = nullptr;  // [S]
-  int32_t* live_slots = nullptr;   // [B] of the decode step, then -1
-
-  // Of steps that cut drafts (cut_drafts of kernels/ops/draft_block.h).
-  int32_t* first_rows = nullptr;            // [B]
-  int32_t* verify_lens = nullptr;           // [B]
-  float* draft_chances = nullptr;           // [S]
-  DraftCalibration* calibration = nullptr;  // [kMaxDraftLen]
 
   // Hidden rows.
   Matrix<float> target_output;     // [R, W] level 0

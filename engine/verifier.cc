@@ -18,7 +18,7 @@ void Verify(const Rank& rank, const StepKey& key) {
                 .row_in_slot = b.row_in_slot,
                 .slots = rank.slots.arrays(),
                 .scratch = b.sample_scratch.data,
-                .masks = rank.masks.of_step(),
+                .masks = rank.parts.masks.of_step(),
                 .token_count = rank.token_count});
   ops.relax_drafts(stream, {.relaxed = b.relaxed,
                             .logits = logits.columns(0, rank.token_count),
@@ -30,11 +30,11 @@ void Verify(const Rank& rank, const StepKey& key) {
   ops.verify_drafts(stream, {.outputs = b.outputs,
                              .target_ids = b.sampled,
                              .relaxed = b.relaxed,
-                             .live_slots = b.live_slots,
+                             .live_slots = rank.parts.slots.live(),
                              .slots = rank.slots.arrays(),
                              .bucket = key.bucket,
                              .draft_len = key.draft_len,
-                             .first_rows = key.cuts() ? b.first_rows : nullptr});
+                             .first_rows = rank.parts.cuts.first_rows(key.verify_rows)});
 }
 
 void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice, const RowMasks& masks) {

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "grammar/byte_class.h"
 #include "grammar/ir.h"
 
@@ -75,9 +74,5 @@ struct Automaton {
   // What the edge asks of nesting, as nesting_need.
   int EdgeNeed(const Edge& edge) const;
 };
-
-// INVALID_ARGUMENT: a limit, a rule that calls itself before it consumes anything, or no word at all.
-// `longest_token` in bytes.
-absl::StatusOr<Automaton> BuildAutomaton(Ir& ir, int32_t longest_token);
 
 }  // namespace foredraft

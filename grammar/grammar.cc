@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "grammar/build_automaton.h"
 
 namespace foredraft {
 namespace {

@@ -9,6 +9,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "grammar/build_automaton.h"
 #include "grammar/json_source.h"
 
 namespace foredraft {

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "config/draft_calibration.h"
 
 namespace foredraft {
 namespace {
@@ -165,30 +164,6 @@ void SlotState::TakeBoundary(Stream& stream, int slot, const KvCache& cache, int
                                       .x = cache.boundary(kept.name).row_range(block, 1),
                                       .rows = 1});
   }
-}
-
-void SlotState::Give(Stream& stream, const GivenTokens& given) {
-  SlotDrafts drafts{
-      .draft_count = 0, .given_count = static_cast<int32_t>(given.token_ids.size()), .tokens = {}};
-  CHECK_GE(drafts.given_count, 1) << "slot " << given.slot;
-  CHECK_LE(drafts.given_count, kMaxDraftLen + 1) << "slot " << given.slot;
-  std::copy(given.token_ids.begin(), given.token_ids.end(), drafts.tokens);
-  Write(stream, arrays_.drafts + given.slot, drafts);
-}
-
-void SlotState::ForceDrafts(Stream& stream, const SlotMasks& masks) {
-  const std::vector<int32_t>& ids = masks.forced_drafts;
-  if (ids.empty()) return;
-  CHECK_LT(ids.size(), masks.mask_indices.size()) << "slot " << masks.slot;
-  const int32_t draft_count = static_cast<int32_t>(masks.mask_indices.size()) - 1;
-  CHECK_LE(draft_count, kMaxDraftLen) << "slot " << masks.slot;
-  const int32_t first = draft_count - static_cast<int32_t>(ids.size());
-  // The drafter knows nothing of them; the grammar is sure.
-  const std::vector<float> confidences(ids.size(), kLargestConfidence);
-  SlotDrafts& drafts = arrays_.drafts[masks.slot];
-  Write(stream, &drafts.draft_count, draft_count);
-  device_->CopyToDevice(stream, drafts.tokens + first, ids.data(), ids.size() * sizeof(int32_t));
-  device_->CopyToDevice(stream, drafts.confidences + first, confidences.data(), ids.size() * sizeof(float));
 }
 
 void SlotState::Release(Stream& stream, int slot) {

@@ -64,10 +64,6 @@ class SlotState {
   void CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids);
   // The slot's sequence begins behind a cached prefix whose last history block is `block`.
   void TakeBoundary(Stream& stream, int slot, const KvCache& cache, int block);
-  // The slot's next step emits these tokens (SlotDrafts::given_count).
-  void Give(Stream& stream, const GivenTokens& given);
-  // Replaces the slot's last drafts (SlotMasks::forced_drafts), if the plan forces any.
-  void ForceDrafts(Stream& stream, const SlotMasks& masks);
   void Release(Stream& stream, int slot);
 
   // Changes the host's block tables; FlushTables brings the changes to the device.
@@ -86,7 +82,7 @@ class SlotState {
   bool constrained(int slot) const { return facts_[slot].constrained; }
   bool needs_first_mask(int slot) const { return facts_[slot].needs_first_mask; }
 
-  // Where the masks of each step are written (engine/step_masks.h).
+  // Where the masks of each step are written (engine/parts/step_masks.h).
   void SetStepMasks(const SlotStepMasks* step_masks) { arrays_.step_masks = step_masks; }
 
   // The host's copy of an entry of the history's block table.

@@ -1,10 +1,11 @@
-#include "engine/step_masks.h"
+#include "engine/parts/step_masks.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "config/draft_calibration.h"
 
 namespace foredraft {
 namespace {
@@ -23,23 +24,25 @@ void WriteWords(const TokenMask& mask, uint32_t* words, int32_t token_count) {
 
 }  // namespace
 
-absl::StatusOr<StepMasks> StepMasks::Create(Device& device, const StepMasksShape& shape) {
-  StepMasks masks;
-  masks.device_ = &device;
-  masks.shape_ = shape;
+absl::Status StepMasks::Allocate(Device& device, const StepPartShape& shape, SlotState& slots) {
+  device_ = &device;
+  shape_ = shape;
   const size_t most = shape.step_rows + shape.bucket;
-  ASSIGN_OR_RETURN(masks.words_, device.AllocateArray<uint32_t>(most * MaskWordCount(shape.token_count)));
-  ASSIGN_OR_RETURN(masks.by_slot_, device.AllocateArray<SlotStepMasks>(shape.slot_count));
-  ASSIGN_OR_RETURN(masks.row_masks_, device.AllocateArray<int32_t>(shape.step_rows));
-  ASSIGN_OR_RETURN(masks.first_masks_, device.AllocateArray<int32_t>(shape.bucket));
+  ASSIGN_OR_RETURN(words_, device.AllocateArray<uint32_t>(most * MaskWordCount(shape.token_count)));
+  ASSIGN_OR_RETURN(by_slot_, device.AllocateArray<SlotStepMasks>(shape.slot_count));
+  ASSIGN_OR_RETURN(row_masks_, device.AllocateArray<int32_t>(shape.step_rows));
+  ASSIGN_OR_RETURN(first_masks_, device.AllocateArray<int32_t>(shape.bucket));
   if (!shape.missing_tokens.empty()) {
-    ASSIGN_OR_RETURN(masks.present_, device.AllocateArray<uint32_t>(MaskWordCount(shape.token_count)));
+    ASSIGN_OR_RETURN(present_, device.AllocateArray<uint32_t>(MaskWordCount(shape.token_count)));
   }
-  masks.host_by_slot_.assign(shape.slot_count, {});
-  return masks;
+  slots.SetStepMasks(by_slot_);
+  host_by_slot_.assign(shape.slot_count, {});
+  return absl::OkStatus();
 }
 
-void StepMasks::Set(Stream& stream, const RankPlan& plan) {
+void StepMasks::BeforePrefill(const SubmittedPlan& submitted) {
+  const RankPlan& plan = submitted.rank;
+  Stream& stream = submitted.stream;
   if (!std::exchange(is_set_, true)) {
     // A step that cuts drafts leaves some rows as they are.
     const std::vector<int32_t> none(shape_.step_rows, -1);
@@ -65,6 +68,32 @@ void StepMasks::Set(Stream& stream, const RankPlan& plan) {
   }
   is_clear_ = plan.slot_masks.empty();
   device_->CopyToDevice(stream, by_slot_, host_by_slot_.data(), host_by_slot_.size() * sizeof(SlotStepMasks));
+}
+
+void StepMasks::BeforeDecode(const SubmittedPlan& submitted) {
+  for (const SlotMasks& masks : submitted.rank.slot_masks) ForceDrafts(submitted, masks);
+}
+
+void StepMasks::ForceDrafts(const SubmittedPlan& submitted, const SlotMasks& masks) const {
+  const std::vector<int32_t>& ids = masks.forced_drafts;
+  if (ids.empty()) return;
+  CHECK_LT(ids.size(), masks.mask_indices.size()) << "slot " << masks.slot;
+  const int32_t draft_count = static_cast<int32_t>(masks.mask_indices.size()) - 1;
+  CHECK_LE(draft_count, kMaxDraftLen) << "slot " << masks.slot;
+  const int32_t first = draft_count - static_cast<int32_t>(ids.size());
+  // The drafter knows nothing of them; the grammar is sure.
+  const std::vector<float> confidences(ids.size(), kLargestConfidence);
+  SlotDrafts& drafts = submitted.slots.arrays().drafts[masks.slot];
+  const auto copy = [&](auto* to, const auto* from, size_t count) {
+    submitted.device.CopyToDevice(submitted.stream, to, from, count * sizeof(*to));
+  };
+  copy(&drafts.draft_count, &draft_count, 1);
+  copy(drafts.tokens + first, ids.data(), ids.size());
+  copy(drafts.confidences + first, confidences.data(), ids.size());
+}
+
+void StepMasks::BeforeRows(const Ops&, Stream&, int, DecodeRowsParams& rows) const {
+  rows.row_masks = row_masks_;
 }
 
 void StepMasks::SetPresent(Stream& stream) {

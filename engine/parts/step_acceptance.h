@@ -1,0 +1,25 @@
+#pragma once
+
+// The acceptance rule of the plans, which the device has until a plan brings another
+// (docs/architecture.md, rule-on-device).
+
+#include <optional>
+
+#include "config/acceptance_rule.h"
+#include "engine/parts/step_part.h"
+
+namespace foredraft {
+
+class StepAcceptance : public StepPart {
+ public:
+  void BeforePrefill(const SubmittedPlan& submitted) override {
+    if (submitted.plan.acceptance == rule_) return;
+    rule_ = submitted.plan.acceptance;
+    submitted.slots.SetRule(submitted.stream, *rule_);
+  }
+
+ private:
+  std::optional<AcceptanceRule> rule_;  // that the device has; absent before the first plan
+};
+
+}  // namespace foredraft

@@ -1,0 +1,52 @@
+#pragma once
+
+// The masks of a plan on the device: their words, and which of them each row of the decode step and each
+// first token of the prefill chooses from; and the drafts that grammars force in some of these rows. A plan
+// without masks copies nothing.
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/parts/step_part.h"
+#include "kernels/row_masks.h"
+#include "kernels/slot_arrays.h"
+
+namespace foredraft {
+
+class StepMasks : public StepPart {
+ public:
+  absl::Status Allocate(Device& device, const StepPartShape& shape, SlotState& slots) override;
+  // Brings the masks to the device. CHECKs that there are no more than the plan's rows.
+  void BeforePrefill(const SubmittedPlan& submitted) override;
+  // Replaces the slots' last drafts where the plan forces some.
+  void BeforeDecode(const SubmittedPlan& submitted) override;
+  void BeforeRows(const Ops& ops, Stream& stream, int verify_rows, DecodeRowsParams& rows) const override;
+
+  // The masks of the step's rows, as decode_rows assigns them.
+  RowMasks of_step() const { return {.words = words_, .of_row = row_masks_, .of_others = present_}; }
+  // The masks of rows that no constraint masks: drafts, and first tokens of free prompts.
+  RowMasks of_unconstrained() const { return {.of_others = present_}; }
+
+  // The masks of the prompts `slots`, whose first tokens are rows 0.., as the last plan has them.
+  RowMasks SetFirst(Stream& stream, const RankPlan& plan, const std::vector<int32_t>& slots);
+
+ private:
+  void SetPresent(Stream& stream);
+  void ForceDrafts(const SubmittedPlan& submitted, const SlotMasks& masks) const;
+
+  Device* device_ = nullptr;
+  StepPartShape shape_;
+  uint32_t* words_ = nullptr;         // [step_rows + bucket, MaskWordCount]
+  SlotStepMasks* by_slot_ = nullptr;  // [slots]: SlotArrays::step_masks
+  int32_t* row_masks_ = nullptr;      // [step_rows]
+  int32_t* first_masks_ = nullptr;    // [bucket]
+  uint32_t* present_ = nullptr;       // [MaskWordCount]: all but missing_tokens; null where none is missing
+
+  // Host.
+  std::vector<uint32_t> host_words_;
+  std::vector<SlotStepMasks> host_by_slot_;
+  bool is_set_ = false;    // BeforePrefill was called
+  bool is_clear_ = false;  // every slot's count on the device is 0
+};
+
+}  // namespace foredraft
