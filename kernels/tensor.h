@@ -120,10 +120,10 @@ struct KvLayer {
   int32_t tokens_per_block = 0;
   int32_t latent_dim = 0;      // kv_lora_rank: c, after kv_a_layernorm
   int32_t rope_dim = 0;        // qk_rope_head_dim: k_pe, after rope
-  DType dtype = DType::kBF16;  // of the latent: BF16, or F8E4M3 (kernels/kv_row.h)
+  DType dtype = DType::kBF16;  // of the latent, one of kKvDTypes
 
-  constexpr bool fp8() const { return dtype == DType::kF8E4M3; }
-  constexpr KvRowLayout layout() const { return {latent_dim, rope_dim, fp8()}; }
+  constexpr bool coded() const { return layout().coded(); }
+  constexpr KvRowLayout layout() const { return {latent_dim, rope_dim, dtype}; }
   constexpr int32_t row_width() const { return latent_dim + rope_dim; }  // elements
   constexpr int32_t row_bytes() const { return layout().bytes(); }
   constexpr uint8_t* row(int32_t slot, int32_t position) const {

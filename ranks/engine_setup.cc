@@ -15,6 +15,7 @@
 #include "engine/cache/swap_store.h"
 #include "engine/engine_shapes.h"
 #include "engine/kinds/drafter_kinds.h"
+#include "engine/kinds/model_limits.h"
 #include "engine/model/model_kind.h"
 #include "engine/spec/drafter_kind.h"
 
@@ -129,7 +130,7 @@ EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
   options.cuts_drafts = CutsDrafts(config);
   options.tokens_per_block = config.kv_cache_config.tokens_per_block;
   options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0;
-  options.kv_dtype = config.kv_cache_config.dtype == KvDtype::kFp8 ? DType::kF8E4M3 : DType::kBF16;
+  options.kv_dtype = CacheDType(config);
   options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
   options.host_cache_bytes = config.kv_cache_config.host_cache_size;
   options.batch_sizes = StepSizes(config);

@@ -5,16 +5,16 @@
 #include "engine/kinds/drafter_kinds.h"
 #include "engine/model/model_kind.h"
 #include "engine/spec/drafter_kind.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft {
 namespace {
 
 CacheBytes CacheBytesOf(const ModelConfig& model, const Config& config) {
-  const DType dtype = config.kv_cache_config.dtype == KvDtype::kFp8 ? DType::kF8E4M3 : DType::kBF16;
   const int draft_len = config.speculative_config ? config.speculative_config->max_draft_len : 0;
   const DrafterNumbers drafter = DrafterNumbersOf(config, model);
   const std::vector<CacheGroup> groups =
-      CacheGroupsOf(model, drafter.module_count, config.kv_cache_config.tokens_per_block, dtype);
+      CacheGroupsOf(model, drafter.module_count, config.kv_cache_config.tokens_per_block, CacheDType(config));
   const std::vector<int> counts =
       BlockCountsOf(groups, /*history_blocks=*/0, config.max_batch_size, draft_len, drafter.rows_ahead);
   CacheBytes bytes{.per_token = HistoryBytesPerToken(groups)};
@@ -23,6 +23,8 @@ CacheBytes CacheBytesOf(const ModelConfig& model, const Config& config) {
 }
 
 }  // namespace
+
+DType CacheDType(const Config& config) { return KvDTypeNamed(NameOf(config.kv_cache_config.dtype)); }
 
 ModelLimits ModelLimitsOf(const ModelConfig& model) {
   const bool bound_by_indexer = model.longest_sequence() < model.max_position_embeddings;

@@ -115,7 +115,7 @@ void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& spa
 }  // namespace
 
 CacheHandle RegisterLatents(const ModelConfig& config, DType kv_dtype, CacheRegistry& registry) {
-  const KvRowLayout row = {config.kv_lora_rank, config.qk_rope_head_dim, kv_dtype == DType::kF8E4M3};
+  const KvRowLayout row = {config.kv_lora_rank, config.qk_rope_head_dim, kv_dtype};
   return registry.Add({.row_bytes = row.bytes(), .dtype = kv_dtype});
 }
 

@@ -359,14 +359,16 @@ TEST(OpLaunches, KeysInF8TakeLongerThanTheirBytes) {
   static bf16 halves;
   static uint8_t bytes;
   const auto seconds = [](bool fp8) {
-    const WindowAttentionParams p = {
-        .out = Dense(&floats, 4, 64 * 512),
-        .q = Dense<const bf16>(&halves, 4, 64 * 512),
-        .keys = Dense<const uint8_t>(&bytes, 4, 1024),
-        .layout = {.latent_dim = 448, .rope_dim = 64, .fp8 = fp8, .group = KvRowLayout::kKeyGroup},
-        .index = {.rows = 4},
-        .head_count = 64,
-        .window_len = 128};
+    const WindowAttentionParams p = {.out = Dense(&floats, 4, 64 * 512),
+                                     .q = Dense<const bf16>(&halves, 4, 64 * 512),
+                                     .keys = Dense<const uint8_t>(&bytes, 4, 1024),
+                                     .layout = {.latent_dim = 448,
+                                                .rope_dim = 64,
+                                                .dtype = fp8 ? DType::kF8E4M3 : DType::kBF16,
+                                                .group = KvRowLayout::kKeyGroup},
+                                     .index = {.rows = 4},
+                                     .head_count = 64,
+                                     .window_len = 128};
     return OpSeconds(LaunchesOf(p, {.context = 16384}, H200()), H200());
   };
   EXPECT_GT(seconds(true), 1.3 * seconds(false));

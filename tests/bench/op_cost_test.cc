@@ -66,7 +66,7 @@ TEST(OpCost, OfV4sAttentionReadsTheWindowAndItsEntries) {
   EXPECT_EQ(CostOf(p, {.context = 100}).stored_bytes, 2.0 * (100 + 25) * 512 * 2);
   EXPECT_EQ(CostOf(p, {.context = 65536}).stored_bytes, 2.0 * (128 + 512) * 512 * 2);
   EXPECT_EQ(CostOf(p, {.context = 65536, .rows_per_sequence = 2}).stored_bytes, (128 + 512) * 512.0 * 2);
-  p.layout.fp8 = true;
+  p.layout.dtype = DType::kF8E4M3;
   p.layout.group = KvRowLayout::kKeyGroup;
   EXPECT_EQ(CostOf(p, {.context = 65536}).stored_bytes, 2.0 * (128 + 512) * 608);
   p.selected = nullptr;

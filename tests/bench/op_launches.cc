@@ -191,7 +191,7 @@ KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, co
 
   const double products =
       2 * kHeads * cuda::kKeyTile * (width + latent) * gpu.multiprocessors / gpu.bf16_flops / kMatrixShare;
-  const double tile = p.layer.fp8() ? std::max(products, kF8TileCycles / gpu.clock) : products;
+  const double tile = p.layer.coded() ? std::max(products, kF8TileCycles / gpu.clock) : products;
   const double split_bytes = kHeads * (width * 2 + latent * 4);  // its query and its sums
   const double tile_bytes = double(cuda::kKeyTile) * p.layer.row_bytes();
   KernelLaunches launches = {

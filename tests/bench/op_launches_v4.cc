@@ -51,7 +51,7 @@ KernelLaunches ListedAttentionLaunches(const char* kernel, const Params& p, doub
   const double items = rows * CeilDivide(p.head_count, heads);
   const double tiles = CeilDivide(keys, kKeyTile);
   const double tile_cycles =
-      SharedBytesOfTile(heads, width) / kSharedPerCycle + kBarrierCycles + (p.layout.fp8 ? kF8Cycles : 0);
+      SharedBytesOfTile(heads, width) / kSharedPerCycle + kBarrierCycles + (p.layout.coded() ? kF8Cycles : 0);
   return {{.kernel = kernel,
            .items = items,
            .memory_bytes = cost.bytes,

@@ -19,7 +19,10 @@ struct Sizes {
   int rows, heads, width, rope, index_heads, index_width;
   bool fp8;  // keys and entries
   KvRowLayout layout() const {
-    return {.latent_dim = width - rope, .rope_dim = rope, .fp8 = fp8, .group = KvRowLayout::kKeyGroup};
+    return {.latent_dim = width - rope,
+            .rope_dim = rope,
+            .dtype = fp8 ? DType::kF8E4M3 : DType::kBF16,
+            .group = KvRowLayout::kKeyGroup};
   }
   std::string NameOf(const char* op) const { return std::string(op) + (fp8 ? ", FP8 cache" : ""); }
 };

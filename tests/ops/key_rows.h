@@ -12,7 +12,10 @@ namespace foredraft {
 
 // `rotated` of the last values of a key of `width` are its RoPE part.
 constexpr KvRowLayout KeyLayout(int width, int rotated, bool fp8) {
-  return {.latent_dim = width - rotated, .rope_dim = rotated, .fp8 = fp8, .group = KvRowLayout::kKeyGroup};
+  return {.latent_dim = width - rotated,
+          .rope_dim = rotated,
+          .dtype = fp8 ? DType::kF8E4M3 : DType::kBF16,
+          .group = KvRowLayout::kKeyGroup};
 }
 
 // The rows of keys [count, layout.width()], which are rounded as the rows are. What no value needs is 0xff.
@@ -22,7 +25,7 @@ inline std::vector<uint8_t> KeyRows(const KvRowLayout& layout, std::vector<bf16>
   for (size_t i = 0; i < count; ++i) {
     bf16* const key = &keys[i * layout.width()];
     uint8_t* const row = &rows[i * layout.bytes()];
-    if (layout.fp8) {
+    if (layout.coded()) {
       RoundLatent(layout, key, row);
     } else {
       std::memcpy(row, key, layout.latent_dim * sizeof(bf16));
@@ -36,13 +39,13 @@ inline std::vector<uint8_t> KeyRows(const KvRowLayout& layout, std::vector<bf16>
 inline std::vector<bf16> KeyOf(const KvRowLayout& layout, const uint8_t* row) {
   std::vector<bf16> key(layout.width());
   for (int i = 0; i < layout.latent_dim; ++i) {
-    if (!layout.fp8) {
+    if (!layout.coded()) {
       std::memcpy(&key[i], row + i * sizeof(bf16), sizeof(bf16));
       continue;
     }
     float scale;
     std::memcpy(&scale, row + layout.scale_offset() + i / layout.group * sizeof(scale), sizeof(scale));
-    key[i] = KvValue(row[i], scale);
+    key[i] = KvCodes<DType::kF8E4M3>::Value(row[i], scale);
   }
   std::memcpy(&key[layout.latent_dim], row + layout.rope_offset(), layout.rope_dim * sizeof(bf16));
   return key;

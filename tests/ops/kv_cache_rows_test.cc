@@ -206,7 +206,7 @@ TEST(KvWrite, AnFp8RowIsTheBf16RowRounded) {
     const std::vector<bf16> rounded = write(DType::kF8E4M3);
     for (int r = 0; r < kRows; ++r) {
       bf16* const row = &expected[kv.RowOffset(0, r)];
-      RoundLatent({s.latent, s.rope, true}, row);
+      RoundLatent({s.latent, s.rope, DType::kF8E4M3}, row);
       EXPECT_EQ(BytesOf(&rounded[kv.RowOffset(0, r)], width), BytesOf(row, width)) << s.name << ", row " << r;
     }
   }

@@ -19,10 +19,10 @@ inline void RoundLatent(const KvRowLayout& layout, bf16* latent, uint8_t* row = 
     const int end = std::min(begin + layout.group, layout.latent_dim);
     uint32_t largest = 0;
     for (int i = begin; i < end; ++i) largest = std::max(largest, KvMagnitude(latent[i]));
-    const float scale = KvScale(largest);
+    const float scale = KvCodes<DType::kF8E4M3>::Scale(largest);
     for (int i = begin; i < end; ++i) {
-      const uint8_t code = KvCode(latent[i], 1.0f / scale);
-      latent[i] = KvValue(code, scale);
+      const uint8_t code = KvCodes<DType::kF8E4M3>::Code(latent[i], 1.0f / scale);
+      latent[i] = KvCodes<DType::kF8E4M3>::Value(code, scale);
       if (row != nullptr) row[i] = code;
     }
     if (row != nullptr) {
@@ -98,18 +98,18 @@ class KvFixture {
       const uint8_t* const row = &bytes[r * layout.bytes()];
       bf16* const values = &rows[r * width()];
       std::memcpy(values + latent_dim_, row + layout.rope_offset(), rope_dim_ * sizeof(bf16));
-      if (!layout.fp8) std::memcpy(values, row, latent_dim_ * sizeof(bf16));
-      for (int i = 0; layout.fp8 && i < latent_dim_; ++i) {
+      if (!layout.coded()) std::memcpy(values, row, latent_dim_ * sizeof(bf16));
+      for (int i = 0; layout.coded() && i < latent_dim_; ++i) {
         float scale;
         std::memcpy(&scale, row + layout.scale_offset() + i / layout.group * sizeof(float), sizeof(float));
-        values[i] = KvValue(row[i], scale);
+        values[i] = KvCodes<DType::kF8E4M3>::Value(row[i], scale);
       }
     }
     return rows;
   }
 
  private:
-  KvRowLayout Layout(DType dtype) const { return {latent_dim_, rope_dim_, dtype == DType::kF8E4M3}; }
+  KvRowLayout Layout(DType dtype) const { return {latent_dim_, rope_dim_, dtype}; }
   size_t row_count() const { return rows_.size() / width(); }
 
   std::vector<uint8_t> Bytes(DType dtype) const {
@@ -118,8 +118,8 @@ class KvFixture {
     for (size_t r = 0; r < row_count(); ++r) {
       uint8_t* const row = &bytes[r * layout.bytes()];
       std::vector<bf16> latent(&rows_[r * width()], &rows_[r * width()] + latent_dim_);
-      if (layout.fp8) RoundLatent(layout, latent.data(), row);
-      if (!layout.fp8) std::memcpy(row, latent.data(), latent_dim_ * sizeof(bf16));
+      if (layout.coded()) RoundLatent(layout, latent.data(), row);
+      if (!layout.coded()) std::memcpy(row, latent.data(), latent_dim_ * sizeof(bf16));
       std::memcpy(row + layout.rope_offset(), &rows_[r * width()] + latent_dim_, rope_dim_ * sizeof(bf16));
     }
     return bytes;

@@ -14,6 +14,8 @@
 namespace foredraft {
 namespace {
 
+using F8 = KvCodes<DType::kF8E4M3>;
+
 constexpr int kFiniteCodes = 0x7f;  // of one sign
 
 float PowerOfTwo(int exponent) { return std::ldexp(1.0f, exponent); }
@@ -21,25 +23,25 @@ float PowerOfTwo(int exponent) { return std::ldexp(1.0f, exponent); }
 TEST(KvRow, TheScaleIsTheSmallestPowerOfTwoThatFits) {
   for (uint32_t magnitude = 0; magnitude < 0x7f80u; ++magnitude) {
     const double largest = ToFloat(bf16{static_cast<uint16_t>(magnitude)});
-    const int exponent = std::ilogb(KvScale(magnitude));
-    ASSERT_EQ(KvScale(magnitude), PowerOfTwo(exponent));
-    ASSERT_GE(exponent, kMinKvScaleExponent);
-    ASSERT_LE(exponent, kMaxKvScaleExponent);
-    if (exponent < kMaxKvScaleExponent) {
+    const int exponent = std::ilogb(F8::Scale(magnitude));
+    ASSERT_EQ(F8::Scale(magnitude), PowerOfTwo(exponent));
+    ASSERT_GE(exponent, F8::kMinExponent);
+    ASSERT_LE(exponent, F8::kMaxExponent);
+    if (exponent < F8::kMaxExponent) {
       ASSERT_LE(largest, 448 * std::exp2(exponent));
     }
-    if (exponent > kMinKvScaleExponent) {
+    if (exponent > F8::kMinExponent) {
       ASSERT_GT(largest, 448 * std::exp2(exponent - 1));
     }
   }
-  for (const uint32_t magnitude : {0x7f80u, 0x7fc0u, 0x7fffu}) EXPECT_TRUE(std::isnan(KvScale(magnitude)));
+  for (const uint32_t magnitude : {0x7f80u, 0x7fc0u, 0x7fffu}) EXPECT_TRUE(std::isnan(F8::Scale(magnitude)));
 }
 
 TEST(KvRow, EveryCodeTimesEveryScaleIsABf16Value) {
-  for (int exponent = kMinKvScaleExponent; exponent <= kMaxKvScaleExponent; ++exponent) {
+  for (int exponent = F8::kMinExponent; exponent <= F8::kMaxExponent; ++exponent) {
     for (int code = 0; code < 256; ++code) {
-      if ((code & 0x7f) == kFiniteCodes) continue;  // NaN, which KvCode does not make
-      const bf16 value = KvValue(static_cast<uint8_t>(code), PowerOfTwo(exponent));
+      if ((code & 0x7f) == kFiniteCodes) continue;  // NaN, which Code does not make
+      const bf16 value = F8::Value(static_cast<uint8_t>(code), PowerOfTwo(exponent));
       const double expected = double{F8E4M3ToFloat(static_cast<uint8_t>(code))} * std::exp2(exponent);
       ASSERT_EQ(double{ToFloat(value)}, expected) << "code " << code << ", exponent " << exponent;
       ASSERT_EQ(std::signbit(ToFloat(value)), code >= 0x80);
@@ -52,11 +54,11 @@ TEST(KvRow, EveryCodeTimesEveryScaleIsABf16Value) {
 TEST(KvRow, TheCodeIsTheNearest) {
   std::vector<double> values(kFiniteCodes);
   for (int code = 0; code < kFiniteCodes; ++code) values[code] = F8E4M3ToFloat(static_cast<uint8_t>(code));
-  for (const int exponent : {kMinKvScaleExponent, -20, -3, 0, 1, 40, kMaxKvScaleExponent}) {
+  for (const int exponent : {F8::kMinExponent, -20, -3, 0, 1, 40, F8::kMaxExponent}) {
     for (uint32_t bits = 0; bits < 0x10000u; ++bits) {
       const bf16 x{static_cast<uint16_t>(bits)};
       if (KvMagnitude(x) >= 0x7f80u) continue;
-      const uint8_t code = KvCode(x, 1.0f / PowerOfTwo(exponent));
+      const uint8_t code = F8::Code(x, 1.0f / PowerOfTwo(exponent));
       ASSERT_EQ(code >> 7, bits >> 15);
       const double scaled = std::abs(double{ToFloat(x)}) * std::exp2(-exponent);
       const auto above = std::lower_bound(values.begin(), values.end(), scaled) - values.begin();
@@ -74,7 +76,7 @@ TEST(KvRow, TheCodeIsTheNearest) {
 TEST(KvRow, LatentsAreEncodedAndDecoded) {
   Noise noise(7);
   for (const int latent : {1, 37, 128, 300, 512}) {
-    const KvRowLayout layout = {.latent_dim = latent, .rope_dim = 8, .fp8 = true};
+    const KvRowLayout layout = {.latent_dim = latent, .rope_dim = 8, .dtype = DType::kF8E4M3};
     std::vector<bf16> x = noise.Bf16s(latent, 3.0f);
     for (int i = 0; i < latent; i += 7) x[i].bits = static_cast<uint16_t>(noise.Int(0, 0xffff));
     std::vector<uint8_t> row(layout.bytes(), 0xaa), expected_row(layout.bytes(), 0xaa);
@@ -111,7 +113,7 @@ TEST(KvRow, LatentsAreEncodedAndDecoded) {
 
 // 300 columns are three groups, the last one short.
 TEST(KvRowLayout, PadsThePartsOfAnFp8RowTo16Bytes) {
-  const KvRowLayout row = {.latent_dim = 300, .rope_dim = 6, .fp8 = true};
+  const KvRowLayout row = {.latent_dim = 300, .rope_dim = 6, .dtype = DType::kF8E4M3};
   EXPECT_EQ(row.group_count(), 3);
   EXPECT_EQ(row.scale_offset(), 304);
   EXPECT_EQ(row.rope_offset(), 304 + 16);

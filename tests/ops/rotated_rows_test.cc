@@ -130,7 +130,7 @@ void ExpectKey(const KvRowLayout& layout, const std::vector<uint8_t>& row,
                const std::vector<double>& expected, double largest) {
   const std::vector<bf16> values = KeyOf(layout, row.data());
   for (int i = 0; i < layout.width(); ++i) {
-    if (layout.fp8 && i < layout.latent_dim) {
+    if (layout.coded() && i < layout.latent_dim) {
       ASSERT_NEAR(ToFloat(values[i]), expected[i], 1.01 * CodeError(expected[i], largest)) << i;
     } else {
       ExpectRounded(ToFloat(values[i]), expected[i], largest, layout.width());

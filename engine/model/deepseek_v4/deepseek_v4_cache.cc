@@ -40,7 +40,7 @@ PagedRows<T> Paged(const KvCache& cache, CacheHandle handle) {
 KvRowLayout V4KeyLayout(const ModelConfig& config, DType kv_dtype) {
   return {.latent_dim = V4ShapeOf(config).head_dim - config.qk_rope_head_dim,
           .rope_dim = config.qk_rope_head_dim,
-          .fp8 = kv_dtype == DType::kF8E4M3,
+          .dtype = kv_dtype,
           .group = KvRowLayout::kKeyGroup};
 }
 

@@ -162,8 +162,10 @@ void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const 
   allocate(a.q, rows, width);
   allocate(a.q_rotated, rows, width);
   allocate(a.kv, rows, shape.head_dim);
-  const int key_bytes =
-      std::max(V4KeyLayout(config, DType::kBF16).bytes(), V4KeyLayout(config, DType::kF8E4M3).bytes());
+  int key_bytes = 0;
+  for (const NamedKvDType& row : kKvDTypes) {
+    key_bytes = std::max(key_bytes, V4KeyLayout(config, row.dtype).bytes());
+  }
   allocate(a.keys, static_cast<size_t>(rows) * key_bytes);
   allocate(a.values, rows, channels);
   allocate(a.gates, rows, channels);

@@ -66,12 +66,12 @@ KeyTile PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRo
   rows.begin = cached.begin;
   rows.count = cached.count;
   const KvRowLayout layout = layer.layout();
-  bf16* decoded = layout.fp8 ? ThreadScratch<bf16>(size_t{kTileLen} * layout.latent_dim) : nullptr;
+  bf16* decoded = layout.coded() ? ThreadScratch<bf16>(size_t{kTileLen} * layout.latent_dim) : nullptr;
   for (int32_t t = 0; t < cached.count; ++t) {
     const auto* row = static_cast<const uint8_t*>(cached.rows[t]);
     rows.a[t] = &LatentOf(isa, row, layout, decoded)->bits;
     rows.b[t] = &RopeOf(row, layout)->bits;
-    if (layout.fp8) decoded += layout.latent_dim;
+    if (layout.coded()) decoded += layout.latent_dim;
   }
   std::fill(rows.a + cached.count, rows.a + kTileLen, rows.a[cached.count - 1]);
   std::fill(rows.b + cached.count, rows.b + kTileLen, rows.b[cached.count - 1]);

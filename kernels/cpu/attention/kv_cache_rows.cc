@@ -52,9 +52,9 @@ void KvWrite(const CpuContext& context, const KvWriteParams& p) {
       if (InScratch(p.layer, slot, position)) continue;
       const float* c = p.ckv.row(r);
       uint8_t* row = p.layer.row(slot, position);
-      bf16* out = layout.fp8 ? ThreadScratch<bf16>(latent) : reinterpret_cast<bf16*>(row);
+      bf16* out = layout.coded() ? ThreadScratch<bf16>(latent) : reinterpret_cast<bf16*>(row);
       NormToBf16(c, p.norm_weight, p.eps, latent, out);
-      if (layout.fp8) EncodeLatent(out, layout, row);
+      if (layout.coded()) EncodeLatent(out, layout, row);
       Rotate(c + latent, p.cos_sin + static_cast<int64_t>(position) * rope, rope,
              reinterpret_cast<bf16*>(row + layout.rope_offset()));
     }
@@ -69,7 +69,7 @@ void GatherKv(const CpuContext& context, const GatherKvParams& p) {
   context.pool.ParallelFor(p.latent.rows, p.layer.row_width() / 4, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const uint8_t* row = p.layer.row(p.slot, p.first_position + static_cast<int32_t>(r));
-      if (layout.fp8) {
+      if (layout.coded()) {
         DecodeLatent(context.isa, row, layout, p.latent.row(r));
       } else {
         std::memcpy(p.latent.row(r), row, latent_bytes);

@@ -11,19 +11,16 @@
 
 namespace foredraft::cpu {
 
-// Writes codes and scales of latent [latent_dim] to the FP8 row.
+// Writes codes and scales of latent [latent_dim] to the coded row.
 void EncodeLatent(const bf16* latent, const KvRowLayout& layout, uint8_t* row);
 
-// The inverse, exact: latent [latent_dim] from the codes and scales of an FP8 row.
-inline void DecodeLatent(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& layout, bf16* latent) {
-  isa.decode_latent({&latent->bits, row, reinterpret_cast<const float*>(row + layout.scale_offset()),
-                     layout.latent_dim, layout.group});
-}
+// The inverse, exact: latent [latent_dim] from the codes and scales of a coded row.
+void DecodeLatent(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& layout, bf16* latent);
 
 // The latent of a row of either kind: in the row itself, or decoded into scratch [latent_dim].
 inline const bf16* LatentOf(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& layout,
                             bf16* scratch) {
-  if (!layout.fp8) return reinterpret_cast<const bf16*>(row);
+  if (!layout.coded()) return reinterpret_cast<const bf16*>(row);
   DecodeLatent(isa, row, layout, scratch);
   return scratch;
 }

@@ -167,7 +167,7 @@ using RowSumFn = void (*)(const RowSumArgs& args);
 // The sums of a query, in place, in the order of the columns.
 using OrderSumsFn = void (*)(float* acc, int32_t width);
 
-// out[i] = codes[i] times the scale of its group of columns, exactly (kernels/kv_row.h).
+// out[i] = E4M3 codes[i] times the scale of its group of columns, exactly (kernels/kv_row.h).
 struct DecodeLatentArgs {
   uint16_t* out;         // [len] bf16 bits
   const uint8_t* codes;  // [len]

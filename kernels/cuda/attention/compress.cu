@@ -207,10 +207,10 @@ __global__ void __launch_bounds__(kPoolThreads) PoolKernel(const __grid_constant
 
 // Writes the entry of the span that row r completes. The block has RmsThreads(d, 4) threads, which fixes the
 // order of the norm's sum. 1,024 bytes written for V4-Flash, in FP8 608.
-template <bool aligned, bool kFp8>
+template <bool aligned, DType kDType>
 __device__ void WriteEntry(const CompressPlan& plan, int32_t r) {
   const CompressParams& p = plan.op;
-  const KvRowLayout layout = KeyLayout<kFp8>(p.layout);
+  const KvRowLayout layout = KeyLayout<kDType>(p.layout);
   const int32_t width = layout.width();
   float* const pooled = &SharedStorage<float>();
   float* const sums = pooled + plan.pitch;
@@ -233,16 +233,15 @@ __device__ void WriteEntry(const CompressPlan& plan, int32_t r) {
                                  .rope_dim = layout.rope_dim,
                                  .sign = 1.0f};
   uint8_t* const entry = MappedRow(p.entries, p.index.slots[r], last / p.ratio);
-  for (int32_t i = own; HasColumns<kFp8>(i, width); i += step) {
+  for (int32_t i = own; HasColumns<kDType>(i, width); i += step) {
     Vec4 four = {};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if ((aligned && !kFp8) || i + j < width) four.x[j] = normed(i + j);
+      if ((aligned && kDType == DType::kBF16) || i + j < width) four.x[j] = normed(i + j);
     }
     if (i < width) four = rotation.Apply<aligned>(four, i, normed);
-    LatentCodes codes = {};
-    if constexpr (kFp8) codes = EncodeKey(layout, i, four);
-    StoreKey<aligned, kFp8>(layout, entry, i, four, codes);
+    const LatentCodes codes = EncodeKey<kDType>(layout, i, four);
+    StoreKey<aligned, kDType>(layout, entry, i, four, codes);
   }
 }
 
@@ -262,12 +261,12 @@ __device__ void KeepState(const CompressParams& p, int32_t r, int32_t first) {
 }
 
 // Block (r, 0) writes row r's entry, block (r, 1 + y) keeps its columns 4 blockDim.x y ...
-template <bool aligned, bool kFp8>
+template <bool aligned, DType kDType>
 __global__ void __launch_bounds__(32 * kMaxWarps) EntriesKernel(const __grid_constant__ CompressPlan plan) {
   GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   if (blockIdx.y == 0) {
-    if (CompletesEntry(plan.op, r)) WriteEntry<aligned, kFp8>(plan, r);
+    if (CompletesEntry(plan.op, r)) WriteEntry<aligned, kDType>(plan, r);
   } else {
     KeepState<aligned>(plan.op, r, 4 * static_cast<int32_t>((blockIdx.y - 1) * blockDim.x + threadIdx.x));
   }
@@ -308,13 +307,13 @@ void Compress(Stream& stream, const CompressParams& p) {
           .shared_bytes = PoolShared::Bytes(plan.candidates)},
          plan);
   const uint32_t threads = RmsThreads(width, 4);
-  const auto kernel = p.layout.fp8 ? (aligned ? EntriesKernel<true, true> : EntriesKernel<false, true>)
-                                   : (aligned ? EntriesKernel<true, false> : EntriesKernel<false, false>);
-  Launch(stream, kernel,
-         {.grid = dim3(static_cast<uint32_t>(rows), 1 + blocks(channels, static_cast<int32_t>(4 * threads))),
-          .block = dim3(threads),
-          .shared_bytes = (pitch + kMaxWarps) * sizeof(float)},
-         plan);
+  const LaunchShape shape = {
+      .grid = dim3(static_cast<uint32_t>(rows), 1 + blocks(channels, static_cast<int32_t>(4 * threads))),
+      .block = dim3(threads),
+      .shared_bytes = (pitch + kMaxWarps) * sizeof(float)};
+  WithKvDType(p.layout.dtype, [&](auto dtype) {
+    Launch(stream, aligned ? EntriesKernel<true, dtype()> : EntriesKernel<false, dtype()>, shape, plan);
+  });
 }
 
 }  // namespace foredraft::cuda

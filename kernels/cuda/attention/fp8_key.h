@@ -9,7 +9,7 @@
 namespace foredraft::cuda {
 
 inline constexpr KvRowLayout kFp8KeyLayout = {
-    .latent_dim = 448, .rope_dim = 64, .fp8 = true, .group = KvRowLayout::kKeyGroup};
+    .latent_dim = 448, .rope_dim = 64, .dtype = DType::kF8E4M3, .group = KvRowLayout::kKeyGroup};
 inline constexpr int kFp8CodeLines = 7;  // 64 codes, which share a scale
 
 // Where absent keys are read: codes and scales of 0 decode to zeros, so that no thread asks whether its key
@@ -33,7 +33,7 @@ struct Fp8KeyPart {
   }
   // Eight values of a line; by all lanes of a warp together.
   __device__ __forceinline__ uint4 Decoded(int line) const {
-    return DecodeEight(codes[line], __shfl_sync(0xffffffffu, scale, line, 8));
+    return DecodeEight<DType::kF8E4M3>(codes[line], __shfl_sync(0xffffffffu, scale, line, 8));
   }
 };
 

@@ -50,21 +50,21 @@ struct KvWritePlan {
   int32_t norm_threads;
 };
 
-// Stores columns [first, first + 4) of a latent. Called by whole warps: a warp has one group of an FP8 row,
+// Stores columns [first, first + 4) of a latent. Called by whole warps: a warp has one group of a coded row,
 // and lanes past the last column pass zeros.
-template <bool aligned, bool kFp8>
+template <bool aligned, DType kDType>
 __device__ __forceinline__ void StoreColumns(const KvRowLayout& layout, uint8_t* row, int32_t first,
                                              const Vec4& y) {
   const int32_t latent = layout.latent_dim;
-  if constexpr (kFp8) {
-    const LatentCodes codes = EncodeLatent<KvRowLayout::kLatentGroup>(y);
-    if (first < latent) StoreLatent(layout, row, first, codes);
-  } else {
+  if constexpr (kDType == DType::kBF16) {
     if (first < latent) StoreVec4<aligned>(reinterpret_cast<bf16*>(row), first, latent, y);
+  } else {
+    const LatentCodes codes = EncodeLatent<kDType, KvRowLayout::kLatentGroup>(y);
+    if (first < latent) StoreLatent(layout, row, first, codes);
   }
 }
 
-template <bool aligned, bool kFp8>
+template <bool aligned, DType kDType>
 __device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32_t threads, float* sums) {
   const int32_t slot = p.index.slots[r];
   if (slot < 0) return;  // the whole block
@@ -72,7 +72,7 @@ __device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32
   const int32_t latent = p.layer.latent_dim;
   const int32_t rope = p.layer.rope_dim;
   const float* const c = p.ckv.row(r);
-  const KvRowLayout layout = {latent, rope, kFp8};
+  const KvRowLayout layout = {latent, rope, kDType};
   const int64_t table = int64_t{slot} * p.layer.table_stride;
   if (p.layer.block_tables[table + position / p.layer.tokens_per_block] == 0) return;  // the whole block, too
   uint8_t* const row = p.layer.row(slot, position);
@@ -87,7 +87,7 @@ __device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32
   for (int32_t i = first; i / layout.group * layout.group < latent; i += step) {
     const Vec4 x = LoadInside<aligned>(c, i, latent);
     const Vec4 weight = LoadInside<aligned>(p.norm_weight, i, latent);
-    StoreColumns<aligned, kFp8>(layout, row, i, Normed(x, weight, factor));
+    StoreColumns<aligned, kDType>(layout, row, i, Normed(x, weight, factor));
   }
 
   const float* const k_pe = c + latent;
@@ -97,13 +97,13 @@ __device__ __forceinline__ void WriteKv(const KvWriteParams& p, int32_t r, int32
   }
 }
 
-template <bool aligned, bool kFp8>
+template <bool aligned, DType kDType>
 __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_constant__ KvWritePlan p) {
   GridDependencySync();
   KvWriteShared& shared = SharedStorage<KvWriteShared>();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   if (blockIdx.y == 0) {
-    WriteKv<aligned, kFp8>(p.op, r, p.write_threads, shared.sums);
+    WriteKv<aligned, kDType>(p.op, r, p.write_threads, shared.sums);
   } else {
     NormRow<aligned>(p.op.q_norm, r, p.norm_threads, shared.sums);
   }
@@ -112,15 +112,15 @@ __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_con
 // A thread per Word of all rows: eight elements if aligned, else one.
 constexpr int kGatherThreads = 256;
 
-template <bool kFp8>
+template <DType kDType>
 __device__ __forceinline__ void LoadWord(const uint8_t* row, const KvRowLayout& layout, int32_t word,
                                          uint4& value) {
-  value = LoadKvEight<kFp8>(row, layout, 8 * word);
+  value = LoadKvEight<kDType>(row, layout, 8 * word);
 }
-template <bool kFp8>
+template <DType kDType>
 __device__ __forceinline__ void LoadWord(const uint8_t* row, const KvRowLayout& layout, int32_t word,
                                          bf16& value) {
-  value = LoadKvElement<kFp8>(row, layout, word);
+  value = LoadKvElement<kDType>(row, layout, word);
 }
 
 struct GatherKvWords {
@@ -129,16 +129,17 @@ struct GatherKvWords {
   int32_t row_words;
 };
 
-template <class Word, bool kFp8>
+template <class Word, DType kDType>
 __global__ void __launch_bounds__(kGatherThreads) GatherKvKernel(const __grid_constant__ GatherKvWords g) {
   GridDependencySync();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kGatherThreads + threadIdx.x;
   const int64_t r = index / g.row_words;
   if (r >= g.p.latent.rows) return;
   const int32_t word = static_cast<int32_t>(index - r * g.row_words);
-  const KvRowLayout layout = {g.p.layer.latent_dim, g.p.layer.rope_dim, kFp8};
+  const KvRowLayout layout = {g.p.layer.latent_dim, g.p.layer.rope_dim, kDType};
   Word value;
-  LoadWord<kFp8>(g.p.layer.row(g.p.slot, g.p.first_position + static_cast<int32_t>(r)), layout, word, value);
+  LoadWord<kDType>(g.p.layer.row(g.p.slot, g.p.first_position + static_cast<int32_t>(r)), layout, word,
+                   value);
   if (word < g.latent_words) {
     reinterpret_cast<Word*>(g.p.latent.row(r))[word] = value;
   } else {
@@ -153,10 +154,11 @@ void LaunchGatherKv(Stream& stream, const GatherKvParams& p) {
   const GatherKvWords words = {
       .p = p, .latent_words = p.layer.latent_dim / kElements, .row_words = p.layer.row_width() / kElements};
   const int64_t count = static_cast<int64_t>(p.latent.rows) * words.row_words;
-  Launch(stream, p.layer.fp8() ? GatherKvKernel<Word, true> : GatherKvKernel<Word, false>,
-         {.grid = dim3(static_cast<uint32_t>((count + kGatherThreads - 1) / kGatherThreads)),
-          .block = dim3(kGatherThreads)},
-         words);
+  const LaunchShape shape = {
+      .grid = dim3(static_cast<uint32_t>((count + kGatherThreads - 1) / kGatherThreads)),
+      .block = dim3(kGatherThreads)};
+  WithKvDType(p.layer.dtype,
+              [&](auto dtype) { Launch(stream, GatherKvKernel<Word, dtype()>, shape, words); });
 }
 
 bool In16Bytes(const void* data, int64_t stride_bytes) {
@@ -177,21 +179,19 @@ void KvWrite(Stream& stream, const KvWriteParams& p) {
   const int32_t latent = p.layer.latent_dim;
   const bool aligned =
       IsVec4Aligned(p.ckv.data, p.ckv.stride, latent) && IsVec4Aligned(p.norm_weight, latent, latent) &&
-      (p.layer.fp8() ||
+      (p.layer.coded() ||
        IsVec4Aligned(reinterpret_cast<const bf16*>(p.layer.data), p.layer.row_width(), latent)) &&
       (!p.q_norm.x || IsNormAligned(p.q_norm));
   const KvWritePlan plan = {.op = p,
                             .write_threads = static_cast<int32_t>(RmsThreads(latent, 4)),
                             .norm_threads = p.q_norm.x ? NormThreads(p.q_norm.x.cols) : 0};
   const int32_t threads = std::max(plan.write_threads, plan.norm_threads);
-  void (*const kernel)(KvWritePlan) =
-      p.layer.fp8() ? (aligned ? KvWriteKernel<true, true> : KvWriteKernel<false, true>)
-                    : (aligned ? KvWriteKernel<true, false> : KvWriteKernel<false, false>);
-  Launch(stream, kernel,
-         {.grid = dim3(static_cast<uint32_t>(p.index.rows), p.q_norm.x ? 2 : 1),
-          .block = dim3(static_cast<uint32_t>(threads)),
-          .shared_bytes = sizeof(KvWriteShared)},
-         plan);
+  const LaunchShape shape = {.grid = dim3(static_cast<uint32_t>(p.index.rows), p.q_norm.x ? 2 : 1),
+                             .block = dim3(static_cast<uint32_t>(threads)),
+                             .shared_bytes = sizeof(KvWriteShared)};
+  WithKvDType(p.layer.dtype, [&](auto dtype) {
+    Launch(stream, aligned ? KvWriteKernel<true, dtype()> : KvWriteKernel<false, dtype()>, shape, plan);
+  });
 }
 
 void GatherKv(Stream& stream, const GatherKvParams& p) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// FP8 rows of the KV cache (kernels/kv_row.h) decoded on the device.
+// Coded rows of the KV cache (kernels/kv_row.h) decoded on the device.
 
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/ptx_bf16x2.h"
@@ -14,13 +14,16 @@ __device__ __forceinline__ float KvScaleAt(const uint8_t* row, const KvRowLayout
 }
 
 // Element i of a row, c then k_pe.
-template <bool kFp8>
+template <DType kDType>
 __device__ __forceinline__ bf16 LoadKvElement(const uint8_t* row, const KvRowLayout& layout, int32_t i) {
   if (i >= layout.latent_dim) {
     return reinterpret_cast<const bf16*>(row + layout.rope_offset())[i - layout.latent_dim];
   }
-  if constexpr (kFp8) return KvValue(row[i], KvScaleAt(row, layout, i));
-  return reinterpret_cast<const bf16*>(row)[i];
+  if constexpr (kDType == DType::kBF16) {
+    return reinterpret_cast<const bf16*>(row)[i];
+  } else {
+    return KvCodes<kDType>::Value(row[i], KvScaleAt(row, layout, i));
+  }
 }
 
 // Two codes, in the upper bytes of the halves of `codes`, as a pair of BF16 values. An E4M3 code's exponent
@@ -32,7 +35,10 @@ __device__ __forceinline__ uint32_t DecodePair(uint32_t codes, uint32_t scales) 
 }
 
 // Eight codes of one group as BF16 values. A scale is a BF16 value: the upper half of its float.
-__device__ __forceinline__ uint4 DecodeEight(uint2 codes, float scale) {
+template <DType kDType>
+__device__ uint4 DecodeEight(uint2 codes, float scale);
+template <>
+__device__ __forceinline__ uint4 DecodeEight<DType::kF8E4M3>(uint2 codes, float scale) {
   const uint32_t scales = __byte_perm(__float_as_uint(scale), 0, 0x3232);
   return make_uint4(DecodePair(__byte_perm(codes.x, 0, 0x1404), scales),
                     DecodePair(__byte_perm(codes.x, 0, 0x3424), scales),
@@ -40,13 +46,14 @@ __device__ __forceinline__ uint4 DecodeEight(uint2 codes, float scale) {
                     DecodePair(__byte_perm(codes.y, 0, 0x3424), scales));
 }
 
-// Eight elements of an FP8 row as they lie in it, so that they can be loaded before they are decoded.
+// Eight elements of a coded row as they lie in it, so that they can be loaded before they are decoded.
 struct StoredEight {
   uint4 bytes;
   float scale;  // of eight codes; 0: the bytes are BF16 values
 
+  template <DType kDType>
   __device__ __forceinline__ uint4 Decoded() const {
-    return scale == 0.0f ? bytes : DecodeEight(make_uint2(bytes.x, bytes.y), scale);
+    return scale == 0.0f ? bytes : DecodeEight<kDType>(make_uint2(bytes.x, bytes.y), scale);
   }
 };
 
@@ -61,25 +68,27 @@ __device__ __forceinline__ StoredEight LoadStoredEight(const uint8_t* row, const
 }
 
 // Elements [i, i + 8) of a row of any widths, decoded; zeros past the row's end.
+template <DType kDType>
 __device__ __forceinline__ StoredEight DecodedEight(const uint8_t* row, const KvRowLayout& layout,
                                                     int32_t i) {
   uint32_t pairs[4] = {};
   for (int j = 0; j < 8 && i + j < layout.width(); ++j) {
-    pairs[j / 2] |= uint32_t{LoadKvElement<true>(row, layout, i + j).bits} << (16 * (j % 2));
+    pairs[j / 2] |= uint32_t{LoadKvElement<kDType>(row, layout, i + j).bits} << (16 * (j % 2));
   }
   return {make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]), 0.0f};
 }
 
 // Elements [i, i + 8) of a row, c then k_pe. i, latent_dim and rope_dim are multiples of 8.
-template <bool kFp8>
+template <DType kDType>
 __device__ __forceinline__ uint4 LoadKvEight(const uint8_t* row, const KvRowLayout& layout, int32_t i) {
   if (i >= layout.latent_dim) {
     return *reinterpret_cast<const uint4*>(row + layout.rope_offset() + 2 * (i - layout.latent_dim));
   }
-  if constexpr (kFp8) {
-    return DecodeEight(*reinterpret_cast<const uint2*>(row + i), KvScaleAt(row, layout, i));
+  if constexpr (kDType == DType::kBF16) {
+    return *reinterpret_cast<const uint4*>(row + 2 * i);
+  } else {
+    return DecodeEight<kDType>(*reinterpret_cast<const uint2*>(row + i), KvScaleAt(row, layout, i));
   }
-  return *reinterpret_cast<const uint4*>(row + 2 * i);
 }
 
 }  // namespace foredraft::cuda

@@ -17,7 +17,7 @@ struct LatentCodes {
 
 // Called by whole warps, in which lane l has the columns from 4 l on of whole groups of kGroup columns; what
 // is not of the latent is zero.
-template <int kGroup>
+template <DType kDType, int kGroup>
 __device__ __forceinline__ LatentCodes EncodeLatent(const Vec4& y) {
   static_assert(kGroup % 4 == 0 && 128 % kGroup == 0);
   uint32_t largest = 0;
@@ -27,17 +27,18 @@ __device__ __forceinline__ LatentCodes EncodeLatent(const Vec4& y) {
   for (int distance = kGroup / 8; distance > 0; distance /= 2) {
     largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
   }
-  LatentCodes latent = {.codes = 0, .scale = KvScale(largest)};
+  using Codes = KvCodes<kDType>;
+  LatentCodes latent = {.codes = 0, .scale = Codes::Scale(largest)};
   const float inverse = __fdiv_rn(1.0f, latent.scale);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    latent.codes |= static_cast<uint32_t>(KvCode(ToBf16(y.x[i]), inverse)) << (8 * i);
+    latent.codes |= static_cast<uint32_t>(Codes::Code(ToBf16(y.x[i]), inverse)) << (8 * i);
   }
   return latent;
 }
 
-// Stores columns [first, first + 4), of which the first is of the latent, of an FP8 row. The codes are padded
-// to a multiple of 16.
+// Stores columns [first, first + 4), of which the first is of the latent, of a coded row. The codes are
+// padded to a multiple of 16.
 __device__ __forceinline__ void StoreLatent(const KvRowLayout& layout, uint8_t* row, int32_t first,
                                             const LatentCodes& latent) {
   *reinterpret_cast<uint32_t*>(row + first) = latent.codes;
@@ -48,34 +49,39 @@ __device__ __forceinline__ void StoreLatent(const KvRowLayout& layout, uint8_t* 
 
 // ---- keys of DeepSeek-V4 ----
 
-template <bool kFp8>
+template <DType kDType>
 __device__ __forceinline__ KvRowLayout KeyLayout(const KvRowLayout& layout) {
-  return {layout.latent_dim, layout.rope_dim, kFp8, KvRowLayout::kKeyGroup};
+  return {layout.latent_dim, layout.rope_dim, kDType, KvRowLayout::kKeyGroup};
 }
 
-// Where a thread's loop over the columns of a row ends that begins at a multiple of 4: in FP8 whole warps
-// take part, because lanes exchange the largest value of a group.
-template <bool kFp8>
+// Where a thread's loop over the columns of a row ends that begins at a multiple of 4: of coded rows whole
+// warps take part, because lanes exchange the largest value of a group.
+template <DType kDType>
 __device__ __forceinline__ bool HasColumns(int32_t first, int32_t width) {
-  return kFp8 ? first / 128 * 128 < width : first < width;
+  return kDType != DType::kBF16 ? first / 128 * 128 < width : first < width;
 }
 
-// The codes of columns [first, first + 4) of a key, rotated and all. Called as EncodeLatent.
+// The codes of columns [first, first + 4) of a key, rotated and all; nothing in BF16. Called as EncodeLatent.
+template <DType kDType>
 __device__ __forceinline__ LatentCodes EncodeKey(const KvRowLayout& layout, int32_t first, Vec4 y) {
+  if constexpr (kDType == DType::kBF16) {
+    return {};
+  } else {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (first + i >= layout.latent_dim) y.x[i] = 0.0f;
+    for (int i = 0; i < 4; ++i) {
+      if (first + i >= layout.latent_dim) y.x[i] = 0.0f;
+    }
+    return EncodeLatent<kDType, KvRowLayout::kKeyGroup>(y);
   }
-  return EncodeLatent<KvRowLayout::kKeyGroup>(y);
 }
 
-// Stores columns [first, first + 4) of a key; columns past its end are not stored. latent: of EncodeKey, for
-// FP8. `aligned`: both parts of the key are multiples of 4 wide, and BF16 rows 8-byte aligned.
-template <bool aligned, bool kFp8>
+// Stores columns [first, first + 4) of a key; columns past its end are not stored. latent: of EncodeKey.
+// `aligned`: both parts of the key are multiples of 4 wide, and BF16 rows 8-byte aligned.
+template <bool aligned, DType kDType>
 __device__ __forceinline__ void StoreKey(const KvRowLayout& layout, uint8_t* row, int32_t first,
                                          const Vec4& y, const LatentCodes& latent) {
   if (first >= layout.width()) return;
-  if constexpr (!kFp8) {
+  if constexpr (kDType == DType::kBF16) {
     StoreVec4<aligned>(reinterpret_cast<bf16*>(row), first, layout.width(), y);
     return;
   }

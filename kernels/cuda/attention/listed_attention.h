@@ -3,7 +3,7 @@
 // Attention of one row and 16 or 64 heads by one block (attention_heads.h) over a list of keys, which are
 // also the values: what the attention ops without latents share. Their parameters have the same names; they
 // differ in which keys a row attends. cp.async loads tiles of 64 keys from the forward's rows and from
-// the paged cache; FP8 rows are decoded by the threads that load them.
+// the paged cache; coded rows are decoded by the threads that load them.
 //
 // Tiles are counted from the start of a row's list, and the softmax goes through them in order, so a row's
 // own list alone fixes its bits; where a key lies in memory does not matter.
@@ -28,7 +28,7 @@ struct AttentionPlan {
   int32_t aligned;                   // 16-byte copies and paired stores are possible
 };
 
-// kExact: only for aligned rows of kStride elements; of FP8 rows only for kFp8KeyLayout's.
+// kExact: only for aligned rows of kStride elements; of coded rows only for kFp8KeyLayout's.
 template <int kHeadTiles, int kWarps, int kStrideOf, int kStages, bool kExactOf, int kBlocksPerSm>
 struct AttentionShape : HeadsShape<kHeadTiles, kWarps, kStrideOf, kStrideOf, kStages, kBlocksPerSm> {
   static constexpr bool kExact = kExactOf;
@@ -47,7 +47,7 @@ struct AttentionShared : HeadsShared<Shape> {
 // The attention of one row and one tile of heads by one block; members are per thread. Keys(p, divisors, row)
 // has the row and the count of its keys, and finds a key's row in three steps, of which each needs what the
 // one before it loads: Name(key), then Page(), then Row(), which is null past the last key.
-template <class Shape, class Keys, bool kFp8>
+template <class Shape, class Keys, DType kDType>
 class RowAttention {
  public:
   using Shared = AttentionShared<Shape>;
@@ -118,7 +118,7 @@ class RowAttention {
  private:
   using Heads = AttentionHeads<Shape>;
   static constexpr int kRounds = Heads::kRounds;
-  static constexpr bool kThroughRegisters = kFp8 && Shape::kExact;
+  static constexpr bool kThroughRegisters = kDType == kFp8KeyLayout.dtype && Shape::kExact;
 
   __device__ __forceinline__ int32_t LookedUpKey(int32_t tile) const {
     return tile * kKeyTile + heads_.LookedUpKey();
@@ -127,7 +127,7 @@ class RowAttention {
   __device__ __forceinline__ void LocateRow() {
     located_before_ = row_;
     row_ = attended_.Row(paged_);
-    if constexpr (kFp8) PrefetchRow();
+    if constexpr (kDType != DType::kBF16) PrefetchRow();
   }
   __device__ __forceinline__ void LocateNext(int32_t tile) {
     paged_ = attended_.Page(named_);
@@ -140,7 +140,7 @@ class RowAttention {
     const uint8_t* const row = heads_.CopiedRow(row_, round);
     if constexpr (kThroughRegisters) {
       CopyRotated(stage, round, row);
-    } else if constexpr (kFp8) {
+    } else if constexpr (kDType != DType::kBF16) {
       LoadCodes(stage, round, row);
     } else {
       CopyKey(stage, round, reinterpret_cast<const bf16*>(row));
@@ -161,9 +161,9 @@ class RowAttention {
 
   // Without a sign, whose extension would take a register of its own.
   __device__ __forceinline__ int64_t Row() const { return static_cast<uint32_t>(attended_.row); }
-  // Where an FP8 row has what.
+  // Where a coded row has what.
   __device__ __forceinline__ KvRowLayout Layout() const {
-    return Shape::kExact ? kFp8KeyLayout : KeyLayout<true>(p_.op.layout);
+    return kThroughRegisters ? kFp8KeyLayout : KeyLayout<kDType>(p_.op.layout);
   }
   __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
   __device__ __forceinline__ RowParts Whole(const bf16* row) const { return {row, nullptr, width_, width_}; }
@@ -195,8 +195,8 @@ class RowAttention {
               present ? static_cast<const void*>(from) : p_.op.q.data, present);
   }
 
-  // Decodes this thread's chunks of an FP8 row, null: zeros. Four of them at a time, so that their loads wait
-  // for memory together.
+  // Decodes this thread's chunks of a coded row, null: zeros. Four of them at a time, so that their loads
+  // wait for memory together.
   __device__ __forceinline__ void LoadCodes(int stage, int round, const uint8_t* row) {
     constexpr int kTogether = 4;
     const KvRowLayout layout = Layout();
@@ -208,14 +208,15 @@ class RowAttention {
       for (int i = 0; i < kTogether; ++i) {
         const int column = first + 64 * i;
         if (row == nullptr || column >= width_) continue;
-        stored[i] = Aligned() ? LoadStoredEight(row, layout, column) : DecodedEight(row, layout, column);
+        stored[i] =
+            Aligned() ? LoadStoredEight(row, layout, column) : DecodedEight<kDType>(row, layout, column);
       }
       IssueLoads();
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int column = first + 64 * i;
         if (column >= padded) continue;
-        *reinterpret_cast<uint4*>(chunk + (column - begin)) = stored[i].Decoded();
+        *reinterpret_cast<uint4*>(chunk + (column - begin)) = stored[i].template Decoded<kDType>();
       }
     }
   }
@@ -247,14 +248,14 @@ class RowAttention {
   Fp8KeyPart parts_[kThroughRegisters ? kRounds : 1];  // of the next tile
 };
 
-template <class Shape, class Keys, bool kFp8>
+template <class Shape, class Keys, DType kDType>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     ListedAttentionKernel(const __grid_constant__ AttentionPlan<Keys> p) {
   GridDependencySync();
   const int32_t block = static_cast<int32_t>(blockIdx.x);
   const int32_t row = block / p.head_tiles;
   if (p.op.index.slots[row] < 0) return;
-  RowAttention<Shape, Keys, kFp8>(p, row, block % p.head_tiles, SharedStorage<AttentionShared<Shape>>())
+  RowAttention<Shape, Keys, kDType>(p, row, block % p.head_tiles, SharedStorage<AttentionShared<Shape>>())
       .Run();
 }
 
@@ -266,13 +267,11 @@ bool Fits() {
 template <class Shape, class Keys>
 void LaunchAttention(Stream& stream, AttentionPlan<Keys> plan) {
   plan.head_tiles = (plan.op.head_count + Shape::kHeads - 1) / Shape::kHeads;
-  Launch(stream,
-         plan.op.layout.fp8 ? ListedAttentionKernel<Shape, Keys, true>
-                            : ListedAttentionKernel<Shape, Keys, false>,
-         {.grid = dim3(static_cast<uint32_t>(plan.op.index.rows * plan.head_tiles)),
-          .block = dim3(Shape::kThreads),
-          .shared_bytes = sizeof(AttentionShared<Shape>)},
-         plan);
+  const LaunchShape shape = {.grid = dim3(static_cast<uint32_t>(plan.op.index.rows * plan.head_tiles)),
+                             .block = dim3(Shape::kThreads),
+                             .shared_bytes = sizeof(AttentionShared<Shape>)};
+  WithKvDType(plan.op.layout.dtype,
+              [&](auto dtype) { Launch(stream, ListedAttentionKernel<Shape, Keys, dtype()>, shape, plan); });
 }
 
 inline bool Aligned16(const void* pointer, int64_t stride) {
@@ -293,7 +292,8 @@ void AttendLists(Stream& stream, const typename Keys::Params& p, bool many_heads
                                     .head_tiles = 0,
                                     .aligned = aligned};
   const bool exact = width == ManyHeadsShape::kStride && plan.aligned &&
-                     (!p.layout.fp8 || p.layout.latent_dim == kFp8KeyLayout.latent_dim);
+                     (!p.layout.coded() || (p.layout.dtype == kFp8KeyLayout.dtype &&
+                                            p.layout.latent_dim == kFp8KeyLayout.latent_dim));
   if (many_heads && exact && Fits<ManyHeadsShape>()) {
     LaunchAttention<ManyHeadsShape, Keys>(stream, plan);
   } else if (width <= NarrowShape::kStride) {
@@ -313,9 +313,9 @@ inline bool ManyRows(Stream& stream, int32_t rows) {
 // Whether outputs, queries and keys allow 16-byte copies.
 template <class Params>
 bool RowsAligned(const Params& p) {
-  // Eight elements are of one part of an FP8 row.
-  const bool whole =
-      p.layout.fp8 ? p.layout.latent_dim % 8 == 0 && p.layout.rope_dim % 8 == 0 : p.layout.width() % 8 == 0;
+  // Eight elements are of one part of a coded row.
+  const bool whole = p.layout.coded() ? p.layout.latent_dim % 8 == 0 && p.layout.rope_dim % 8 == 0
+                                      : p.layout.width() % 8 == 0;
   return whole && Aligned16(p.out.data, p.out.stride) && Aligned16(p.q.data, p.q.stride) &&
          Aligned16(p.keys.data, p.keys.stride / 2) && p.keys.stride % 2 == 0 && Aligned16(p.window.data, 0);
 }

@@ -456,7 +456,9 @@ TensorMap CacheMap(const KvLayer& layer, const HopperDecodePlan& p) {
 bool HopperSupportsDecode(const MlaDecodeParams& op) {
   if (!RunsHopperKernels()) return false;
   // There are no registers for lists beside the decoding of rows.
-  if (op.layer.fp8() || op.selected != nullptr) return !op.layer.fp8() || op.selected == nullptr;
+  if (op.layer.coded())
+    return op.layer.dtype == hopper_decode::Fp8RowLayout().dtype && op.selected == nullptr;
+  if (op.selected != nullptr) return true;
   // TMA loads whole pages, and the swizzle pattern repeats every 8 rows.
   const int32_t page = op.layer.tokens_per_block;
   return page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0);
@@ -465,7 +467,7 @@ bool HopperSupportsDecode(const MlaDecodeParams& op) {
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) {
   using namespace hopper_decode;
   const MlaDecodeParams& op = plan.op;
-  const KeySource source = op.layer.fp8()           ? KeySource::kFp8Rows
+  const KeySource source = op.layer.coded()         ? KeySource::kFp8Rows
                            : op.selected != nullptr ? KeySource::kRows
                                                     : KeySource::kPages;
   HopperDecodePlan p = {.plan = plan,

@@ -1,5 +1,5 @@
 // The attention of one row, up to 64 heads and one split (attention_heads.h): cp.async loads tiles of 64 keys
-// from the paged cache, of a row with a list those at its places. FP8 rows are decoded on the way, so all
+// from the paged cache, of a row with a list those at its places. Coded rows are decoded on the way, so all
 // else is as for BF16.
 
 #include "kernels/cuda/attention/attention_heads.h"
@@ -19,7 +19,7 @@ struct DecodeShared : HeadsShared<Shape> {
 };
 
 // The attention of one item by one block; members are per thread.
-template <class Shape, bool kFp8>
+template <class Shape, DType kDType>
 class ItemAttention {
  public:
   using Shared = DecodeShared<Shape>;
@@ -58,12 +58,12 @@ class ItemAttention {
                           : nullptr;
   }
   __device__ __forceinline__ void Load(int stage) {
-    // FP8 rows pass through registers, of which R1's shape has few left.
-    [[maybe_unused]] constexpr int kUnroll = kFp8 ? 1 : 3;
+    // Coded rows pass through registers, of which R1's shape has few left.
+    [[maybe_unused]] constexpr int kUnroll = kDType != DType::kBF16 ? 1 : 3;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const uint8_t* const row = heads_.CopiedRow(row_, round);
-      if constexpr (Shape::kExact && !kFp8) {
+      if constexpr (Shape::kExact && kDType == DType::kBF16) {
         heads_.CopyExactKey(stage, round, reinterpret_cast<const bf16*>(row), p_.op.layer.data);
         continue;
       }
@@ -105,21 +105,21 @@ class ItemAttention {
 
   // Elements [column, column + 8) of a cache row; zeros past its end, and of a masked row, which is not read.
   __device__ __forceinline__ void FillKey(bf16* chunk, const uint8_t* row, int column) {
-    if constexpr (!kFp8) {
+    if constexpr (kDType == DType::kBF16) {
       const RowParts parts = {reinterpret_cast<const bf16*>(row), nullptr, width_, width_};
       FillChunk(chunk, parts, column, Aligned(), p_.op.layer.data);
       return;
     }
-    const KvRowLayout layout = {latent_, width_ - latent_, true};
+    const KvRowLayout layout = {latent_, width_ - latent_, kDType};
     const bool present = row != nullptr && column < width_;
     if (Aligned()) {
       uint4 elements = make_uint4(0, 0, 0, 0);
-      if (present) elements = LoadKvEight<true>(row, layout, column);
+      if (present) elements = LoadKvEight<kDType>(row, layout, column);
       *reinterpret_cast<uint4*>(chunk) = elements;
       return;
     }
     for (int i = 0; i < 8; ++i) {
-      chunk[i] = present && column + i < width_ ? LoadKvElement<true>(row, layout, column + i) : bf16{0};
+      chunk[i] = present && column + i < width_ ? LoadKvElement<kDType>(row, layout, column + i) : bf16{0};
     }
   }
 
@@ -202,7 +202,7 @@ class ItemAttention {
   const uint8_t* row_;  // of the key of the next tile that this thread looks up; null: masked
 };
 
-template <class Shape, bool kFp8>
+template <class Shape, DType kDType>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     MlaDecodeItems(const __grid_constant__ DecodePlan p) {
   GridDependencySync();
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     }
     __syncthreads();
     if (shared.item.row < 0) return;
-    ItemAttention<Shape, kFp8>(p, shared).Run();
+    ItemAttention<Shape, kDType>(p, shared).Run();
     __syncthreads();  // all threads have read the item
   }
 }
@@ -236,8 +236,8 @@ template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks) {
   const LaunchShape shape = {
       .grid = dim3(blocks), .block = dim3(Shape::kThreads), .shared_bytes = sizeof(DecodeShared<Shape>)};
-  Launch(stream, plan.op.layer.fp8() ? MlaDecodeItems<Shape, true> : MlaDecodeItems<Shape, false>, shape,
-         plan);
+  WithKvDType(plan.op.layer.dtype,
+              [&](auto dtype) { Launch(stream, MlaDecodeItems<Shape, dtype()>, shape, plan); });
 }
 
 template void LaunchDecodeItems<R1DecodeShape>(Stream&, const DecodePlan&, int32_t);

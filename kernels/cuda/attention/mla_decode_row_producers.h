@@ -101,7 +101,7 @@ class RowKeyProducer {
 
 // ---- FP8 rows ----
 
-__host__ __device__ constexpr KvRowLayout Fp8RowLayout() { return {kLatent, kChunkColumns, true}; }
+__host__ __device__ constexpr KvRowLayout Fp8RowLayout() { return {kLatent, kChunkColumns, DType::kF8E4M3}; }
 
 // Where keys that are not attended are read: codes and scales of 0 decode to zeros.
 __device__ const uint4 kZeroFp8Row[Fp8RowLayout().bytes() / sizeof(uint4)] = {};
@@ -232,8 +232,8 @@ class Fp8KeyProducer {
       for (int i = 0; i < kKeys; ++i) {
         const uint4 codes = loaded.bytes[i];
         const float scale = part % 4 < 2 ? scales.of_key[i].x : scales.of_key[i].y;
-        *Elements(stage, chunk, Key(i), 0) = DecodeEight(make_uint2(codes.x, codes.y), scale);
-        *Elements(stage, chunk, Key(i), 1) = DecodeEight(make_uint2(codes.z, codes.w), scale);
+        *Elements(stage, chunk, Key(i), 0) = DecodeEight<DType::kF8E4M3>(make_uint2(codes.x, codes.y), scale);
+        *Elements(stage, chunk, Key(i), 1) = DecodeEight<DType::kF8E4M3>(make_uint2(codes.z, codes.w), scale);
       }
     }
     if (part == kParts - 1) Publish(stage);

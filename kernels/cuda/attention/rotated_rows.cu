@@ -71,14 +71,14 @@ struct WriteKeysShared {
 // A block per row, of RmsThreads(width, 4) threads.
 //
 // Bytes of a row of V4-Flash: 2,048 read, 2 x 1,024 written, in FP8 2 x 608.
-template <bool aligned, bool kFp8>
+template <bool aligned, DType kDType>
 __global__ void __launch_bounds__(32 * kMaxWarps) WriteKeysKernel(const __grid_constant__ WriteKeysParams p) {
   GridDependencySync();
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t slot = p.index.slots[r];
   if (slot < 0) return;  // the whole block
   const int32_t position = p.index.positions[r];
-  const KvRowLayout layout = KeyLayout<kFp8>(p.layout);
+  const KvRowLayout layout = KeyLayout<kDType>(p.layout);
   const int32_t width = layout.width();
   const float* const x = p.kv.row(r);
   uint8_t* const key = p.keys.row(r);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) WriteKeysKernel(const __grid_c
                                  .width = width,
                                  .rope_dim = layout.rope_dim,
                                  .sign = 1.0f};
-  for (int32_t i = first; HasColumns<kFp8>(i, width); i += step) {
+  for (int32_t i = first; HasColumns<kDType>(i, width); i += step) {
     const Vec4 normed =
         Normed(LoadInside<aligned>(x, i, width), LoadInside<aligned>(p.norm_weight, i, width), factor);
     Vec4 rotated = normed;
@@ -101,10 +101,9 @@ __global__ void __launch_bounds__(32 * kMaxWarps) WriteKeysKernel(const __grid_c
         return __fmul_rn(p.norm_weight[column], __fmul_rn(x[column], factor));
       });
     }
-    LatentCodes codes = {};
-    if constexpr (kFp8) codes = EncodeKey(layout, i, rotated);
-    StoreKey<aligned, kFp8>(layout, key, i, rotated, codes);
-    if (cached != nullptr) StoreKey<aligned, kFp8>(layout, cached, i, rotated, codes);
+    const LatentCodes codes = EncodeKey<kDType>(layout, i, rotated);
+    StoreKey<aligned, kDType>(layout, key, i, rotated, codes);
+    if (cached != nullptr) StoreKey<aligned, kDType>(layout, cached, i, rotated, codes);
   }
 }
 
@@ -129,14 +128,12 @@ void WriteKeys(Stream& stream, const WriteKeysParams& p) {
                        IsKeyAligned(p.layout, p.window.data, p.window.width) &&
                        IsVec4Aligned(p.norm_weight, width, width) &&
                        IsRotationAligned(p.cos_sin, width, p.layout.rope_dim);
-  void (*const kernel)(WriteKeysParams) =
-      p.layout.fp8 ? (aligned ? WriteKeysKernel<true, true> : WriteKeysKernel<false, true>)
-                   : (aligned ? WriteKeysKernel<true, false> : WriteKeysKernel<false, false>);
-  Launch(stream, kernel,
-         {.grid = dim3(static_cast<uint32_t>(p.index.rows)),
-          .block = dim3(RmsThreads(width, 4)),
-          .shared_bytes = sizeof(WriteKeysShared)},
-         p);
+  const LaunchShape shape = {.grid = dim3(static_cast<uint32_t>(p.index.rows)),
+                             .block = dim3(RmsThreads(width, 4)),
+                             .shared_bytes = sizeof(WriteKeysShared)};
+  WithKvDType(p.layout.dtype, [&](auto dtype) {
+    Launch(stream, aligned ? WriteKeysKernel<true, dtype()> : WriteKeysKernel<false, dtype()>, shape, p);
+  });
 }
 
 }  // namespace foredraft::cuda
