@@ -59,8 +59,9 @@ class Event {
 
 // A weight in host memory, in a checkpoint's order: [n, k] row-major. A value is its code times its scale.
 struct HostWeight {
-  // FP8 has FP32 scales of any blocks. 4-bit kinds have BF16 scales (NVFP4: E4M3, none negative) of groups of
-  // adjacent inputs: a multiple of 8 up to kMaxGroup that divides k. F32 is rounded to BF16 when packed.
+  // 8-bit kinds have FP32 scales of any blocks. 4-bit kinds have BF16 scales (NVFP4: E4M3, none negative) of
+  // groups of adjacent inputs: a multiple of 8 up to kMaxGroup that divides k. F32 is rounded to BF16 when
+  // packed.
   WeightFormat format;
   int32_t n = 0;
   int32_t k = 0;
@@ -69,11 +70,11 @@ struct HostWeight {
   float tensor_scale = 1;        // where the format has one: another factor of every element
 
   const float* f32_scales() const { return static_cast<const float*>(scales); }
-  const bf16* bf16_scales() const { return static_cast<const bf16*>(scales); }
-  // The scale of a 4-bit kind's group, which has this index in `scales`.
-  float group_scale(int64_t index) const {
-    if (format.scale == DType::kF8E4M3) return F8E4M3ToFloat(static_cast<const uint8_t*>(scales)[index]);
-    return ToFloat(bf16_scales()[index]);
+  // The scale of the block or group that has this index in `scales`.
+  float scale_at(int64_t index) const {
+    if (format.scale == DType::kF32) return f32_scales()[index];
+    if (format.scale == DType::kBF16) return ToFloat(static_cast<const bf16*>(scales)[index]);
+    return F8E4M3ToFloat(static_cast<const uint8_t*>(scales)[index]);
   }
 };
 inline constexpr int32_t kMaxGroup = 128;

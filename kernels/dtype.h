@@ -66,6 +66,11 @@ constexpr float Code4ToFloat(DType dtype, int code) {
   return code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8];
 }
 
+// The value of a code of either size before its scale.
+inline float CodeToFloat(DType dtype, int code) {
+  return Is4Bit(dtype) ? Code4ToFloat(dtype, code) : F8E4M3ToFloat(static_cast<uint8_t>(code));
+}
+
 // OCP E8M0: a power of two; 0xff is NaN. BF16 holds all of them.
 constexpr bf16 E8M0ToBf16(uint8_t x) {
   if (x == 0xff) return {0x7fc0};

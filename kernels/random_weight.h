@@ -57,52 +57,57 @@ constexpr bf16 RandomBf16(const RandomWeight& weight, int64_t number) {
   return ToBf16((step * 0x1p-23f - 1.0f) * (1.7320508f * weight.amplitude));
 }
 
-// A sign, one of the four binades from 1 to 16, and three mantissa bits: all these codes are equally likely.
-constexpr uint8_t RandomF8(const RandomWeight& weight, int64_t number) {
-  const auto bits = static_cast<uint32_t>(RandomBits(weight.seed, number) >> 58);
-  return static_cast<uint8_t>((bits & 0x20) << 2 | (7 + (bits >> 3 & 3)) << 3 | (bits & 7));
-}
-
-// The scale of all blocks: the root mean square of those codes is 6.7567. (Mean of 4^e over e = 0..3, 21.25,
-// times mean of (1 + m / 8)^2 over m = 0..7, 2.1484.)
-constexpr float RandomF8Scale(const RandomWeight& weight) { return weight.amplitude / 6.7567f; }
-
-// INT4: any value but -8, 0 twice as likely as the others, so that the mean is 0. F4_E2M1: any code.
-constexpr uint8_t RandomCode4(const RandomWeight& weight, int64_t number) {
-  const auto code = static_cast<uint8_t>(RandomBits(weight.seed, number) >> 60);
+// A code of a quantised weight; the mean of all is 0:
+//
+//   F8_E4M3   a sign, one of the four binades from 1 to 16, and three mantissa bits, all equally likely
+//   INT4      any value but -8, 0 twice as likely as the others
+//   F4_E2M1   any code
+constexpr uint8_t RandomCode(const RandomWeight& weight, int64_t number) {
+  const uint64_t bits = RandomBits(weight.seed, number);
+  if (weight.format.code == DType::kF8E4M3) {
+    const auto six = static_cast<uint32_t>(bits >> 58);
+    return static_cast<uint8_t>((six & 0x20) << 2 | (7 + (six >> 3 & 3)) << 3 | (six & 7));
+  }
+  const auto code = static_cast<uint8_t>(bits >> 60);
   return weight.format.code == DType::kInt4 && code == 0 ? uint8_t{8} : code;
 }
 
-// The scale of all groups. Of INT4: the root mean square of those codes is sqrt(280 / 16). Of F4_E2M1, whose
-// scales are powers of two and whose codes have sqrt(68.5 / 8): the power of two that makes the root mean
-// square the largest that does not exceed the amplitude.
-inline bf16 RandomGroupScale(const RandomWeight& weight) {
-  if (weight.format.code == DType::kInt4) return ToBf16(weight.amplitude / 4.18330f);
-  return ToBf16(std::exp2(std::floor(std::log2(weight.amplitude / 2.92617f))));
+// The root mean square of those codes. F8_E4M3: the mean of 4^e over e = 0..3, 21.25, times that of (1 + m /
+// 8)^2 over m = 0..7, 2.1484. INT4: 280 / 16. F4_E2M1: 68.5 / 8.
+constexpr float RandomCodeSize(DType code) {
+  return code == DType::kF8E4M3 ? 6.7567f : code == DType::kInt4 ? 4.18330f : 2.92617f;
 }
 
-// The tensor scale, beside group scales of 1.
+// The scale of all blocks or groups; 1 beside a tensor scale. Of F4_E2M1, whose scales are powers of two: the
+// one that makes the root mean square the largest that does not exceed the amplitude.
+inline float RandomScale(const RandomWeight& weight) {
+  if (weight.format.tensor_scale) return 1.0f;
+  const float scale = weight.amplitude / RandomCodeSize(weight.format.code);
+  if (weight.format.code == DType::kF4E2M1) return std::exp2(std::floor(std::log2(scale)));
+  return weight.format.scale == DType::kBF16 ? ToFloat(ToBf16(scale)) : scale;
+}
+
 constexpr float RandomTensorScale(const RandomWeight& weight) {
-  return weight.format.tensor_scale ? weight.amplitude / 2.92617f : 1.0f;
+  return weight.format.tensor_scale ? weight.amplitude / RandomCodeSize(weight.format.code) : 1.0f;
 }
 
-// The bytes of the scale of all blocks or groups, DTypeBytes(weight.format.scale) of them.
-struct RandomScale {
+// RandomScale in the format's type, of which it takes the first bytes.
+struct ScaleBytes {
   char bytes[sizeof(float)] = {};
 };
-inline RandomScale RandomScaleOf(const RandomWeight& weight) {
+inline ScaleBytes RandomScaleBytes(const RandomWeight& weight) {
   constexpr char kOne = 0x38;  // E4M3
-  RandomScale scale;
-  if (weight.format.tensor_scale) {
-    scale.bytes[0] = kOne;
-  } else if (Is4Bit(weight.format)) {
-    const bf16 group_scale = RandomGroupScale(weight);
-    std::memcpy(scale.bytes, &group_scale, sizeof(group_scale));
+  const float scale = RandomScale(weight);
+  const bf16 half = ToBf16(scale);
+  ScaleBytes out;
+  if (weight.format.scale == DType::kF32) {
+    std::memcpy(out.bytes, &scale, sizeof(scale));
+  } else if (weight.format.scale == DType::kBF16) {
+    std::memcpy(out.bytes, &half, sizeof(half));
   } else {
-    const float block_scale = RandomF8Scale(weight);
-    std::memcpy(scale.bytes, &block_scale, sizeof(block_scale));
+    out.bytes[0] = kOne;
   }
-  return scale;
+  return out;
 }
 
 }  // namespace foredraft

@@ -54,12 +54,15 @@ inline constexpr WeightFormat kNvfp4Format = {
 struct NamedFormat {
   const char* name;
   WeightFormat format;
+  DType kernel_scale;             // the type of scales that kernels multiply codes by
+  const char* written = nullptr;  // what `quantize` writes; null: it writes no such format
 };
-inline constexpr NamedFormat kNamedFormats[] = {{"bf16", kBf16Format},
-                                                {"fp8", kFp8Format},
-                                                {"int4", kInt4Format},
-                                                {"fp4", kMxfp4Format},
-                                                {"nvfp4", kNvfp4Format}};
+inline constexpr NamedFormat kNamedFormats[] = {
+    {"bf16", kBf16Format, DType::kF32},
+    {"fp8", kFp8Format, DType::kF32, "E4M3 in blocks of 128 x 128"},
+    {"int4", kInt4Format, DType::kBF16, "compressed-tensors pack-quantized"},
+    {"fp4", kMxfp4Format, DType::kBF16},
+    {"nvfp4", kNvfp4Format, DType::kF8E4M3, "modelopt's, MLP projections of the target alone"}};
 
 // Null where no row has the name.
 constexpr const NamedFormat* FindFormat(std::string_view name) {
@@ -69,29 +72,35 @@ constexpr const NamedFormat* FindFormat(std::string_view name) {
   return nullptr;
 }
 
-// The name of a format, whatever its group and the type of its scales.
-constexpr const char* NameOf(const WeightFormat& format) {
+// The row of a format, whatever its group and the type of its scales; null where it has none.
+constexpr const NamedFormat* RowOf(const WeightFormat& format) {
   for (const NamedFormat& row : kNamedFormats) {
-    if (row.format.code == format.code && row.format.tensor_scale == format.tensor_scale) return row.name;
+    if (row.format.code == format.code && row.format.tensor_scale == format.tensor_scale) return &row;
   }
-  return "";
+  return nullptr;
+}
+constexpr const char* NameOf(const WeightFormat& format) {
+  const NamedFormat* const row = RowOf(format);
+  return row != nullptr ? row->name : "";
 }
 
 // The type of scales that kernels multiply codes by.
 constexpr DType KernelScale(const WeightFormat& format) {
-  if (format.tensor_scale) return DType::kF8E4M3;
-  return Is4Bit(format.code) ? DType::kBF16 : DType::kF32;
+  const NamedFormat* const row = RowOf(format);
+  if (row != nullptr) return row->kernel_scale;
+  return format.tensor_scale ? DType::kF8E4M3 : DType::kF32;
 }
-// Whether a backend has products of the format: 4-bit codes with scales for groups of a row, FP8 with any
-// blocks. NVFP4 alone has a tensor scale.
+// Whether a backend has products of the format: 4-bit codes with scales for groups of a row, 8-bit ones with
+// any blocks. A format with a tensor scale has its own groups alone.
 constexpr bool HasKernels(const WeightFormat& format) {
   if (!format.has_scales()) return !Is4Bit(format.code);
-  if (format.tensor_scale) return format == kNvfp4Format;
-  return format.scale == KernelScale(format) && (!Is4Bit(format.code) || format.rows == 1);
+  const NamedFormat* const row = RowOf(format);
+  if (row == nullptr || format.scale != row->kernel_scale) return false;
+  if (format.tensor_scale) return format == row->format;
+  return !Is4Bit(format.code) || format.rows == 1;
 }
 
-// The format as HostWeight and PackedWeight hold it: E8M0 scales become FP32 for FP8 codes and BF16 for 4-bit
-// ones, both exactly.
+// The format as HostWeight and PackedWeight hold it: E8M0 scales become those that kernels read, exactly.
 constexpr WeightFormat WithWideScales(WeightFormat format) {
   if (format.scale == DType::kE8M0) format.scale = KernelScale(format);
   return format;
@@ -100,5 +109,7 @@ constexpr WeightFormat WithWideScales(WeightFormat format) {
 constexpr bool Is4Bit(const WeightFormat& format) { return Is4Bit(format.code); }
 constexpr bool IsF8(const WeightFormat& format) { return format.code == DType::kF8E4M3; }
 constexpr bool IsQuantised(const WeightFormat& format) { return format.has_scales(); }
+// 8-bit codes, whose scales are FP32 and may be shared by any block of the weight.
+constexpr bool HasScaleGrid(const WeightFormat& format) { return format.has_scales() && !Is4Bit(format); }
 
 }  // namespace foredraft

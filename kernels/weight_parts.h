@@ -1,8 +1,10 @@
 #pragma once
 
-// What all backends do with the parts of a weight before they pack them: checks, and the order of 4-bit
-// codes.
+// What all backends do with the parts of a weight before they pack them: checks, the order of 4-bit codes,
+// and values in BF16.
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -55,8 +57,10 @@ inline absl::Status CheckParts(std::span<const HostWeight> parts) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "weight: stacked parts are %s and %s", DTypeName(parts[0].format.code), DTypeName(format.code)));
     }
-    if (IsF8(format) && (part.scales == nullptr || format.rows < 1 || format.columns < 1)) {
-      return absl::InvalidArgumentError("weight: F8_E4M3 without block scales");
+    if (DTypeBytes(format.code) == 1 && !Is4Bit(format) &&
+        (part.scales == nullptr || format.rows < 1 || format.columns < 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("weight: %s without block scales", DTypeName(format.code)));
     }
     if (Is4Bit(format)) RETURN_IF_ERROR(CheckGroups(part));
     if (quantised) RETURN_IF_ERROR(CheckScales(format));
@@ -75,6 +79,42 @@ constexpr uint32_t OctetWord(uint32_t codes) {
   };
   return gather(codes) | gather(codes >> 4) << 16;
 }
+
+// The rows of a weight in BF16: an FP32 value, or a code times its scales, rounded once.
+class RowsInBf16 {
+ public:
+  explicit RowsInBf16(const HostWeight& weight) : weight_(weight) {
+    if (!weight.format.has_scales()) return;
+    for (int code = 0; code < (Is4Bit(weight.format) ? 16 : 256); ++code) {
+      values_[code] = CodeToFloat(weight.format.code, code);
+    }
+  }
+
+  void Convert(int64_t row, bf16* out) const {
+    const WeightFormat& format = weight_.format;
+    const auto* const bytes =
+        static_cast<const uint8_t*>(weight_.data) + format.code_bytes(row * int64_t{weight_.k});
+    if (!format.has_scales()) {
+      const auto* const values = reinterpret_cast<const float*>(bytes);
+      std::transform(values, values + weight_.k, out, [](float x) { return ToBf16(x); });
+      return;
+    }
+    const bool four_bits = Is4Bit(format);
+    int64_t block = row / format.rows * format.scale_columns(weight_.k);
+    for (int32_t first = 0; first < weight_.k; first += format.columns, ++block) {
+      const float scale = weight_.scale_at(block);
+      const int32_t end = std::min(weight_.k, first + format.columns);
+      for (int32_t column = first; column < end; ++column) {
+        const int code = four_bits ? bytes[column / 2] >> (column % 2 * 4) & 15 : bytes[column];
+        out[column] = ToBf16(values_[code] * scale * weight_.tensor_scale);
+      }
+    }
+  }
+
+ private:
+  const HostWeight weight_;  // F32 or codes
+  std::array<float, 256> values_{};
+};
 
 // INVALID_ARGUMENT if item `index` of an array of weights differs from the first in shape, code or group.
 template <class Weight>

@@ -1,10 +1,13 @@
 #include "engine/model/quantization_config.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "engine/checkpoint/formats/stored_format.h"
 #include "engine/model/model_kind.h"
+#include "engine/model/packed_schemes.h"
 
 namespace foredraft {
 namespace {
@@ -35,7 +38,6 @@ Json QuantizationConfig(const ModelDescription& description) {
             {"weight_block_size", {format.rows, format.columns}},
             {"modules_to_not_convert", UnquantisedModules(description)}};
   }
-  if (!Is4Bit(format)) return nullptr;
   if (format == kNvfp4Format) {
     const Json weights = {
         {"num_bits", 4}, {"type", "float"}, {"group_size", format.columns}, {"dynamic", false}};
@@ -45,18 +47,18 @@ Json QuantizationConfig(const ModelDescription& description) {
             {"config_groups", {{"group_0", group}}},
             {"ignore", UnquantisedModules(description)}};
   }
-  const bool int4 = format.code == DType::kInt4;
-  const char* const name = int4 ? "pack-quantized" : "mxfp4-pack-quantized";
-  Json weights = {{"num_bits", 4},       {"type", int4 ? "int" : "float"},
-                  {"symmetric", true},   {"group_size", format.columns},
-                  {"strategy", "group"}, {"dynamic", false}};
-  if (!int4) weights["scale_dtype"] = "torch.uint8";
+  const auto* const scheme = std::ranges::find_if(
+      kPackedSchemes, [&](const PackedScheme& row) { return RowOf(row.format) == RowOf(format); });
+  if (scheme == std::end(kPackedSchemes)) return nullptr;
+  Json weights = {{"num_bits", CodeBits(*scheme)}, {"type", scheme->type},         {"symmetric", true},
+                  {"group_size", format.columns},  {"strategy", scheme->strategy}, {"dynamic", false}};
+  if (scheme->scale_dtype != nullptr) weights["scale_dtype"] = scheme->scale_dtype;
   const Json group = {{"targets", {"Linear"}},
                       {"weights", weights},
                       {"input_activations", nullptr},
                       {"output_activations", nullptr},
-                      {"format", name}};
-  return {{"quant_method", "compressed-tensors"},      {"format", name},
+                      {"format", scheme->name}};
+  return {{"quant_method", "compressed-tensors"},      {"format", scheme->name},
           {"quantization_status", "compressed"},       {"config_groups", {{"group_0", group}}},
           {"ignore", UnquantisedModules(description)}, {"kv_cache_scheme", nullptr}};
 }

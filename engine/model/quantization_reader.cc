@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "config/json_text.h"
+#include "engine/model/packed_schemes.h"
 
 namespace foredraft {
 namespace {
@@ -32,19 +33,6 @@ void CheckColumnOrder(JsonFields& fields) {
   fields.Refuse("actorder", ShowJson(*order), "null, static, weight");
 }
 
-// A format of compressed-tensors, and what its configuration says of the codes.
-struct PackedScheme {
-  const char* name;
-  const char* type;
-  const char* strategy;
-  WeightFormat format;
-};
-constexpr PackedScheme kPackedSchemes[] = {
-    {"pack-quantized", "int", "group", kInt4Format},
-    {"mxfp4-pack-quantized", "float", "group", kMxfp4Format},
-    {"nvfp4-pack-quantized", "float", "tensor_group", kNvfp4Format},
-};
-
 template <class Rows, class Text>
 std::string List(const Rows& rows, const Text& text) {
   return absl::StrJoin(rows, ", ",
@@ -59,7 +47,7 @@ std::string GroupsOf(const PackedScheme& scheme) {
 int ReadWeights(const nlohmann::json& weights, const PackedScheme& scheme, const std::string& path,
                 JsonFields& parent) {
   JsonFields fields(weights, parent.file(), path);
-  fields.RequiredInt("num_bits", 4, 4);
+  fields.RequiredInt("num_bits", CodeBits(scheme), CodeBits(scheme));
   if (fields.Find("type") == nullptr) fields.Refuse("type", "missing", scheme.type);
   fields.AllowOnly("type", scheme.type);
   if (fields.Find("strategy") == nullptr) fields.Refuse("strategy", "missing", scheme.strategy);

@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "server/cli/byte_progress.h"
@@ -51,13 +53,13 @@ void AddQuantize(CLI::App& app, int* exit_code) {
       ->required()
       ->type_name("OUT");
   auto dtype = std::make_shared<std::string>();
-  command
-      ->add_option(
-          "--dtype", *dtype,
-          "int4: compressed-tensors pack-quantized; fp8: E4M3 in blocks of 128 x 128; nvfp4: modelopt's, MLP "
-          "projections of the target alone")
-      ->required()
-      ->check(CLI::IsMember({"int4", "fp8", "nvfp4"}));
+  std::vector<std::string> names, what;
+  for (const NamedFormat& row : kNamedFormats) {
+    if (row.written == nullptr) continue;
+    names.emplace_back(row.name);
+    what.push_back(absl::StrCat(row.name, ": ", row.written));
+  }
+  command->add_option("--dtype", *dtype, absl::StrJoin(what, "; "))->required()->check(CLI::IsMember(names));
   auto group = std::make_shared<int>(kInt4Format.columns);
   command->add_option("--group", *group, "inputs that share a scale, of int4")
       ->check(CLI::IsMember(std::vector<int>(std::begin(kInt4Groups), std::end(kInt4Groups))))

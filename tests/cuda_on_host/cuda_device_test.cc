@@ -280,8 +280,8 @@ TEST_F(CudaDeviceTest, Random4BitWeightsAreThoseOfTheirNumbers) {
       for (int output = 0; output < 70; output += 23) {
         for (int input = 0; input < 192; ++input) {
           const Element4Bit element = At(bytes, layout, output, input);
-          EXPECT_EQ(element.code, RandomCode4(weight, weight.number(item, output, input)));
-          EXPECT_EQ(element.scale, ToFloat(RandomGroupScale(weight)));
+          EXPECT_EQ(element.code, RandomCode(weight, weight.number(item, output, input)));
+          EXPECT_EQ(element.scale, RandomScale(weight));
         }
       }
       EXPECT_EQ(At(bytes, layout, 70, 0).scale, 0) << "an output past n";
@@ -303,7 +303,7 @@ TEST_F(CudaDeviceTest, RandomNvfp4WeightsHaveTensorScales) {
   for (int output = 0; output < 70; ++output) {
     for (int input = 0; input < 192; ++input) {
       const Element4Bit element = At(bytes, layout, output, input);
-      ASSERT_EQ(element.code, RandomCode4(weight, weight.number(1, output, input)));
+      ASSERT_EQ(element.code, RandomCode(weight, weight.number(1, output, input)));
       ASSERT_EQ(element.scale, 1);
       ASSERT_EQ(element.tensor_scale, RandomTensorScale(weight)) << output;
     }
@@ -326,7 +326,7 @@ TEST_F(CudaDeviceTest, RandomWeightsAreThoseOfTheirNumbers) {
       const int64_t number = weight.number(item, row, column);
       const uint8_t* const at = bytes.data() + item * made->data_stride + place * DTypeBytes(dtype);
       if (dtype == DType::kF8E4M3) {
-        EXPECT_EQ(*at, RandomF8(weight, number));
+        EXPECT_EQ(*at, RandomCode(weight, number));
       } else {
         bf16 value;
         std::memcpy(&value, at, sizeof(value));
@@ -334,7 +334,7 @@ TEST_F(CudaDeviceTest, RandomWeightsAreThoseOfTheirNumbers) {
       }
     }
     if (dtype == DType::kF8E4M3) {
-      const float scale = RandomF8Scale(weight);
+      const float scale = RandomScale(weight);
       EXPECT_EQ(Get(made->first.scales + 2 * made->scale_stride, 4),
                 (std::vector<float>{scale, scale, 0, 0}));
     }

@@ -188,11 +188,11 @@ TEST(CommandLine, TheManualAndTheCompletionsNameEveryCommandAndOption) {
   EXPECT_GE(commands, 12);
   EXPECT_THAT(manual, AllOf(HasSubstr("\\-\\-max\\-draft\\-tokens"), HasSubstr("\\-\\-token\\-ids")));
   EXPECT_THAT(manual, AllOf(HasSubstr("\\fIHOST:PORT\\fR"), HasSubstr("\\fIN\\fR\nthe number of the rank")));
-  EXPECT_THAT(bash, HasSubstr("'quantize --dtype') words='int4 fp8 nvfp4'"));
+  EXPECT_THAT(bash, HasSubstr("'quantize --dtype') words='fp8 int4 nvfp4'"));
   EXPECT_THAT(bash,
               AllOf(HasSubstr("'serve --backend') words='cpu cuda'"), HasSubstr("'serve --set') words=$keys"),
                     HasSubstr(" speculative_config.draft_policy=adaptive ")));
-  EXPECT_THAT(fish, HasSubstr("'__fish_seen_subcommand_from quantize' -l dtype -x -a 'int4 fp8 nvfp4' -d "));
+  EXPECT_THAT(fish, HasSubstr("'__fish_seen_subcommand_from quantize' -l dtype -x -a 'fp8 int4 nvfp4' -d "));
   EXPECT_THAT(manual, AllOf(HasSubstr("\\fIMODEL\\fR\ncheckpoint directory"), HasSubstr("FOREDRAFT_TOKEN"),
                             HasSubstr("HF_HOME"), HasSubstr("NO_COLOR"), HasSubstr(".SH FILES"),
                             HasSubstr(".SH EXAMPLES")));

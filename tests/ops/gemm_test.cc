@@ -279,10 +279,10 @@ TEST(Gemm, WideningNvfp4GivesTheSameBits) {
   std::vector<bf16> wide;
   for (int i = 0; i < kN * kK; ++i) {
     const int code = static_cast<const uint8_t*>(weight.parts[0].data)[i / 2] >> (i % 2 * 4) & 15;
-    wide.push_back(ToBf16(Code4ToFloat(DType::kF4E2M1, code) * weight.parts[0].group_scale(i / 16)));
+    wide.push_back(ToBf16(Code4ToFloat(DType::kF4E2M1, code) * weight.parts[0].scale_at(i / 16)));
   }
   std::vector<bf16> scales;
-  for (int i = 0; i < kN * kK / 16; ++i) scales.push_back(ToBf16(weight.parts[0].group_scale(i)));
+  for (int i = 0; i < kN * kK / 16; ++i) scales.push_back(ToBf16(weight.parts[0].scale_at(i)));
   const HostWeight bf16_part{.format = kBf16Format, .n = kN, .k = kK, .data = wide.data()};
   WeightFormat wide_scales = WithWideScales(kMxfp4Format);
   wide_scales.columns = kNvfp4Format.columns;

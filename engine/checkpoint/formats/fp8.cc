@@ -92,6 +92,7 @@ const StoredFormat kFp8Stored = {.is_meant = IsMeant,
                                  .check = Check,
                                  .read = Read,
                                  .random = Random,
-                                 .round = Round};
+                                 .round = Round,
+                                 .weight_dtype = "F8_E4M3"};
 
 }  // namespace foredraft

@@ -1,46 +1,12 @@
 #include "engine/checkpoint/formats/host_tensor.h"
 
-#include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/weight_parts.h"
 
 namespace foredraft {
-namespace {
-
-// ldexp per element would dominate the loading of an FP8 checkpoint.
-const std::array<float, 256>& F8Table() {
-  static const std::array<float, 256> table = [] {
-    std::array<float, 256> values{};
-    for (int code = 0; code < 256; ++code) values[code] = F8E4M3ToFloat(static_cast<uint8_t>(code));
-    return values;
-  }();
-  return table;
-}
-
-void ConvertF8Row(const HostWeight& weight, int64_t row, bf16* out) {
-  const WeightFormat& format = weight.format;
-  const auto* codes = static_cast<const uint8_t*>(weight.data) + row * weight.k;
-  const float* scales = weight.f32_scales() + row / format.rows * format.scale_columns(weight.k);
-  for (int32_t column = 0; column < weight.k; ++column) {
-    out[column] = ToBf16(F8Table()[codes[column]] * scales[column / format.columns]);
-  }
-}
-
-void Convert4BitRow(const HostWeight& weight, int64_t row, bf16* out) {
-  const WeightFormat& format = weight.format;
-  const auto* codes = static_cast<const uint8_t*>(weight.data) + row * weight.k / 2;
-  const int64_t first_group = row * format.scale_columns(weight.k);
-  float scale = 0;
-  for (int32_t column = 0; column < weight.k; ++column) {
-    if (column % format.columns == 0) scale = weight.group_scale(first_group + column / format.columns);
-    const int code = codes[column / 2] >> (column % 2 * 4) & 15;
-    out[column] = ToBf16(Code4ToFloat(format.code, code) * scale * weight.tensor_scale);
-  }
-}
-
-}  // namespace
 
 HostWeight HostTensor::View() const {
   return {.format = format,
@@ -65,19 +31,12 @@ void HostTensor::WidenScales() {
 }
 
 HostTensor ToBf16(HostTensor tensor) {
-  const DType code = tensor.format.code;
-  if (code == DType::kBF16) return tensor;
-  const int64_t count = tensor.element_count();
-  auto converted = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(count) * sizeof(bf16));
-  auto* out = reinterpret_cast<bf16*>(converted.get());
-  if (code == DType::kF32) {
-    const auto* values = reinterpret_cast<const float*>(tensor.data.get());
-    for (int64_t i = 0; i < count; ++i) out[i] = ToBf16(values[i]);
-  } else {
-    const auto convert = Is4Bit(code) ? Convert4BitRow : ConvertF8Row;
-    const HostWeight weight = tensor.View();
-    for (int64_t row = 0; row < tensor.n; ++row) convert(weight, row, out + row * tensor.k);
-  }
+  if (tensor.format.code == DType::kBF16) return tensor;
+  const size_t bytes = static_cast<size_t>(tensor.element_count()) * sizeof(bf16);
+  auto converted = std::make_unique_for_overwrite<char[]>(bytes);
+  auto* const out = reinterpret_cast<bf16*>(converted.get());
+  const RowsInBf16 rows(tensor.View());
+  for (int64_t row = 0; row < tensor.n; ++row) rows.Convert(row, out + row * tensor.k);
   tensor.data = std::move(converted);
   tensor.format = kBf16Format;
   tensor.scales.clear();

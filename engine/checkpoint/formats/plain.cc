@@ -1,7 +1,10 @@
 // Elements without scales, in BF16 or F32.
 
+#include <ranges>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/formats/packed.h"
@@ -24,11 +27,12 @@ absl::Status Check(const Checkpoint& checkpoint, const ModelDescription& model, 
   const TensorLocation found = checkpoint.Find(spec.name);
   const std::string& dtype = found.entry->dtype;
   if (dtype != "BF16" && dtype != "F32") {
-    const bool f8_allowed = kFp8Stored.is_meant(model, spec);
-    const bool nvfp4_allowed = kNvfp4Stored.is_meant(model, spec);
-    return RefuseTensor(
-        found, absl::StrFormat("dtype: %s, allowed BF16, F32%s%s", dtype, f8_allowed ? ", F8_E4M3" : "",
-                               nvfp4_allowed ? ", U8 (NVFP4)" : ""));
+    std::string allowed = "BF16, F32";
+    for (const StoredFormat* format : std::views::reverse(StoredFormats())) {
+      if (format->weight_dtype == nullptr || !format->is_meant(model, spec)) continue;
+      absl::StrAppend(&allowed, ", ", format->weight_dtype);
+    }
+    return CheckStoredDType(found, allowed);
   }
   RETURN_IF_ERROR(CheckStoredShape(found, spec.shape));
   if (spec.scale.empty()) return absl::OkStatus();

@@ -94,15 +94,15 @@ float F8RowError(const float* weights, int count, float scale, float inverse) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-void Add(float weight, float quantised, QuantizationError& error) {
-  const double difference = double{weight} - quantised;
-  error.squared_error += difference * difference;
-  error.squared_weight += double{weight} * weight;
-  error.largest_error = std::max(error.largest_error, std::fabs(difference));
-  ++error.count;
-}
-
 }  // namespace
+
+void QuantizationError::Add(float weight, float quantised) {
+  const double difference = double{weight} - quantised;
+  squared_error += difference * difference;
+  squared_weight += double{weight} * weight;
+  largest_error = std::max(largest_error, std::fabs(difference));
+  ++count;
+}
 
 QuantizationError& QuantizationError::operator+=(const QuantizationError& other) {
   squared_error += other.squared_error;
@@ -126,7 +126,7 @@ QuantizationError QuantizeInt4Group(const float* weights, int count, uint8_t* co
     const float value = Int4Value(std::clamp(weights[i] / best, -16.0f, 16.0f));
     const auto code = static_cast<uint8_t>(static_cast<int>(value) + 8);
     codes[i / 2] = static_cast<uint8_t>(i % 2 == 0 ? code : codes[i / 2] | code << 4);
-    Add(weights[i], value * best, error);
+    error.Add(weights[i], value * best);
   }
   return error;
 }
@@ -155,7 +155,7 @@ QuantizationError QuantizeNvfp4Group(const float* weights, float tensor_scale, u
   for (int i = 0; i < kCount; ++i) {
     const uint8_t code = Fp4Code(weights[i] / factor);
     codes[i / 2] = static_cast<uint8_t>(i % 2 == 0 ? code : codes[i / 2] | code << 4);
-    Add(weights[i], Code4ToFloat(DType::kF4E2M1, code) * factor, error);
+    error.Add(weights[i], Code4ToFloat(DType::kF4E2M1, code) * factor);
   }
   return error;
 }
@@ -192,7 +192,7 @@ QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, i
       const float weight = weights[row * weight_stride + i];
       const float value = F8Value(weight * (1 / best));
       codes[row * code_stride + i] = F8Code(value);
-      Add(weight, value * best, error);
+      error.Add(weight, value * best);
     }
   }
   return error;

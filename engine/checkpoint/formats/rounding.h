@@ -18,6 +18,7 @@ struct QuantizationError {
   double largest_error = 0;
   int64_t count = 0;
 
+  void Add(float weight, float quantised);
   QuantizationError& operator+=(const QuantizationError& other);
   // Root of the mean squared error over the weights' root mean square; 0 for zeros.
   double relative() const;

@@ -12,10 +12,10 @@
 namespace foredraft {
 namespace {
 
-// The first that fits is taken; every tensor may be plain.
-constexpr const StoredFormat* kStoredFormats[] = {&kInt4Stored,        &kMxfp4PackedStored, &kNvfp4Stored,
-                                                  &kNvfp4PackedStored, &kMxfp4BesideStored, &kFp8Stored,
-                                                  &kPlainStored};
+constexpr const StoredFormat* kStoredFormats[] = {
+#define STORED(name) &name,
+#include "engine/checkpoint/formats/list.inc"
+};
 
 // An MLP projection of the target: what NVIDIA's NVFP4 checkpoints of this family quantise.
 bool IsTargetMlp(const TensorSpec& spec) {
@@ -29,6 +29,8 @@ int64_t StoredTensor::bytes() const {
   for (const int64_t size : shape) bytes *= size;
   return bytes;
 }
+
+std::span<const StoredFormat* const> StoredFormats() { return kStoredFormats; }
 
 const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelDescription& model,
                                const TensorSpec& spec) {
@@ -59,7 +61,7 @@ FormatChoice::FormatChoice(const ModelDescription& model) : model_(model) {
       if (spec.is_quantised()) quantised_.insert(&spec);
     }
   }
-  if (!Is4Bit(model.projections)) return;
+  if (IsF8(model.projections)) return;
   for (const WeightSpec& weight : model.weights) {
     if (Quantises(weight)) quantised_.insert(weight.tensors.begin(), weight.tensors.end());
   }

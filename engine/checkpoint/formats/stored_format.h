@@ -1,9 +1,8 @@
 #pragma once
 
-// How a tensor lies in the files of a checkpoint. One row per format and spelling of its names; the loader,
-// the check, random weights, `synth` and `quantize` ask the row. Files of this folder: a format each (plain,
-// fp8, int4, mxfp4, nvfp4), what compressed-tensors' formats share (packed), and quantization_config, read
-// and written.
+// How a tensor lies in the files of a checkpoint. One row per format and spelling of its names (list.inc);
+// the loader, the check, random weights, `synth` and `quantize` ask the row. Files of this folder: a format
+// each (plain, fp8, int4, mxfp4, nvfp4), and what compressed-tensors' formats share (packed).
 
 #include <cstdint>
 #include <span>
@@ -75,17 +74,16 @@ struct StoredFormat {
   float (*tensor_scale)(float largest) = nullptr;
   // Names of tensors that may lie beside the weight's and do not change its values. Null: none.
   std::vector<std::string> (*ignored)(const TensorSpec& spec) = nullptr;
+  // The dtype that X.weight itself may have instead of BF16 or F32, as messages show it. Null: none.
+  const char* weight_dtype = nullptr;
 };
 
-extern const StoredFormat kPlainStored;        // BF16 or F32
-extern const StoredFormat kFp8Stored;          // FP8 blocks
-extern const StoredFormat kInt4Stored;         // compressed-tensors' pack-quantized
-extern const StoredFormat kMxfp4PackedStored;  // compressed-tensors' mxfp4-pack-quantized
-extern const StoredFormat kMxfp4BesideStored;  // DeepSeek-V4's experts, beside FP8 blocks
-extern const StoredFormat kNvfp4Stored;        // modelopt's NVFP4
-extern const StoredFormat kNvfp4PackedStored;  // compressed-tensors' nvfp4-pack-quantized
+#define STORED(name) extern const StoredFormat name;
+#include "engine/checkpoint/formats/list.inc"
 
-// The format in which the checkpoint has the tensor; null where it has no such tensor.
+// All formats, in the order of list.inc; the one in which the checkpoint has the tensor, null where it has no
+// such tensor.
+std::span<const StoredFormat* const> StoredFormats();
 const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelDescription& model,
                                const TensorSpec& spec);
 
@@ -100,7 +98,7 @@ int64_t StoredBytes(std::span<const StoredTensor> tensors);
 // Which tensors of a model are quantised where this program chooses (quantize, synth, random weights):
 //
 //   FP8     as DeepSeek does: all projections, kv_b too. Not router, eh_proj, norms, embedding, head.
-//   4 bits  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
+//   others  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
 //           without weights whose columns are no multiple of the group. Parts that are fused into one weight
 //           are packed together.
 //   NVFP4   of those, the target's MLP projections, as NVIDIA's checkpoints of DeepSeek-V3 have: attention

@@ -8,22 +8,10 @@
 
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/device/kernels.h"
-#include "kernels/cpu/gemm/gemm_nvfp4.h"
 #include "kernels/cpu/gemm/packed_weight.h"
+#include "kernels/cpu/gemm/weight_product.h"
 
 namespace foredraft::cpu {
-
-// The values of the 4-bit codes, which BF16 holds exactly.
-struct CodeTable {
-  uint16_t bits[16];
-};
-constexpr CodeTable MakeCodeTable(DType dtype) {
-  CodeTable table{};
-  for (int code = 0; code < 16; ++code) table.bits[code] = ToBf16(Code4ToFloat(dtype, code)).bits;
-  return table;
-}
-inline constexpr CodeTable kInt4Table = MakeCodeTable(DType::kInt4);
-inline constexpr CodeTable kF4E2M1Table = MakeCodeTable(DType::kF4E2M1);
 
 // The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute
 // bound, about 1/8 per byte of weights if memory bound.
@@ -78,26 +66,13 @@ void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t str
   args.stripe = packed.data;
   args.k = weight.k;
   args.block_k = header.block_k;
-  GemmTileFn gemm_tile = isa.gemm_bf16;
-  if (IsF8(weight.format)) {
-    args.scales = packed.scales;
-    gemm_tile = isa.gemm_f8;
-  } else if (weight.format.tensor_scale) {
-    args.table = kF4E2M1Table.bits;
-    gemm_tile = isa.gemm_nvfp4;
-  } else if (Is4Bit(weight.format)) {
-    args.table = (weight.format.code == DType::kInt4 ? kInt4Table : kF4E2M1Table).bits;
-    gemm_tile = isa.gemm_4bit;
-  }
+  args.scales = packed.scales;
+  const WeightProduct product = ProductOf(weight.format);
 
   for (int64_t row = row_begin; row < row_end; row += kMaxTileRows) {
     args.rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
     for (int32_t i = 0; i < args.rows; ++i) x[i] = &x_row(row + i)->bits;
-    if (gemm_tile != nullptr) {
-      gemm_tile(args);
-    } else {
-      ComputeNvfp4Tile(isa, args);
-    }
+    product(isa, args);
     for (int32_t i = 0; i < args.rows; ++i) store(row + i, first_output, outputs, tile + i * kStripeWidth);
   }
 }

@@ -49,7 +49,7 @@ uint16_t Bf16BitsAt(const HostWeight& part, int64_t index) {
   return static_cast<const uint16_t*>(part.data)[index];
 }
 
-uint8_t F8BitsAt(const HostWeight& part, int64_t index) {
+uint8_t ByteAt(const HostWeight& part, int64_t index) {
   return static_cast<const uint8_t*>(part.data)[index];
 }
 
@@ -141,7 +141,7 @@ PackedHeader MakeHeader(std::span<const HostWeight> parts, int64_t n) {
   const int64_t last_len = k - static_cast<int64_t>(header.k_blocks - 1) * header.block_k;
   const int64_t pairs =
       static_cast<int64_t>(header.k_blocks - 1) * ((header.block_k + 1) / 2) + (last_len + 1) / 2;
-  header.stripe_bytes = pairs * 2 * kStripeWidth * (IsF8(parts[0].format) ? 1 : 2);
+  header.stripe_bytes = pairs * 2 * kStripeWidth * (HasScaleGrid(parts[0].format) ? 1 : 2);
   return header;
 }
 
@@ -154,7 +154,7 @@ int64_t HeaderBytes(int part_count) {
 }
 
 // The header with its parts, a part per node. On one node the stripes follow the header.
-absl::StatusOr<const PackedHeader*> AllocateStripes(const PackedHeader& shape, bool f8,
+absl::StatusOr<const PackedHeader*> AllocateStripes(const PackedHeader& shape, bool has_grid,
                                                     const ThreadPool& pool, const AllocateOnNode& allocate) {
   const int nodes = pool.node_count();
   const int64_t own_bytes = nodes == 1 ? shape.stripe_bytes * shape.stripe_count : 0;
@@ -169,7 +169,7 @@ absl::StatusOr<const PackedHeader*> AllocateStripes(const PackedHeader& shape, b
       ASSIGN_OR_RETURN(stripes, allocate(shape.stripe_bytes * count, node));
     }
     void* scales = nullptr;
-    if (f8) {
+    if (has_grid) {
       ASSIGN_OR_RETURN(scales, allocate(StripeScales(shape) * count * sizeof(float), node));
     }
     new (reinterpret_cast<StripePart*>(header + 1) + node)
@@ -189,7 +189,7 @@ int32_t OutputsOf(std::span<const HostWeight> parts) {
 int64_t PackedBytes(std::span<const HostWeight> parts) {
   const PackedHeader header = MakeHeader(parts, OutputsOf(parts));
   const int64_t scale_bytes =
-      IsF8(parts[0].format) ? StripeScales(header) * static_cast<int64_t>(sizeof(float)) : 0;
+      HasScaleGrid(parts[0].format) ? StripeScales(header) * static_cast<int64_t>(sizeof(float)) : 0;
   return HeaderBytes(1) + (header.stripe_bytes + scale_bytes) * header.stripe_count;
 }
 
@@ -198,9 +198,9 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
   RETURN_IF_ERROR(CheckParts(parts));
   RETURN_IF_ERROR(CheckScaleBlocks(parts));
   const int32_t n = OutputsOf(parts);
-  const bool f8 = IsF8(parts[0].format);
+  const bool has_grid = HasScaleGrid(parts[0].format);
   ASSIGN_OR_RETURN(const PackedHeader* const header,
-                   AllocateStripes(MakeHeader(parts, n), f8, pool, allocate));
+                   AllocateStripes(MakeHeader(parts, n), has_grid, pool, allocate));
   const WeightFormat& format = IsQuantised(parts[0].format) ? parts[0].format : kBf16Format;
   const PackedWeight weight{
       .data = header, .scales = header->parts()[0].scales, .n = n, .k = parts[0].k, .format = format};
@@ -211,8 +211,8 @@ absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, Thread
       auto* const out = const_cast<unsigned char*>(target.data);
       if (Is4Bit(parts[0].format)) {
         FillStripe4Bit(parts, *header, stripe, out);
-      } else if (f8) {
-        FillStripe<uint8_t, F8BitsAt>(parts, *header, stripe, out);
+      } else if (has_grid) {
+        FillStripe<uint8_t, ByteAt>(parts, *header, stripe, out);
         FillScales(parts, *header, stripe, const_cast<float*>(target.scales));
       } else {
         FillStripe<uint16_t, Bf16BitsAt>(parts, *header, stripe, reinterpret_cast<uint16_t*>(out));

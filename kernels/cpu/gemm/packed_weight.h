@@ -3,11 +3,12 @@
 // The CPU's layout of a weight [n, k]: stripes of 32 outputs, streamed once per GEMM.
 //
 // A stripe is a sequence of k blocks, a k block a sequence of pairs of k, and a pair has 32 outputs x 2
-// adjacent k: 128 bytes of BF16 (two VDPBF16PS operands) or 64 of FP8. So a thread reads its share of a
-// weight sequentially, which suits the hardware prefetchers: with 4 streams of 32 KB each, the same machine
-// reads 25% slower. A k block of odd length ends in a pair whose second half is zero; outputs past n are
-// zero. BF16 has one k block, all of k. FP8 has the k blocks of its scale grid, with the scales expanded to
-// one per output, [stripes, k_blocks, 32], so that parts with different grids can be stacked at any row.
+// adjacent k: 128 bytes of BF16 (two VDPBF16PS operands) or 64 of an 8-bit kind. So a thread reads its share
+// of a weight sequentially, which suits the hardware prefetchers: with 4 streams of 32 KB each, the same
+// machine reads 25% slower. A k block of odd length ends in a pair whose second half is zero; outputs past n
+// are zero. BF16 has one k block, all of k. An 8-bit kind has the k blocks of its scale grid, with the scales
+// expanded to one per output, [stripes, k_blocks, 32], so that parts with different grids can be stacked at
+// any row.
 //
 // A k block of a 4-bit kind is a group: its octets of k, then its 32 scales in BF16, so that scales are part
 // of the same sequential stream. An octet is a 32-bit word per output, 128 bytes: nibble q of the word's half
@@ -33,7 +34,7 @@ namespace foredraft {
 // Stripes that lie one after another.
 struct StripePart {
   const unsigned char* stripes;
-  const float* scales;  // f8; else null
+  const float* scales;  // 8 bits; else null
   int64_t first;
 };
 
@@ -61,7 +62,7 @@ inline const PackedHeader& HeaderOf(const PackedWeight& weight) {
 
 struct Stripe {
   const unsigned char* data;
-  const float* scales;  // f8: [k_blocks, 32]; else null
+  const float* scales;  // 8 bits: [k_blocks, 32]; else null
 };
 
 inline Stripe StripeOf(const PackedWeight& weight, int64_t stripe) {

@@ -20,8 +20,8 @@ void FillCodes(const RandomWeight& weight, int item, ThreadPool& pool, uint8_t* 
     for (int64_t row = begin; row < end; ++row) {
       uint8_t* const codes = out + row * weight.k / 2;
       for (int32_t column = 0; column + 2 <= weight.k; column += 2) {
-        const uint8_t low = RandomCode4(weight, weight.number(item, row, column));
-        const uint8_t high = RandomCode4(weight, weight.number(item, row, column + 1));
+        const uint8_t low = RandomCode(weight, weight.number(item, row, column));
+        const uint8_t high = RandomCode(weight, weight.number(item, row, column + 1));
         codes[column / 2] = static_cast<uint8_t>(low | high << 4);
       }
     }
@@ -33,7 +33,7 @@ void FillCodes(const RandomWeight& weight, int item, ThreadPool& pool, uint8_t* 
 RandomHostWeight::RandomHostWeight(const RandomWeight& weight)
     : weight_(weight), data_(weight.format.code_bytes(int64_t{weight.n} * weight.k)) {
   const int64_t count = weight.format.scale_count(weight.n, weight.k);
-  const RandomScale scale = RandomScaleOf(weight);
+  const ScaleBytes scale = RandomScaleBytes(weight);
   for (int64_t i = 0; i < count; ++i) {
     scales_.insert(scales_.end(), scale.bytes, scale.bytes + DTypeBytes(weight.format.scale));
   }
@@ -42,8 +42,8 @@ RandomHostWeight::RandomHostWeight(const RandomWeight& weight)
 HostWeight RandomHostWeight::Make(int item, ThreadPool& pool) {
   if (Is4Bit(weight_.format)) {
     FillCodes(weight_, item, pool, data_.data());
-  } else if (IsF8(weight_.format)) {
-    Fill(weight_, item, pool, data_.data(), RandomF8);
+  } else if (weight_.format.has_scales()) {
+    Fill(weight_, item, pool, data_.data(), RandomCode);
   } else {
     Fill(weight_, item, pool, reinterpret_cast<bf16*>(data_.data()), RandomBf16);
   }

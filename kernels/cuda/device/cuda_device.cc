@@ -14,7 +14,7 @@
 #include "kernels/cuda/device/spin_limit.h"
 #include "kernels/cuda/gemm/cublaslt_gemm.h"
 #include "kernels/cuda/gemm/packed_weight.h"
-#include "kernels/cuda/gemm/random_weight.h"
+#include "kernels/cuda/gemm/weight_kind.h"
 #include "kernels/weight_parts.h"
 
 namespace foredraft {
@@ -108,7 +108,7 @@ absl::StatusOr<PackedWeight> CudaDevice::PackWeight(std::span<const HostWeight> 
   ASSIGN_OR_RETURN(const WeightLayout layout, LayoutOf(parts));
   ASSIGN_OR_RETURN(const PackedWeight weight, AllocateWeights(layout, 1));
   std::lock_guard<std::mutex> lock(setup_mutex_);
-  UploadWeight(setup_stream_, layout, parts, weight);
+  cuda::KindOf(layout.format).upload(setup_stream_, layout, parts, weight);
   setup_stream_.Synchronize();
   return weight;
 }
@@ -125,7 +125,7 @@ absl::StatusOr<PackedWeights> CudaDevice::PackWeights(int count, const WeightPar
     }
     RETURN_IF_ERROR(CheckArrayItem(index, found, layout));
     std::lock_guard<std::mutex> lock(setup_mutex_);
-    UploadWeight(setup_stream_, layout, hosts, layout.Item(first, index));
+    cuda::KindOf(layout.format).upload(setup_stream_, layout, hosts, layout.Item(first, index));
   }
   return ArrayOf(layout, first, count);
 }
@@ -136,7 +136,7 @@ absl::StatusOr<PackedWeights> CudaDevice::MakeRandomWeights(int count, const Ran
   ASSIGN_OR_RETURN(const PackedWeight first, AllocateWeights(layout, count));
   {
     std::lock_guard<std::mutex> lock(setup_mutex_);
-    FillRandomWeights(setup_stream_, weight, layout, first, count);
+    cuda::KindOf(layout.format).fill_random(setup_stream_, weight, layout, first, count);
   }
   return ArrayOf(layout, first, count);
 }

@@ -2,32 +2,22 @@
 #include "kernels/cuda/dense/quantize.h"
 #include "kernels/cuda/device/kernels.h"
 #include "kernels/cuda/gemm/cublaslt_gemm.h"
-#include "kernels/cuda/gemm/gemm_4bit.h"
 #include "kernels/cuda/gemm/gemm_gather.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
-#include "kernels/cuda/gemm/gemm_tile.h"
+#include "kernels/cuda/gemm/weight_kind.h"
 
 namespace foredraft::cuda {
 namespace {
 
 // The memory in which BF16 rows are prepared for the kernel: quantised, or copied to where TMA can load them.
-int64_t PreparedBytes(const GemmParams& p, bool hopper) {
-  if (p.weight.format.code == DType::kF8E4M3) {
-    return p.x_f8 ? 0 : QuantizedShape(p.x.rows, p.x.cols).bytes;
-  }
-  return hopper && !TmaCanLoad(p.x, 0) ? int64_t{p.x.rows} * p.x.cols * static_cast<int64_t>(sizeof(bf16))
-                                       : 0;
+int64_t PreparedBytes(const GemmParams& p, const WeightKind& kind) {
+  if (kind.reads_f8) return p.x_f8 ? 0 : QuantizedShape(p.x.rows, p.x.cols).bytes;
+  if (!HopperSupports(p.weight) || TmaCanLoad(p.x, 0)) return 0;
+  return int64_t{p.x.rows} * p.x.cols * static_cast<int64_t>(sizeof(bf16));
 }
 
-int32_t SplitsOf(const GemmParams& p, bool hopper) {
-  const PackedWeight& w = p.weight;
-  if (p.form != GemmForm::kDecode) return 1;
-  if (Is4Bit(w.format)) return Splits4Bit(w.n, w.k, w.format);
-  return hopper ? GemmSplits(w.n, w.k, static_cast<int32_t>(DTypeBytes(w.format.code))) : 1;
-}
-
-void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& problem) {
-  if (p.weight.format.code == DType::kF8E4M3) {
+void Prepare(Stream& stream, const GemmParams& p, bool reads_f8, void* memory, GemmProblem& problem) {
+  if (reads_f8) {
     problem.x_f8 = QuantizedShape(p.x.rows, p.x.cols).View(memory);
     QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
   } else {
@@ -66,23 +56,16 @@ void Gemm(Stream& stream, const GemmParams& p) {
                          .bias = p.bias,
                          .weight = p.weight,
                          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
-  const bool hopper = HopperSupports(p.weight), four_bits = Is4Bit(p.weight.format);
-  problem.splits = SplitsOf(p, hopper);
-  const int64_t prepared_bytes = (PreparedBytes(p, hopper) + 1023) / 1024 * 1024;
-  const int64_t partial_bytes =
-      four_bits ? PartialBytes4Bit(stream, problem) : HopperPartialBytes(stream, problem);
+  const WeightKind& kind = KindOf(p.weight.format);
+  problem.splits = p.form == GemmForm::kDecode ? kind.splits(p.weight) : 1;
+  const int64_t prepared_bytes = (PreparedBytes(p, kind) + 1023) / 1024 * 1024;
+  const int64_t partial_bytes = kind.partial_bytes(stream, problem);
   if (prepared_bytes + partial_bytes > 0) {
     auto* const memory = static_cast<std::byte*>(cuda.Scratch(prepared_bytes + partial_bytes));
     problem.partials = memory + prepared_bytes;
-    if (prepared_bytes > 0) Prepare(stream, p, memory, problem);
+    if (prepared_bytes > 0) Prepare(stream, p, kind.reads_f8, memory, problem);
   }
-  if (hopper) {
-    HopperGemm(stream, problem);
-  } else if (four_bits) {
-    Gemm4Bit(stream, problem);
-  } else {
-    TileGemm(stream, problem);
-  }
+  kind.product(stream, problem);
 }
 
 }  // namespace foredraft::cuda

@@ -1,12 +1,11 @@
 #include "base/check.h"
 #include "kernels/cuda/dense/quantize.h"
 #include "kernels/cuda/device/kernels.h"
-#include "kernels/cuda/gemm/gemm_4bit.h"
 #include "kernels/cuda/gemm/gemm_gate_up.h"
 #include "kernels/cuda/gemm/gemm_gather.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
-#include "kernels/cuda/gemm/gemm_tile.h"
+#include "kernels/cuda/gemm/weight_kind.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -31,7 +30,7 @@ class RowsForKernel {
   RowsForKernel(const GroupedGemmParams& p, int32_t rows)
       : p_(p),
         shape_(rows, p.experts.first.k),
-        f8_(p.experts.first.format.code == DType::kF8E4M3),
+        f8_(KindOf(p.experts.first.format).reads_f8),
         needed_(f8_ ? !p.x_f8 || p.x_rows != nullptr
                     : HopperSupports(p.experts.first) && (p.x_rows != nullptr || !TmaCanLoad(p.x, 0))) {}
 
@@ -98,12 +97,8 @@ void GroupedGemm(Stream& stream, const GroupedGemmParams& p) {
     GateUpInParts(stream, problem, p, reinterpret_cast<float*>(memory + sums_at));
   } else if (p.silu_f8) {
     GateUpGemm(stream, problem, p.silu_f8, p.silu_limit);
-  } else if (HopperSupports(first)) {
-    HopperGemm(stream, problem);
-  } else if (Is4Bit(first.format)) {
-    Gemm4Bit(stream, problem);
   } else {
-    TileGemm(stream, problem);
+    KindOf(first.format).product(stream, problem);
   }
 }
 

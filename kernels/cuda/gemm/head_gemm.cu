@@ -1,9 +1,7 @@
 #include "base/check.h"
 #include "kernels/cuda/dense/quantize.h"
 #include "kernels/cuda/device/kernels.h"
-#include "kernels/cuda/gemm/gemm_4bit.h"
-#include "kernels/cuda/gemm/gemm_hopper.h"
-#include "kernels/cuda/gemm/gemm_tile.h"
+#include "kernels/cuda/gemm/weight_kind.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -32,7 +30,8 @@ void HeadByHead(Stream& stream, const HeadGemmParams& p) {
 // The heads are groups with the same rows, each with its own columns of x and of the output.
 void HeadGemm(Stream& stream, const HeadGemmParams& p) {
   if (p.heads.count == 0) return;
-  if (p.heads.first.format.code == DType::kF8E4M3) {
+  const WeightKind& kind = KindOf(p.heads.first.format);
+  if (kind.reads_f8) {
     HeadByHead(stream, p);
     return;
   }
@@ -44,14 +43,7 @@ void HeadGemm(Stream& stream, const HeadGemmParams& p) {
                                .x_group_stride = p.x_head_stride,
                                .out_group_stride = p.out_head_stride,
                                .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = p.heads.count}};
-  // Both kernels give the same bits for BF16, so the alignment of x may decide, too.
-  if (HopperSupports(p.heads.first) && TmaCanLoad(p.x, p.x_head_stride)) {
-    HopperGemm(stream, problem);
-  } else if (Is4Bit(p.heads.first.format)) {
-    Gemm4Bit(stream, problem);
-  } else {
-    TileGemm(stream, problem);
-  }
+  kind.product(stream, problem);
 }
 
 }  // namespace foredraft::cuda

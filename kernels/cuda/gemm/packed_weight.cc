@@ -32,27 +32,14 @@ absl::Status CheckSameGroups(std::span<const HostWeight> parts) {
 
 int32_t BlocksOf(int32_t extent, int32_t block) { return (extent + block - 1) / block; }
 
-// Converts one row to BF16.
-void RowToBf16(const HostWeight& part, int32_t row, bf16* out) {
-  const int64_t first = int64_t{row} * part.k;
-  if (part.format.code == DType::kF32) {
-    const auto* const in = static_cast<const float*>(part.data) + first;
-    std::transform(in, in + part.k, out, ToBf16);
-    return;
-  }
-  const auto* const codes = static_cast<const uint8_t*>(part.data) + first;
-  const WeightFormat& format = part.format;
-  const float* const scales = part.f32_scales() + row / format.rows * format.scale_columns(part.k);
-  for (int32_t i = 0; i < part.k; ++i) out[i] = ToBf16(F8E4M3ToFloat(codes[i]) * scales[i / format.columns]);
-}
-
 void UploadConverted(CudaStream& stream, const HostWeight& part, unsigned char* out) {
   constexpr int64_t kPieceElements = int64_t{1} << 20;
   const int32_t rows_at_once = static_cast<int32_t>(std::max<int64_t>(1, kPieceElements / part.k));
+  const RowsInBf16 rows(part);
   std::vector<bf16> piece(static_cast<size_t>(std::min(rows_at_once, part.n)) * part.k);
   for (int32_t first = 0; first < part.n; first += rows_at_once) {
     const int32_t count = std::min(rows_at_once, part.n - first);
-    for (int32_t i = 0; i < count; ++i) RowToBf16(part, first + i, piece.data() + int64_t{i} * part.k);
+    for (int32_t i = 0; i < count; ++i) rows.Convert(first + i, piece.data() + int64_t{i} * part.k);
     const size_t bytes = static_cast<size_t>(count) * part.k * sizeof(bf16);
     stream.CopyToDevice(out, piece.data(), bytes);
     out += bytes;
@@ -100,26 +87,6 @@ void FillOutput(const Layout4Bit& layout, const HostWeight& part, int64_t row, i
   }
 }
 
-// A tile at a time.
-void Upload4Bit(CudaStream& stream, const Layout4Bit& layout, std::span<const HostWeight> parts,
-                const PackedWeight& weight) {
-  auto* out = static_cast<unsigned char*>(const_cast<void*>(weight.data));
-  std::vector<unsigned char> tile(layout.tile_bytes());
-  const HostWeight* part = parts.data();
-  int64_t row = 0;  // of the part
-  for (int32_t index = 0; index < layout.tiles(); ++index, out += tile.size()) {
-    std::fill(tile.begin(), tile.end(), uint8_t{0});
-    for (int32_t output = 0; output < kTile4Outputs && part != parts.data() + parts.size(); ++output) {
-      FillOutput(layout, *part, row, output, tile.data());
-      if (++row == part->n) {
-        ++part;
-        row = 0;
-      }
-    }
-    stream.CopyToDevice(out, tile.data(), tile.size());
-  }
-}
-
 }  // namespace
 
 PackedWeight WeightLayout::Item(const PackedWeight& first, int64_t index) const {
@@ -148,12 +115,8 @@ absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
   return layout;
 }
 
-void UploadWeight(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
-                  const PackedWeight& weight) {
-  if (Is4Bit(layout.format)) {
-    Upload4Bit(stream, {layout.n, layout.k, layout.format.columns}, parts, weight);
-    return;
-  }
+void UploadElements(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
+                    const PackedWeight& weight) {
   auto* out = static_cast<unsigned char*>(const_cast<void*>(weight.data));
   for (const HostWeight& part : parts) {
     const size_t bytes = static_cast<size_t>(layout.format.code_bytes(int64_t{part.n} * part.k));
@@ -165,6 +128,26 @@ void UploadWeight(CudaStream& stream, const WeightLayout& layout, std::span<cons
     out += bytes;
   }
   if (weight.scales != nullptr) UploadScales(stream, layout, parts, weight.scales);
+}
+
+void Upload4Bit(CudaStream& stream, const WeightLayout& weight_layout, std::span<const HostWeight> parts,
+                const PackedWeight& weight) {
+  const Layout4Bit layout = {weight_layout.n, weight_layout.k, weight_layout.format.columns};
+  auto* out = static_cast<unsigned char*>(const_cast<void*>(weight.data));
+  std::vector<unsigned char> tile(layout.tile_bytes());
+  const HostWeight* part = parts.data();
+  int64_t row = 0;  // of the part
+  for (int32_t index = 0; index < layout.tiles(); ++index, out += tile.size()) {
+    std::fill(tile.begin(), tile.end(), uint8_t{0});
+    for (int32_t output = 0; output < kTile4Outputs && part != parts.data() + parts.size(); ++output) {
+      FillOutput(layout, *part, row, output, tile.data());
+      if (++row == part->n) {
+        ++part;
+        row = 0;
+      }
+    }
+    stream.CopyToDevice(out, tile.data(), tile.size());
+  }
 }
 
 }  // namespace foredraft

@@ -61,8 +61,11 @@ absl::Status CheckGroup(const WeightFormat& format);
 // The layout of the parts stacked along n. INVALID_ARGUMENT names a mismatch.
 absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts);
 
-// Copies the parts to `weight`, whose memory is allocated. The caller may reuse the host memory afterwards.
-void UploadWeight(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
-                  const PackedWeight& weight);
+// Copy the parts to `weight`, whose memory is allocated: of a 4-bit kind a tile at a time, of the others a
+// part at a time. The caller may reuse the host memory afterwards.
+void UploadElements(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
+                    const PackedWeight& weight);
+void Upload4Bit(CudaStream& stream, const WeightLayout& layout, std::span<const HostWeight> parts,
+                const PackedWeight& weight);
 
 }  // namespace foredraft

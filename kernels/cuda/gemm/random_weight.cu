@@ -33,7 +33,7 @@ __global__ __launch_bounds__(kThreads) void FillElements(const __grid_constant__
   for (int i = 0; i < kElementsPerThread && index < count; ++i, index += kThreads) {
     const int64_t number = w.number(blockIdx.y, index / w.k, index % w.k);
     if (w.format.code == DType::kF8E4M3) {
-      item[index] = RandomF8(w, number);
+      item[index] = RandomCode(w, number);
     } else {
       reinterpret_cast<bf16*>(item)[index] = RandomBf16(w, number);
     }
@@ -45,7 +45,7 @@ struct Fill4BitParams {
   RandomWeight weight;
   Layout4Bit layout;
   int64_t data_stride;
-  RandomScale scale;
+  ScaleBytes scale;
   float tensor_scale;
 };
 
@@ -56,7 +56,7 @@ __device__ __forceinline__ uint32_t RandomWord(const RandomWeight& w, int64_t it
   for (int32_t i = 0; i < 8; ++i) {
     const int64_t input = first_input + Input4Of(lane, quarter, i / 2, i % 2);
     if (input >= w.k) continue;
-    word |= static_cast<uint32_t>(RandomCode4(w, w.number(item, output, input))) << (i / 2 * 4 + i % 2 * 16);
+    word |= static_cast<uint32_t>(RandomCode(w, w.number(item, output, input))) << (i / 2 * 4 + i % 2 * 16);
   }
   return word;
 }
@@ -104,26 +104,28 @@ __global__ __launch_bounds__(kThreads) void FillScales(const __grid_constant__ F
 
 }  // namespace
 
-void FillRandomWeights(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
-                       const PackedWeight& first, int count) {
-  auto* const data = static_cast<unsigned char*>(const_cast<void*>(first.data));
-  if (Is4Bit(weight.format)) {
-    const Layout4Bit blocks = {layout.n, layout.k, layout.format.columns};
-    const auto pieces = static_cast<unsigned>(int64_t{blocks.tiles()} * blocks.blocks());
-    Launch(stream, Fill4Bit, {.grid = dim3(pieces, static_cast<unsigned>(count)), .block = dim3(kThreads)},
-           Fill4BitParams{.data = data,
-                          .weight = weight,
-                          .layout = blocks,
-                          .data_stride = layout.data_stride(),
-                          .scale = RandomScaleOf(weight),
-                          .tensor_scale = RandomTensorScale(weight)});
-    return;
-  }
+void FillRandom4Bit(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
+                    const PackedWeight& first, int count) {
+  const Layout4Bit blocks = {layout.n, layout.k, layout.format.columns};
+  const auto pieces = static_cast<unsigned>(int64_t{blocks.tiles()} * blocks.blocks());
+  Launch(stream, Fill4Bit, {.grid = dim3(pieces, static_cast<unsigned>(count)), .block = dim3(kThreads)},
+         Fill4BitParams{.data = static_cast<unsigned char*>(const_cast<void*>(first.data)),
+                        .weight = weight,
+                        .layout = blocks,
+                        .data_stride = layout.data_stride(),
+                        .scale = RandomScaleBytes(weight),
+                        .tensor_scale = RandomTensorScale(weight)});
+}
+
+void FillRandomElements(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
+                        const PackedWeight& first, int count) {
   constexpr int64_t kPerBlock = kThreads * kElementsPerThread;
   const int64_t pieces = (int64_t{weight.n} * weight.k + kPerBlock - 1) / kPerBlock;
   Launch(stream, FillElements,
          {.grid = dim3(static_cast<unsigned>(pieces), static_cast<unsigned>(count)), .block = dim3(kThreads)},
-         FillElementsParams{.data = data, .weight = weight, .data_stride = layout.data_stride()});
+         FillElementsParams{.data = static_cast<unsigned char*>(const_cast<void*>(first.data)),
+                            .weight = weight,
+                            .data_stride = layout.data_stride()});
   if (first.scales == nullptr) return;
   const int32_t pitch = ScalePitch(weight.k);
   const int64_t rows = layout.scale_stride() / pitch * count;
@@ -131,7 +133,7 @@ void FillRandomWeights(CudaStream& stream, const RandomWeight& weight, const Wei
          FillScalesParams{.scales = const_cast<float*>(first.scales),
                           .pitch = pitch,
                           .k_blocks = (weight.k + kScaleBlock - 1) / kScaleBlock,
-                          .scale = RandomF8Scale(weight)});
+                          .scale = RandomScale(weight)});
 }
 
 }  // namespace foredraft

@@ -5,8 +5,10 @@
 
 namespace foredraft {
 
-// Fills `count` adjacent weights of one layout, starting with `first`, with random elements.
-void FillRandomWeights(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
-                       const PackedWeight& first, int count);
+// Fill `count` adjacent weights of one layout, starting with `first`: of a 4-bit kind, or of another one.
+void FillRandomElements(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
+                        const PackedWeight& first, int count);
+void FillRandom4Bit(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
+                    const PackedWeight& first, int count);
 
 }  // namespace foredraft

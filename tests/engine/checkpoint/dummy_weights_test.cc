@@ -169,13 +169,8 @@ TEST(RandomWeight, HasTheRequestedAmplitude) {
     double squares = 0;
     double sum = 0;
     for (int i = 0; i < kCount; ++i) {
-      float x = 0;
-      if (Is4Bit(dtype)) {
-        x = Code4ToFloat(dtype, RandomCode4(weight, i)) * ToFloat(RandomGroupScale(weight));
-      } else {
-        x = dtype == DType::kBF16 ? ToFloat(RandomBf16(weight, i))
-                                  : F8E4M3ToFloat(RandomF8(weight, i)) * RandomF8Scale(weight);
-      }
+      const float x = dtype == DType::kBF16 ? ToFloat(RandomBf16(weight, i))
+                                            : CodeToFloat(dtype, RandomCode(weight, i)) * RandomScale(weight);
       ASSERT_TRUE(std::isfinite(x));
       squares += double{x} * x;
       sum += x;

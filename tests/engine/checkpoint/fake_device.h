@@ -80,12 +80,9 @@ class FakeDevice : public Device {
         for (int64_t column = 0; column < weight.k; ++column) {
           const int64_t number = weight.number(item, row, column);
           float& value = values[row * weight.k + column];
-          if (Is4Bit(weight.format)) {
-            value =
-                Code4ToFloat(weight.format.code, RandomCode4(weight, number)) *
-                (weight.format.tensor_scale ? RandomTensorScale(weight) : ToFloat(RandomGroupScale(weight)));
-          } else if (IsF8(weight.format)) {
-            value = F8E4M3ToFloat(RandomF8(weight, number)) * RandomF8Scale(weight);
+          if (IsQuantised(weight.format)) {
+            value = CodeToFloat(weight.format.code, RandomCode(weight, number)) * RandomScale(weight) *
+                    RandomTensorScale(weight);
           } else {
             value = ToFloat(RandomBf16(weight, number));
           }
@@ -123,7 +120,7 @@ class FakeDevice : public Device {
     if (format.code == DType::kBF16) return ToFloat(static_cast<const bf16*>(part.data)[index]);
     if (Is4Bit(format)) {
       const int code = static_cast<const uint8_t*>(part.data)[index / 2] >> (index % 2 * 4) & 15;
-      return Code4ToFloat(format.code, code) * part.group_scale(index / format.columns) * part.tensor_scale;
+      return Code4ToFloat(format.code, code) * part.scale_at(index / format.columns) * part.tensor_scale;
     }
     return F8E4M3ToFloat(static_cast<const uint8_t*>(part.data)[index]) *
            part.f32_scales()[row / format.rows * format.scale_columns(part.k) + column / format.columns];

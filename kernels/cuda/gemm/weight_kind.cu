@@ -1,0 +1,56 @@
+#include "base/check.h"
+#include "kernels/cuda/gemm/gemm_4bit.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
+#include "kernels/cuda/gemm/random_weight.h"
+#include "kernels/cuda/gemm/weight_kind.h"
+
+namespace foredraft::cuda {
+namespace {
+
+int32_t SplitsOfElements(const PackedWeight& weight) {
+  if (!HopperSupports(weight)) return 1;
+  return GemmSplits(weight.n, weight.k, static_cast<int32_t>(DTypeBytes(weight.format.code)));
+}
+
+// Both kernels give the same bits for BF16, so the alignment of x may decide there.
+void MultiplyElements(Stream& stream, const GemmProblem& problem) {
+  const bool loads = problem.x_f8 || TmaCanLoad(problem.x, problem.x_group_stride);
+  loads&& HopperSupports(problem.weight) ? HopperGemm(stream, problem) : TileGemm(stream, problem);
+}
+
+constexpr WeightKind kKinds[] = {
+    {.has = [](const WeightFormat& format) { return format.code == DType::kBF16; },
+     .upload = UploadElements,
+     .fill_random = FillRandomElements,
+     .reads_f8 = false,
+     .splits = SplitsOfElements,
+     .partial_bytes = [](Stream& stream, const GemmProblem& q) { return HopperPartialBytes(stream, q); },
+     .product = MultiplyElements},
+    {.has = [](const WeightFormat& format) { return IsF8(format); },
+     .upload = UploadElements,
+     .fill_random = FillRandomElements,
+     .reads_f8 = true,
+     .splits = SplitsOfElements,
+     .partial_bytes = [](Stream& stream, const GemmProblem& q) { return HopperPartialBytes(stream, q); },
+     .product = MultiplyElements},
+    {.has = Is4BitLayout,
+     .upload = Upload4Bit,
+     .fill_random = FillRandom4Bit,
+     .reads_f8 = false,
+     .splits = [](const PackedWeight& w) { return Splits4Bit(w.n, w.k, w.format); },
+     .partial_bytes = [](Stream& stream, const GemmProblem& q) { return PartialBytes4Bit(stream, q); },
+     .product = [](Stream& stream, const GemmProblem& q) { Gemm4Bit(stream, q); }},
+};
+
+}  // namespace
+
+const WeightKind& KindOf(const WeightFormat& format) {
+  for (const WeightKind& kind : kKinds) {
+    if (kind.has(format)) return kind;
+  }
+  CHECK(false) << "no kernel for " << DTypeName(format.code);
+  return kKinds[0];
+}
+
+}  // namespace foredraft::cuda
