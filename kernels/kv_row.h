@@ -13,12 +13,9 @@
 // groups of 64 columns, as DeepSeek's own code rounds them (docs/deepseek-v4.md section 10).
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 
 #include "kernels/dtype.h"
 
@@ -27,9 +24,8 @@ namespace foredraft {
 // The bytes of one KV cache row: what one layer keeps of one position.
 //
 //   BF16    c, then k_pe, without padding
-//   coded   a byte of code for each element of c; an FP32 scale per `group` columns of c (the last group may
-//   be short); k_pe in
-//         BF16. Each of the three parts is padded to a multiple of 16 bytes.
+//   coded   a byte per element of c; an FP32 scale per `group` columns of c (the last group may be short);
+//           k_pe in BF16. Each of the three parts is padded to a multiple of 16 bytes.
 //
 // So coded rows and their parts are 16-byte aligned, whatever the dimensions are. With latent_dim 512 and
 // rope_dim 64 nothing is padded, and the row is FlashMLA's: 512 + 16 + 128 = 656 bytes. A key of DeepSeek-V4,
@@ -125,14 +121,11 @@ constexpr DType KvDTypeNamed(std::string_view name) {
   return DType::kBF16;
 }
 
-// Calls use(std::integral_constant<DType, dtype>()): a kernel has an instance for each dtype of kKvDTypes.
+// Calls use(std::integral_constant<DType, dtype>()): a kernel has an instance for each dtype.
 template <class Use>
 void WithKvDType(DType dtype, const Use& use) {
-  [&]<size_t... kRow>(std::index_sequence<kRow...>) {
-    ((dtype == kKvDTypes[kRow].dtype ? use(std::integral_constant<DType, kKvDTypes[kRow].dtype>()) : void()),
-     ...);
-  }
-  (std::make_index_sequence<std::size(kKvDTypes)>());
+  if (dtype == DType::kF8E4M3) return use(std::integral_constant<DType, DType::kF8E4M3>());
+  use(std::integral_constant<DType, DType::kBF16>());
 }
 
 }  // namespace foredraft

@@ -68,6 +68,19 @@ inline absl::Status CheckParts(std::span<const HostWeight> parts) {
   return absl::OkStatus();
 }
 
+// INVALID_ARGUMENT if stacked parts do not have one grid of scales along k.
+inline absl::Status CheckSameBlocks(std::span<const HostWeight> parts) {
+  for (const HostWeight& part : parts) {
+    if (part.format.columns == parts[0].format.columns &&
+        part.format.tensor_scale == parts[0].format.tensor_scale) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts have scale blocks of %d and %d",
+                                                      parts[0].format.columns, part.format.columns));
+  }
+  return absl::OkStatus();
+}
+
 // Four bytes of codes in a checkpoint's order, the first of a pair in the low nibble, with the firsts in the
 // lower half of the word and the seconds in the upper one: a shift by 4 q leaves pair q in the low nibbles of
 // the halves.

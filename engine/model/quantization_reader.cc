@@ -39,11 +39,6 @@ std::string List(const Rows& rows, const Text& text) {
                        [&](std::string* out, const auto& row) { absl::StrAppend(out, text(row)); });
 }
 
-std::string GroupsOf(const PackedScheme& scheme) {
-  return scheme.format.code == DType::kInt4 ? absl::StrJoin(kInt4Groups, ", ")
-                                            : absl::StrCat(scheme.format.columns);
-}
-
 int ReadWeights(const nlohmann::json& weights, const PackedScheme& scheme, const std::string& path,
                 JsonFields& parent) {
   JsonFields fields(weights, parent.file(), path);
@@ -56,9 +51,9 @@ int ReadWeights(const nlohmann::json& weights, const PackedScheme& scheme, const
   AllowOnlyBool(fields, "dynamic", false);
   CheckColumnOrder(fields);
   const int group = fields.RequiredInt("group_size", 1, INT32_MAX);
-  const bool fits = scheme.format.code == DType::kInt4 ? std::ranges::count(kInt4Groups, group) > 0
-                                                       : group == scheme.format.columns;
-  if (!fits) fields.Refuse("group_size", absl::StrCat(group), GroupsOf(scheme));
+  if (std::ranges::count(scheme.groups, group) == 0) {
+    fields.Refuse("group_size", absl::StrCat(group), absl::StrJoin(scheme.groups, ", "));
+  }
   parent.Keep(fields.status());
   return group;
 }
@@ -114,7 +109,9 @@ WeightFormat ReadCompressedTensors(JsonFields& fields) {
                     absl::StrFormat("one size for all, %d", size_of_all));
     }
   }
-  return scheme->format.code == DType::kInt4 ? Int4Format(size_of_all) : scheme->format;
+  WeightFormat read = scheme->format;
+  read.columns = size_of_all;
+  return read;
 }
 
 // quant_algo and group_size of modelopt. MIXED_PRECISION: every tensor says its own format. What is said of

@@ -35,16 +35,7 @@ std::vector<StoredTensor> Tensors(const ModelDescription& model, const TensorSpe
 }
 
 absl::Status Check(const Checkpoint& checkpoint, const ModelDescription& model, const TensorSpec& spec) {
-  const TensorLocation found = checkpoint.Find(spec.name), scale = checkpoint.Find(spec.scale);
-  RETURN_IF_ERROR(CheckStoredShape(found, spec.shape));
-  if (scale.entry == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: tensor %s: missing: the weight is F8_E4M3", found.file->path(), spec.scale));
-  }
-  const StoredTensor wanted = Tensors(model, spec).back();
-  RETURN_IF_ERROR(CheckStoredDType(scale, wanted.dtype));
-  RETURN_IF_ERROR(CheckStoredShape(scale, wanted.shape));
-  return CheckUnpacked(checkpoint, spec);
+  return CheckCodesAndScales(checkpoint, spec, Tensors(model, spec));
 }
 
 absl::StatusOr<HostTensor> Read(const Checkpoint& checkpoint, const ModelDescription& model,

@@ -59,17 +59,9 @@ RandomCodes Random(const WeightFormat&, float amplitude) {
 QuantizationError Round(const WeightFormat& format, const FloatBand& band, ThreadPool& pool, uint8_t* codes,
                         std::string& scales) {
   const int group = format.columns;
-  const int64_t groups = band.k / group;  // of a row
-  std::vector<bf16> factors(format.scale_count(band.rows, band.k));
-  const QuantizationError error = SumErrors(pool, band.rows, band.k * 64, [&](int64_t row) {
-    QuantizationError sum;
-    for (int64_t i = row * groups; i < (row + 1) * groups; ++i) {
-      sum += QuantizeInt4Group(&band.values[i * group], group, &codes[i * group / 2], &factors[i]);
-    }
-    return sum;
+  return RoundGroups<bf16>(format, band, pool, scales, [&](int64_t i, bf16* scale) {
+    return QuantizeInt4Group(&band.values[i * group], group, &codes[i * group / 2], scale);
   });
-  scales.append(reinterpret_cast<const char*>(factors.data()), factors.size() * sizeof(bf16));
-  return error;
 }
 
 }  // namespace

@@ -59,16 +59,7 @@ std::vector<StoredTensor> BesideTensors(const ModelDescription&, const TensorSpe
 
 absl::Status CheckBeside(const Checkpoint& checkpoint, const ModelDescription& model,
                          const TensorSpec& spec) {
-  const std::vector<StoredTensor> wanted = BesideTensors(model, spec);
-  const TensorLocation found = checkpoint.Find(spec.name), scale = checkpoint.Find(spec.scale);
-  RETURN_IF_ERROR(CheckStoredShape(found, wanted[0].shape));
-  if (scale.entry == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: tensor %s: missing: the weight is I8", found.file->path(), spec.scale));
-  }
-  RETURN_IF_ERROR(CheckStoredDType(scale, wanted[1].dtype));
-  RETURN_IF_ERROR(CheckStoredShape(scale, wanted[1].shape));
-  return CheckUnpacked(checkpoint, spec);
+  return CheckCodesAndScales(checkpoint, spec, BesideTensors(model, spec));
 }
 
 absl::StatusOr<HostTensor> ReadBeside(const Checkpoint& checkpoint, const ModelDescription&,

@@ -82,18 +82,9 @@ float TensorScale(float largest) {
 QuantizationError Round(const WeightFormat& format, const FloatBand& band, ThreadPool& pool, uint8_t* codes,
                         std::string& scales) {
   const int group = format.columns;
-  const int64_t groups = band.k / group;  // of a row
-  std::vector<uint8_t> factors(format.scale_count(band.rows, band.k));
-  const QuantizationError error = SumErrors(pool, band.rows, band.k * 64, [&](int64_t row) {
-    QuantizationError sum;
-    for (int64_t i = row * groups; i < (row + 1) * groups; ++i) {
-      sum +=
-          QuantizeNvfp4Group(&band.values[i * group], band.tensor_scale, &codes[i * group / 2], &factors[i]);
-    }
-    return sum;
+  return RoundGroups<uint8_t>(format, band, pool, scales, [&](int64_t i, uint8_t* scale) {
+    return QuantizeNvfp4Group(&band.values[i * group], band.tensor_scale, &codes[i * group / 2], scale);
   });
-  scales.append(reinterpret_cast<const char*>(factors.data()), factors.size());
-  return error;
 }
 
 // ---- check ----

@@ -79,6 +79,19 @@ absl::Status CheckUnpacked(const Checkpoint& checkpoint, const TensorSpec& spec)
   return absl::OkStatus();
 }
 
+absl::Status CheckCodesAndScales(const Checkpoint& checkpoint, const TensorSpec& spec,
+                                 const std::vector<StoredTensor>& wanted) {
+  const TensorLocation codes = checkpoint.Find(wanted[0].name), scales = checkpoint.Find(wanted[1].name);
+  RETURN_IF_ERROR(CheckStoredShape(codes, wanted[0].shape));
+  if (scales.entry == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: tensor %s: missing: the weight is %s",
+                                                      codes.file->path(), wanted[1].name, wanted[0].dtype));
+  }
+  RETURN_IF_ERROR(CheckStoredDType(scales, wanted[1].dtype));
+  RETURN_IF_ERROR(CheckStoredShape(scales, wanted[1].shape));
+  return CheckUnpacked(checkpoint, spec);
+}
+
 absl::StatusOr<HostTensor> ReadPacked(const Checkpoint& checkpoint, const ModelDescription& model,
                                       const TensorSpec& spec) {
   return ReadCodesAndScales(checkpoint.Find(CodesName(spec)), checkpoint.Find(ScalesName(spec)),

@@ -29,6 +29,11 @@ absl::Status CheckPackedScales(const Checkpoint& checkpoint, const WeightFormat&
 // INVALID_ARGUMENT where a tensor that is not packed has parts of a packed module.
 absl::Status CheckUnpacked(const Checkpoint& checkpoint, const TensorSpec& spec);
 
+// INVALID_ARGUMENT where X.weight has codes, `wanted` are these and their scales, and one has another shape,
+// or the scales another dtype.
+absl::Status CheckCodesAndScales(const Checkpoint& checkpoint, const TensorSpec& spec,
+                                 const std::vector<StoredTensor>& wanted);
+
 absl::StatusOr<HostTensor> ReadPacked(const Checkpoint& checkpoint, const ModelDescription& model,
                                       const TensorSpec& spec);
 

@@ -134,6 +134,20 @@ absl::StatusOr<std::vector<char>> ReadStored(const TensorLocation& tensor);
 // Codes, and scales as `format` has them stored. HostTensor has the wider form (WithWideScales).
 absl::StatusOr<HostTensor> ReadCodesAndScales(const TensorLocation& codes, const TensorLocation& scales,
                                               const WeightFormat& format, const TensorSpec& spec);
+// Rounds a band whose groups lie along rows by round(group, &scale), row by row, and appends the scales.
+template <class Scale, class RoundGroup>
+QuantizationError RoundGroups(const WeightFormat& format, const FloatBand& band, ThreadPool& pool,
+                              std::string& scales, const RoundGroup& round) {
+  const int64_t groups = band.k / format.columns;  // of a row
+  std::vector<Scale> factors(band.rows * groups);
+  const QuantizationError error = SumErrors(pool, band.rows, band.k * 64, [&](int64_t row) {
+    QuantizationError sum;
+    for (int64_t i = row * groups; i < (row + 1) * groups; ++i) sum += round(i, &factors[i]);
+    return sum;
+  });
+  scales.append(reinterpret_cast<const char*>(factors.data()), factors.size() * sizeof(Scale));
+  return error;
+}
 // The exponent of the least power of two by which codes up to `largest` reach the bound of random weights.
 int RandomExponent(float amplitude, float largest);
 

@@ -183,7 +183,7 @@ struct IsaKernels {
   GemmTileFn gemm_bf16;
   GemmTileFn gemm_f8;
   GemmTileFn gemm_4bit;
-  // One of them: NVFP4 is decoded to BF16 (kernels/cpu/gemm/gemm_nvfp4.h), or has a tile of its own.
+  // One of them: NVFP4 is decoded to BF16 (kernels/cpu/gemm/weight_product.cc), or has a tile of its own.
   DecodeNvfp4Fn decode_nvfp4;
   GemmTileFn gemm_nvfp4;
   EndGemmFn end_gemm;  // null if there is nothing to do

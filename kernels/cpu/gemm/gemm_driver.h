@@ -9,9 +9,13 @@
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/device/kernels.h"
 #include "kernels/cpu/gemm/packed_weight.h"
-#include "kernels/cpu/gemm/weight_product.h"
 
 namespace foredraft::cpu {
+
+// Multiplies rows by one stripe; sets the table of `args`, whose other members are set.
+using WeightProduct = void (*)(const IsaKernels& isa, GemmTileArgs& args);
+// Of a format that HasKernels takes: weight_product.cc.
+WeightProduct ProductOf(const WeightFormat& format);
 
 // The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute
 // bound, about 1/8 per byte of weights if memory bound.

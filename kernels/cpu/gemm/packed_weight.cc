@@ -17,19 +17,6 @@ int32_t BlockK(const HostWeight& part) {
   return part.format.has_scales() ? std::min(part.format.columns, part.k) : part.k;
 }
 
-// A stripe has one grid of scales along k.
-absl::Status CheckScaleBlocks(std::span<const HostWeight> parts) {
-  for (const HostWeight& part : parts) {
-    if (part.format.columns == parts[0].format.columns &&
-        part.format.tensor_scale == parts[0].format.tensor_scale) {
-      continue;
-    }
-    return absl::InvalidArgumentError(absl::StrFormat("weight: stacked parts have scale blocks of %d and %d",
-                                                      parts[0].format.columns, part.format.columns));
-  }
-  return absl::OkStatus();
-}
-
 // The part that has output `index` of the stacked weight, and its row there; null past the end.
 struct SourceRow {
   const HostWeight* part = nullptr;
@@ -196,7 +183,7 @@ int64_t PackedBytes(std::span<const HostWeight> parts) {
 absl::StatusOr<PackedWeight> PackParts(std::span<const HostWeight> parts, ThreadPool& pool,
                                        const AllocateOnNode& allocate) {
   RETURN_IF_ERROR(CheckParts(parts));
-  RETURN_IF_ERROR(CheckScaleBlocks(parts));
+  RETURN_IF_ERROR(CheckSameBlocks(parts));
   const int32_t n = OutputsOf(parts);
   const bool has_grid = HasScaleGrid(parts[0].format);
   ASSIGN_OR_RETURN(const PackedHeader* const header,

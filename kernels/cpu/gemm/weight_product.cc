@@ -1,9 +1,9 @@
 // The products of the CPU: a row per kind of codes. A format whose codes have no row here cannot be packed.
 
-#include "kernels/cpu/gemm/weight_product.h"
+#include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cpu/gemm/gemm_nvfp4.h"
+#include "kernels/cpu/gemm/gemm_driver.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -20,20 +20,43 @@ constexpr CodeTable MakeCodeTable(DType dtype) {
 constexpr CodeTable kInt4Table = MakeCodeTable(DType::kInt4);
 constexpr CodeTable kF4E2M1Table = MakeCodeTable(DType::kF4E2M1);
 
-template <GemmTileFn IsaKernels::*tile>
-void Tile(const IsaKernels& isa, GemmTileArgs& args) {
-  (isa.*tile)(args);
-}
+// The tile of an NVFP4 weight where the instruction set has none of its own (IsaKernels::gemm_nvfp4): pieces
+// of k are decoded to BF16 in the first-level cache and multiplied by the BF16 tile kernel. A code times its
+// group's scale is exactly a BF16 value, so groups leave no trace in the sums. Bits of an output: the BF16
+// kernel's sums of pieces of kNvfp4Piece inputs, added in order, then multiplied by the tensor scale. A row's
+// bits do not depend on the rows beside it, because the BF16 kernel's do not.
+//
+// A stripe (kernels/cpu/gemm/packed_weight.h) begins with the tensor scales of its 32 outputs in FP32, so
+// that parts with different ones can be stacked at any row. A group has the codes of 4-bit kinds and its 32
+// scales in E4M3.
+constexpr int32_t kNvfp4Group = kNvfp4Format.columns;
+constexpr int32_t kNvfp4Piece = 256;                                                 // 16 KB decoded
+constexpr int64_t kNvfp4GroupBytes = kNvfp4Group / 2 * kStripeWidth + kStripeWidth;  // codes, then scales
 
-template <const CodeTable& table>
-void FourBits(const IsaKernels& isa, GemmTileArgs& args) {
-  args.table = table.bits;
-  isa.gemm_4bit(args);
-}
-
-void Nvfp4(const IsaKernels& isa, GemmTileArgs& args) {
-  args.table = kF4E2M1Table.bits;
-  isa.gemm_nvfp4 != nullptr ? isa.gemm_nvfp4(args) : ComputeNvfp4Tile(isa, args);
+void ComputeNvfp4Tile(const IsaKernels& isa, const GemmTileArgs& args) {
+  const auto* const tensor_scales = reinterpret_cast<const float*>(args.stripe);
+  const unsigned char* const groups = args.stripe + kStripeWidth * sizeof(float);
+  alignas(64) uint32_t pairs[kNvfp4Piece / 2 * kStripeWidth];
+  alignas(64) float sums[kMaxTileRows * kStripeWidth];
+  const uint16_t* x[kMaxTileRows];
+  const int32_t values = args.rows * kStripeWidth;
+  for (int32_t first = 0; first < args.k; first += kNvfp4Piece) {
+    const int32_t len = std::min(kNvfp4Piece, args.k - first);
+    isa.decode_nvfp4({.pairs = pairs,
+                      .groups = groups + first / kNvfp4Group * kNvfp4GroupBytes,
+                      .count = len / kNvfp4Group});
+    for (int32_t row = 0; row < args.rows; ++row) x[row] = args.x[row] + first;
+    isa.gemm_bf16({.tile = first == 0 ? args.tile : sums,
+                   .x = x,
+                   .stripe = reinterpret_cast<const unsigned char*>(pairs),
+                   .scales = nullptr,
+                   .table = nullptr,
+                   .rows = args.rows,
+                   .k = len,
+                   .block_k = len});
+    for (int32_t i = 0; first > 0 && i < values; ++i) args.tile[i] += sums[i];
+  }
+  for (int32_t i = 0; i < values; ++i) args.tile[i] *= tensor_scales[i % kStripeWidth];
 }
 
 struct ProductRow {
@@ -42,11 +65,23 @@ struct ProductRow {
   WeightProduct product;
 };
 constexpr ProductRow kProducts[] = {
-    {DType::kBF16, false, Tile<&IsaKernels::gemm_bf16>},
-    {DType::kF8E4M3, false, Tile<&IsaKernels::gemm_f8>},
-    {DType::kInt4, false, FourBits<kInt4Table>},
-    {DType::kF4E2M1, false, FourBits<kF4E2M1Table>},
-    {DType::kF4E2M1, true, Nvfp4},
+    {DType::kBF16, false, [](const IsaKernels& isa, GemmTileArgs& args) { isa.gemm_bf16(args); }},
+    {DType::kF8E4M3, false, [](const IsaKernels& isa, GemmTileArgs& args) { isa.gemm_f8(args); }},
+    {DType::kInt4, false,
+     [](const IsaKernels& isa, GemmTileArgs& args) {
+       args.table = kInt4Table.bits;
+       isa.gemm_4bit(args);
+     }},
+    {DType::kF4E2M1, false,
+     [](const IsaKernels& isa, GemmTileArgs& args) {
+       args.table = kF4E2M1Table.bits;
+       isa.gemm_4bit(args);
+     }},
+    {DType::kF4E2M1, true,
+     [](const IsaKernels& isa, GemmTileArgs& args) {
+       args.table = kF4E2M1Table.bits;
+       isa.gemm_nvfp4 != nullptr ? isa.gemm_nvfp4(args) : ComputeNvfp4Tile(isa, args);
+     }},
 };
 
 }  // namespace

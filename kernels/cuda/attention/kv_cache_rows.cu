@@ -112,17 +112,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps) KvWriteKernel(const __grid_con
 // A thread per Word of all rows: eight elements if aligned, else one.
 constexpr int kGatherThreads = 256;
 
-template <DType kDType>
-__device__ __forceinline__ void LoadWord(const uint8_t* row, const KvRowLayout& layout, int32_t word,
-                                         uint4& value) {
-  value = LoadKvEight<kDType>(row, layout, 8 * word);
-}
-template <DType kDType>
-__device__ __forceinline__ void LoadWord(const uint8_t* row, const KvRowLayout& layout, int32_t word,
-                                         bf16& value) {
-  value = LoadKvElement<kDType>(row, layout, word);
-}
-
 struct GatherKvWords {
   GatherKvParams p;
   int32_t latent_words;  // of a row
@@ -137,9 +126,13 @@ __global__ void __launch_bounds__(kGatherThreads) GatherKvKernel(const __grid_co
   if (r >= g.p.latent.rows) return;
   const int32_t word = static_cast<int32_t>(index - r * g.row_words);
   const KvRowLayout layout = {g.p.layer.latent_dim, g.p.layer.rope_dim, kDType};
+  const uint8_t* const row = g.p.layer.row(g.p.slot, g.p.first_position + static_cast<int32_t>(r));
   Word value;
-  LoadWord<kDType>(g.p.layer.row(g.p.slot, g.p.first_position + static_cast<int32_t>(r)), layout, word,
-                   value);
+  if constexpr (std::is_same_v<Word, bf16>) {
+    value = LoadKvElement<kDType>(row, layout, word);
+  } else {
+    value = LoadKvEight<kDType>(row, layout, 8 * word);
+  }
   if (word < g.latent_words) {
     reinterpret_cast<Word*>(g.p.latent.row(r))[word] = value;
   } else {

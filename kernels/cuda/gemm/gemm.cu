@@ -10,14 +10,14 @@ namespace foredraft::cuda {
 namespace {
 
 // The memory in which BF16 rows are prepared for the kernel: quantised, or copied to where TMA can load them.
-int64_t PreparedBytes(const GemmParams& p, const WeightKind& kind) {
-  if (kind.reads_f8) return p.x_f8 ? 0 : QuantizedShape(p.x.rows, p.x.cols).bytes;
+int64_t PreparedBytes(const GemmParams& p) {
+  if (IsF8(p.weight.format)) return p.x_f8 ? 0 : QuantizedShape(p.x.rows, p.x.cols).bytes;
   if (!HopperSupports(p.weight) || TmaCanLoad(p.x, 0)) return 0;
   return int64_t{p.x.rows} * p.x.cols * static_cast<int64_t>(sizeof(bf16));
 }
 
-void Prepare(Stream& stream, const GemmParams& p, bool reads_f8, void* memory, GemmProblem& problem) {
-  if (reads_f8) {
+void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& problem) {
+  if (IsF8(p.weight.format)) {
     problem.x_f8 = QuantizedShape(p.x.rows, p.x.cols).View(memory);
     QuantizeRows(stream, problem.x_f8, p.x, nullptr, nullptr, p.x.rows);
   } else {
@@ -58,12 +58,12 @@ void Gemm(Stream& stream, const GemmParams& p) {
                          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
   const WeightKind& kind = KindOf(p.weight.format);
   problem.splits = p.form == GemmForm::kDecode ? kind.splits(p.weight) : 1;
-  const int64_t prepared_bytes = (PreparedBytes(p, kind) + 1023) / 1024 * 1024;
+  const int64_t prepared_bytes = (PreparedBytes(p) + 1023) / 1024 * 1024;
   const int64_t partial_bytes = kind.partial_bytes(stream, problem);
   if (prepared_bytes + partial_bytes > 0) {
     auto* const memory = static_cast<std::byte*>(cuda.Scratch(prepared_bytes + partial_bytes));
     problem.partials = memory + prepared_bytes;
-    if (prepared_bytes > 0) Prepare(stream, p, kind.reads_f8, memory, problem);
+    if (prepared_bytes > 0) Prepare(stream, p, memory, problem);
   }
   kind.product(stream, problem);
 }

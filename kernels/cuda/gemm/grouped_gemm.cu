@@ -30,7 +30,7 @@ class RowsForKernel {
   RowsForKernel(const GroupedGemmParams& p, int32_t rows)
       : p_(p),
         shape_(rows, p.experts.first.k),
-        f8_(KindOf(p.experts.first.format).reads_f8),
+        f8_(IsF8(p.experts.first.format)),
         needed_(f8_ ? !p.x_f8 || p.x_rows != nullptr
                     : HopperSupports(p.experts.first) && (p.x_rows != nullptr || !TmaCanLoad(p.x, 0))) {}
 

@@ -30,8 +30,7 @@ void HeadByHead(Stream& stream, const HeadGemmParams& p) {
 // The heads are groups with the same rows, each with its own columns of x and of the output.
 void HeadGemm(Stream& stream, const HeadGemmParams& p) {
   if (p.heads.count == 0) return;
-  const WeightKind& kind = KindOf(p.heads.first.format);
-  if (kind.reads_f8) {
+  if (IsF8(p.heads.first.format)) {
     HeadByHead(stream, p);
     return;
   }
@@ -43,7 +42,7 @@ void HeadGemm(Stream& stream, const HeadGemmParams& p) {
                                .x_group_stride = p.x_head_stride,
                                .out_group_stride = p.out_head_stride,
                                .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = p.heads.count}};
-  kind.product(stream, problem);
+  KindOf(p.heads.first.format).product(stream, problem);
 }
 
 }  // namespace foredraft::cuda

@@ -19,17 +19,6 @@ bool KeepsScaleGrid(std::span<const HostWeight> parts) {
   return true;
 }
 
-// INVALID_ARGUMENT if stacked parts of a 4-bit kind have different groups.
-absl::Status CheckSameGroups(std::span<const HostWeight> parts) {
-  for (const HostWeight& part : parts) {
-    const int32_t group = part.format.columns, first = parts[0].format.columns;
-    if (!Is4Bit(part.format) || group == first) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("weight: stacked parts have scale blocks of %d and %d", first, group));
-  }
-  return absl::OkStatus();
-}
-
 int32_t BlocksOf(int32_t extent, int32_t block) { return (extent + block - 1) / block; }
 
 void UploadConverted(CudaStream& stream, const HostWeight& part, unsigned char* out) {
@@ -106,7 +95,7 @@ absl::Status CheckGroup(const WeightFormat& format) {
 
 absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
   RETURN_IF_ERROR(CheckParts(parts));
-  RETURN_IF_ERROR(CheckSameGroups(parts));
+  if (Is4Bit(parts[0].format)) RETURN_IF_ERROR(CheckSameBlocks(parts));
   WeightLayout layout{.k = parts[0].k};
   for (const HostWeight& part : parts) layout.n += part.n;
   const WeightFormat& format = parts[0].format;

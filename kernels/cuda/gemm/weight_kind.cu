@@ -1,7 +1,6 @@
 #include "base/check.h"
 #include "kernels/cuda/gemm/gemm_4bit.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
-#include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/gemm/random_weight.h"
 #include "kernels/cuda/gemm/weight_kind.h"
 
@@ -20,24 +19,15 @@ void MultiplyElements(Stream& stream, const GemmProblem& problem) {
 }
 
 constexpr WeightKind kKinds[] = {
-    {.has = [](const WeightFormat& format) { return format.code == DType::kBF16; },
+    {.has = [](const WeightFormat& format) { return format.code == DType::kBF16 || IsF8(format); },
      .upload = UploadElements,
      .fill_random = FillRandomElements,
-     .reads_f8 = false,
-     .splits = SplitsOfElements,
-     .partial_bytes = [](Stream& stream, const GemmProblem& q) { return HopperPartialBytes(stream, q); },
-     .product = MultiplyElements},
-    {.has = [](const WeightFormat& format) { return IsF8(format); },
-     .upload = UploadElements,
-     .fill_random = FillRandomElements,
-     .reads_f8 = true,
      .splits = SplitsOfElements,
      .partial_bytes = [](Stream& stream, const GemmProblem& q) { return HopperPartialBytes(stream, q); },
      .product = MultiplyElements},
     {.has = Is4BitLayout,
      .upload = Upload4Bit,
      .fill_random = FillRandom4Bit,
-     .reads_f8 = false,
      .splits = [](const PackedWeight& w) { return Splits4Bit(w.n, w.k, w.format); },
      .partial_bytes = [](Stream& stream, const GemmProblem& q) { return PartialBytes4Bit(stream, q); },
      .product = [](Stream& stream, const GemmProblem& q) { Gemm4Bit(stream, q); }},

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the GPU does with a weight, by the kind of its codes: a row per kind (weight_kind.cu).
+// What the GPU does with a weight: a row per layout (weight_kind.cu).
 
 #include <cstdint>
 #include <span>
@@ -19,7 +19,6 @@ struct WeightKind {
                  const PackedWeight& weight);
   void (*fill_random)(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
                       const PackedWeight& first, int count);
-  bool reads_f8;  // the product reads GemmProblem::x_f8; else x
   // Parts of k in the decode form. The weight's shape alone decides, because they decide bits.
   int32_t (*splits)(const PackedWeight& weight);
   int64_t (*partial_bytes)(Stream& stream, const GemmProblem& problem);
