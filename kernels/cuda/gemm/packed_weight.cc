@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/cuda/device/cuda_stream.h"
+#include "kernels/cuda/gemm/weight_kind.h"
 #include "kernels/weight_parts.h"
 
 namespace foredraft {
@@ -87,7 +88,7 @@ PackedWeight WeightLayout::Item(const PackedWeight& first, int64_t index) const 
 }
 
 absl::Status CheckGroup(const WeightFormat& format) {
-  if (!Is4Bit(format) || Is4BitLayout(format)) return absl::OkStatus();
+  if (!format.has_scales() || cuda::FindKind(format) != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("weight: %s in groups of %d, allowed 32, 64, 128 on backend cuda",
                       DTypeName(format.code), format.columns));
@@ -95,12 +96,12 @@ absl::Status CheckGroup(const WeightFormat& format) {
 
 absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
   RETURN_IF_ERROR(CheckParts(parts));
-  if (Is4Bit(parts[0].format)) RETURN_IF_ERROR(CheckSameBlocks(parts));
+  if (!IsF8(parts[0].format)) RETURN_IF_ERROR(CheckSameBlocks(parts));
   WeightLayout layout{.k = parts[0].k};
   for (const HostWeight& part : parts) layout.n += part.n;
   const WeightFormat& format = parts[0].format;
   RETURN_IF_ERROR(CheckGroup(format));
-  if (Is4Bit(format) || (IsF8(format) && KeepsScaleGrid(parts))) layout.format = format;
+  if (format.has_scales() && (!IsF8(format) || KeepsScaleGrid(parts))) layout.format = format;
   return layout;
 }
 

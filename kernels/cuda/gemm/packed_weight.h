@@ -55,7 +55,7 @@ struct WeightLayout {
   PackedWeight Item(const PackedWeight& first, int64_t index) const;
 };
 
-// INVALID_ARGUMENT names a group of a 4-bit kind that the kernel does not have.
+// INVALID_ARGUMENT names codes, or a group of a 4-bit kind, that no kernel has.
 absl::Status CheckGroup(const WeightFormat& format);
 
 // The layout of the parts stacked along n. INVALID_ARGUMENT names a mismatch.

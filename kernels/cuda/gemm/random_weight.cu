@@ -32,7 +32,7 @@ __global__ __launch_bounds__(kThreads) void FillElements(const __grid_constant__
   int64_t index = int64_t{blockIdx.x} * kThreads * kElementsPerThread + threadIdx.x;
   for (int i = 0; i < kElementsPerThread && index < count; ++i, index += kThreads) {
     const int64_t number = w.number(blockIdx.y, index / w.k, index % w.k);
-    if (w.format.code == DType::kF8E4M3) {
+    if (w.format.has_scales()) {
       item[index] = RandomCode(w, number);
     } else {
       reinterpret_cast<bf16*>(item)[index] = RandomBf16(w, number);

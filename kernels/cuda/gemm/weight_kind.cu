@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <iterator>
+
 #include "base/check.h"
 #include "kernels/cuda/gemm/gemm_4bit.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
@@ -35,12 +38,16 @@ constexpr WeightKind kKinds[] = {
 
 }  // namespace
 
+const WeightKind* FindKind(const WeightFormat& format) {
+  const auto* const kind =
+      std::ranges::find_if(kKinds, [&](const WeightKind& row) { return row.has(format); });
+  return kind != std::end(kKinds) ? kind : nullptr;
+}
+
 const WeightKind& KindOf(const WeightFormat& format) {
-  for (const WeightKind& kind : kKinds) {
-    if (kind.has(format)) return kind;
-  }
-  CHECK(false) << "no kernel for " << DTypeName(format.code);
-  return kKinds[0];
+  const WeightKind* const kind = FindKind(format);
+  CHECK(kind != nullptr) << "no kernel for " << DTypeName(format.code);
+  return *kind;
 }
 
 }  // namespace foredraft::cuda
