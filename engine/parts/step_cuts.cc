@@ -18,8 +18,7 @@ void StepCuts::BeforePrefill(const SubmittedPlan& submitted) {
   if (calibration.empty() || calibration == host_) return;
   CHECK_LE(calibration.size(), size_t{kMaxDraftLen});
   host_ = calibration;
-  submitted.device.CopyToDevice(submitted.stream, calibration_, host_.data(),
-                                host_.size() * sizeof(DraftCalibration));
+  submitted.Write(calibration_, host_.data(), host_.size());
 }
 
 void StepCuts::BeforeRows(const Ops& ops, Stream& stream, int verify_rows, DecodeRowsParams& rows) const {

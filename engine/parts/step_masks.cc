@@ -56,7 +56,7 @@ void StepMasks::BeforePrefill(const SubmittedPlan& submitted) {
     for (size_t i = 0; i < plan.masks.size(); ++i) {
       WriteWords(*plan.masks[i], host_words_.data() + i * word_count, shape_.token_count);
     }
-    device_->CopyToDevice(stream, words_, host_words_.data(), host_words_.size() * sizeof(uint32_t));
+    submitted.Write(words_, host_words_.data(), host_words_.size());
   }
   if (plan.slot_masks.empty() && is_clear_) return;
   std::fill(host_by_slot_.begin(), host_by_slot_.end(), SlotStepMasks{});
@@ -67,7 +67,7 @@ void StepMasks::BeforePrefill(const SubmittedPlan& submitted) {
     std::copy(slot.mask_indices.begin(), slot.mask_indices.end(), masks.mask_indices);
   }
   is_clear_ = plan.slot_masks.empty();
-  device_->CopyToDevice(stream, by_slot_, host_by_slot_.data(), host_by_slot_.size() * sizeof(SlotStepMasks));
+  submitted.Write(by_slot_, host_by_slot_.data(), host_by_slot_.size());
 }
 
 void StepMasks::BeforeDecode(const SubmittedPlan& submitted) {
@@ -84,12 +84,9 @@ void StepMasks::ForceDrafts(const SubmittedPlan& submitted, const SlotMasks& mas
   // The drafter knows nothing of them; the grammar is sure.
   const std::vector<float> confidences(ids.size(), kLargestConfidence);
   SlotDrafts& drafts = submitted.slots.arrays().drafts[masks.slot];
-  const auto copy = [&](auto* to, const auto* from, size_t count) {
-    submitted.device.CopyToDevice(submitted.stream, to, from, count * sizeof(*to));
-  };
-  copy(&drafts.draft_count, &draft_count, 1);
-  copy(drafts.tokens + first, ids.data(), ids.size());
-  copy(drafts.confidences + first, confidences.data(), ids.size());
+  submitted.Write(&drafts.draft_count, &draft_count, 1);
+  submitted.Write(drafts.tokens + first, ids.data(), ids.size());
+  submitted.Write(drafts.confidences + first, confidences.data(), ids.size());
 }
 
 void StepMasks::BeforeRows(const Ops&, Stream&, int, DecodeRowsParams& rows) const {

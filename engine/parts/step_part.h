@@ -34,6 +34,11 @@ struct SubmittedPlan {
   Device& device;
   Stream& stream;
   SlotState& slots;
+
+  template <class T>
+  void Write(T* to, const T* from, size_t count) const {
+    device.CopyToDevice(stream, to, from, count * sizeof(T));
+  }
 };
 
 class StepPart {
