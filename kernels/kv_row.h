@@ -65,6 +65,7 @@ struct KvCodes;
 
 template <>
 struct KvCodes<DType::kF8E4M3> {
+  static constexpr DType kDType = DType::kF8E4M3;
   // 2^-9, the smallest E4M3 value, times the smallest scale is the smallest normal BF16 value. 448 times the
   // largest scale is finite.
   static constexpr int32_t kMinExponent = -117;
@@ -121,11 +122,16 @@ constexpr DType KvDTypeNamed(std::string_view name) {
   return DType::kBF16;
 }
 
+// Calls use(KvCodes<dtype>()): of coded rows.
+template <class Use>
+void WithKvCodes(DType, const Use& use) {
+  use(KvCodes<DType::kF8E4M3>());
+}
 // Calls use(std::integral_constant<DType, dtype>()): a kernel has an instance for each dtype.
 template <class Use>
 void WithKvDType(DType dtype, const Use& use) {
-  if (dtype == DType::kF8E4M3) return use(std::integral_constant<DType, DType::kF8E4M3>());
-  use(std::integral_constant<DType, DType::kBF16>());
+  if (dtype == DType::kBF16) return use(std::integral_constant<DType, DType::kBF16>());
+  WithKvCodes(dtype, [&](auto codes) { use(std::integral_constant<DType, codes.kDType>()); });
 }
 
 }  // namespace foredraft

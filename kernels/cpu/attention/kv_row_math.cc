@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "kernels/cpu/attention/rope.h"
 #include "kernels/cpu/common/row_math.h"
 #include "kernels/cpu/common/scratch.h"
@@ -19,53 +18,47 @@ FOREDRAFT_WIDE uint32_t LargestMagnitude(const bf16* x, int32_t count) {
   return largest;
 }
 
-using F8 = KvCodes<DType::kF8E4M3>;
-
-FOREDRAFT_WIDE void EncodeF8(const bf16* x, int32_t count, float inverse, uint8_t* codes) {
-  for (int32_t i = 0; i < count; ++i) codes[i] = F8::Code(x[i], inverse);
+template <class Codes>
+FOREDRAFT_WIDE void EncodeGroup(const bf16* x, int32_t count, float inverse, uint8_t* codes) {
+  for (int32_t i = 0; i < count; ++i) codes[i] = Codes::Code(x[i], inverse);
 }
 
-FOREDRAFT_WIDE void DecodeF8(const uint8_t* codes, int32_t count, float scale, uint16_t* out) {
-  for (int32_t i = 0; i < count; ++i) out[i] = F8::Value(codes[i], scale).bits;
+template <class Codes>
+FOREDRAFT_WIDE void DecodeGroup(const uint8_t* codes, int32_t count, float scale, uint16_t* out) {
+  for (int32_t i = 0; i < count; ++i) out[i] = Codes::Value(codes[i], scale).bits;
 }
 
-// What the CPU does with latents of a dtype.
-struct LatentCodec {
-  DType dtype;
-  float (*scale)(uint32_t magnitude);
-  void (*encode)(const bf16* x, int32_t count, float inverse, uint8_t* codes);  // of one group
-  void (*decode)(const IsaKernels& isa, const DecodeLatentArgs& args);
-};
-constexpr LatentCodec kCodecs[] = {
-    {DType::kF8E4M3, F8::Scale, EncodeF8,
-     [](const IsaKernels& isa, const DecodeLatentArgs& args) { isa.decode_latent(args); }},
-};
-
-const LatentCodec& CodecOf(DType dtype) {
-  for (const LatentCodec& codec : kCodecs) {
-    if (codec.dtype == dtype) return codec;
+template <class Codes>
+void EncodeGroups(const bf16* latent, const KvRowLayout& layout, uint8_t* row) {
+  float* scales = reinterpret_cast<float*>(row + layout.scale_offset());
+  for (int32_t begin = 0; begin < layout.latent_dim; begin += layout.group) {
+    const int32_t count = std::min(layout.group, layout.latent_dim - begin);
+    const float scale = Codes::Scale(LargestMagnitude(latent + begin, count));
+    EncodeGroup<Codes>(latent + begin, count, 1.0f / scale, row + begin);
+    *scales++ = scale;
   }
-  CHECK(false) << "no latents in " << DTypeName(dtype);
-  return kCodecs[0];
+}
+
+template <class Codes>
+void DecodeGroups(const DecodeLatentArgs& args) {
+  for (int32_t begin = 0; begin < args.len; begin += args.group) {
+    const int32_t count = std::min(args.group, args.len - begin);
+    DecodeGroup<Codes>(args.codes + begin, count, args.scales[begin / args.group], args.out + begin);
+  }
 }
 
 }  // namespace
 
 void EncodeLatent(const bf16* latent, const KvRowLayout& layout, uint8_t* row) {
-  const LatentCodec& codec = CodecOf(layout.dtype);
-  float* scales = reinterpret_cast<float*>(row + layout.scale_offset());
-  for (int32_t begin = 0; begin < layout.latent_dim; begin += layout.group) {
-    const int32_t count = std::min(layout.group, layout.latent_dim - begin);
-    const float scale = codec.scale(LargestMagnitude(latent + begin, count));
-    codec.encode(latent + begin, count, 1.0f / scale, row + begin);
-    *scales++ = scale;
-  }
+  WithKvCodes(layout.dtype, [&](auto codes) { EncodeGroups<decltype(codes)>(latent, layout, row); });
 }
 
 void DecodeLatent(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& layout, bf16* latent) {
-  CodecOf(layout.dtype)
-      .decode(isa, {&latent->bits, row, reinterpret_cast<const float*>(row + layout.scale_offset()),
-                    layout.latent_dim, layout.group});
+  const DecodeLatentArgs args = {&latent->bits, row,
+                                 reinterpret_cast<const float*>(row + layout.scale_offset()),
+                                 layout.latent_dim, layout.group};
+  if (layout.dtype == DType::kF8E4M3) return isa.decode_latent(args);
+  WithKvCodes(layout.dtype, [&](auto codes) { DecodeGroups<decltype(codes)>(args); });
 }
 
 void WriteKeyRow(const float* x, const float* cos_sin, const KvRowLayout& layout, uint8_t* row) {
@@ -84,11 +77,6 @@ void WidenKeyRow(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& l
 
 }  // namespace cpu
 
-void DecodeLatentPortable(const DecodeLatentArgs& args) {
-  for (int32_t begin = 0; begin < args.len; begin += args.group) {
-    const int32_t count = std::min(args.group, args.len - begin);
-    cpu::DecodeF8(args.codes + begin, count, args.scales[begin / args.group], args.out + begin);
-  }
-}
+void DecodeLatentPortable(const DecodeLatentArgs& args) { cpu::DecodeGroups<KvCodes<DType::kF8E4M3>>(args); }
 
 }  // namespace foredraft
