@@ -5,7 +5,6 @@
 
 #include "base/status_macros.h"
 #include "kernels/cuda/device/cuda_stream.h"
-#include "kernels/cuda/gemm/weight_kind.h"
 #include "kernels/weight_parts.h"
 
 namespace foredraft {
@@ -88,7 +87,7 @@ PackedWeight WeightLayout::Item(const PackedWeight& first, int64_t index) const 
 }
 
 absl::Status CheckGroup(const WeightFormat& format) {
-  if (!format.has_scales() || cuda::FindKind(format) != nullptr) return absl::OkStatus();
+  if (!format.has_scales() || HasLayout(format)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("weight: %s in groups of %d, allowed 32, 64, 128 on backend cuda",
                       DTypeName(format.code), format.columns));

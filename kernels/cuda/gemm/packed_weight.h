@@ -32,6 +32,9 @@ inline constexpr int32_t kScaleBlock = 128;
 // Floats from one row of block scales to the next: cuBLASLt requires 16-byte alignment.
 constexpr int32_t ScalePitch(int32_t k) { return ((k + kScaleBlock - 1) / kScaleBlock + 3) / 4 * 4; }
 
+// Formats with scales that a kernel reads (weight_kind.cu); weights of others are refused.
+constexpr bool HasLayout(const WeightFormat& format) { return IsF8(format) || Is4BitLayout(format); }
+
 struct WeightLayout {
   int32_t n = 0;
   int32_t k = 0;

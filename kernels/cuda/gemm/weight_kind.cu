@@ -38,15 +38,10 @@ constexpr WeightKind kKinds[] = {
 
 }  // namespace
 
-const WeightKind* FindKind(const WeightFormat& format) {
+const WeightKind& KindOf(const WeightFormat& format) {
   const auto* const kind =
       std::ranges::find_if(kKinds, [&](const WeightKind& row) { return row.has(format); });
-  return kind != std::end(kKinds) ? kind : nullptr;
-}
-
-const WeightKind& KindOf(const WeightFormat& format) {
-  const WeightKind* const kind = FindKind(format);
-  CHECK(kind != nullptr) << "no kernel for " << DTypeName(format.code);
+  CHECK(kind != std::end(kKinds)) << "no kernel for " << DTypeName(format.code);
   return *kind;
 }
 

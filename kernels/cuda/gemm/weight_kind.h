@@ -25,8 +25,7 @@ struct WeightKind {
   void (*product)(Stream& stream, const GemmProblem& problem);
 };
 
-// The kind of a format as packed (WeightLayout::format). Null where no kernel has it.
-const WeightKind* FindKind(const WeightFormat& format);
+// The kind of a format as packed (WeightLayout::format).
 const WeightKind& KindOf(const WeightFormat& format);
 
 }  // namespace foredraft::cuda
