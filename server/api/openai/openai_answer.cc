@@ -7,7 +7,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/error_reason.h"
-#include "server/api/openai/field_reader.h"
+#include "server/api/fields/field_reader.h"
 #include "server/text/utf8.h"
 
 namespace foredraft {

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
-#include "server/api/openai/constraint_fields.h"
-#include "server/api/openai/field_reader.h"
-#include "server/api/openai/tool_fields.h"
+#include "server/api/fields/constraint_fields.h"
+#include "server/api/fields/field_reader.h"
+#include "server/api/fields/tool_fields.h"
 #include "server/text/utf8.h"
 
 namespace foredraft {

@@ -1,4 +1,4 @@
-#include "server/api/openai/field_reader.h"
+#include "server/api/fields/field_reader.h"
 
 #include <algorithm>
 #include <limits>

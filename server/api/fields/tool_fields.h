@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
-#include "server/api/openai/field_reader.h"
+#include "server/api/fields/field_reader.h"
 #include "server/text/chat_message.h"
 
 namespace foredraft {

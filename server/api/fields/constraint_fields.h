@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "server/api/client_request.h"
-#include "server/api/openai/field_reader.h"
+#include "server/api/fields/field_reader.h"
 
 namespace foredraft {
 

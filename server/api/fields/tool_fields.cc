@@ -1,4 +1,4 @@
-#include "server/api/openai/tool_fields.h"
+#include "server/api/fields/tool_fields.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "server/api/openai/json_slice.h"
+#include "server/api/fields/json_slice.h"
 
 #include <nlohmann/json.hpp>
 #include <string>

@@ -1,4 +1,4 @@
-#include "server/api/openai/constraint_fields.h"
+#include "server/api/fields/constraint_fields.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "config/json_text.h"
-#include "server/api/openai/json_slice.h"
+#include "server/api/fields/json_slice.h"
 
 namespace foredraft {
 namespace {
