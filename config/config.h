@@ -25,6 +25,7 @@ enum class BlockReuseScope { kAll, kToken };
 enum class DecodingType { kMtp, kDSpark };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive, kConfidence };
 enum class LogFormat { kText, kJson };
+enum class UnknownFields { kIgnore, kRefuse };
 enum class CpuNuma { kAuto, kOff };
 enum class CpuIsa { kAuto, kAmx, kAvx512, kAvx2, kPortable };
 
@@ -38,6 +39,7 @@ constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive", "confidence"}); }
 constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }
 constexpr auto EnumNames(LogFormat) { return std::to_array<const char*>({"text", "json"}); }
+constexpr auto EnumNames(UnknownFields) { return std::to_array<const char*>({"ignore", "refuse"}); }
 constexpr auto EnumNames(CpuNuma) { return std::to_array<const char*>({"auto", "off"}); }
 constexpr auto EnumNames(CpuIsa) { return std::to_array<const char*>({"auto", "amx", "avx512", "avx2", "portable"}); }
 // clang-format on
@@ -69,6 +71,7 @@ struct ServerConfig {
   std::vector<std::string> cors_origins;
   std::vector<std::string> http_hosts;
   bool allow_insecure = false;
+  UnknownFields unknown_fields = UnknownFields::kIgnore;
   int max_message_mib = 16;
   int max_connections = 4096;
   int max_streams_per_connection = 1024;

@@ -87,8 +87,7 @@ const ConfigField kFields[] = {
      "`unix:$RUNTIME_DIRECTORY/admin.sock` under systemd (`/run/foredraft/admin.sock`), "
      "`unix:$XDG_RUNTIME_DIR/foredraft.sock` for a user, `none` where neither is set",
      "Listener of the RPCs that change things (`AdminService.Drain`, `ReloadConfig`). A unix socket is for "
-     "its "
-     "owner alone and needs no token. Off loopback it needs `tls.cert` and `key` and `auth.tokens_file`. "
+     "its owner alone and needs no token. Off loopback it needs `tls.cert` and `key` and `auth.tokens_file`. "
      "`none`: no listener; SIGTERM drains and SIGHUP reloads."},
     {"server.metrics_address", MEMBER(c.server.metrics_address), Address(), kRestart, kDaemon, NoBits(), kSet,
      "HTTP listener of `/metrics`, `/healthz` (live) and `/readyz` (serves)."},
@@ -105,11 +104,13 @@ const ConfigField kFields[] = {
     {"server.http_hosts", MEMBER(c.server.http_hosts), Any(), kRestart, kDaemon, NoBits(), "none",
      "Names of `http_address` and `metrics_address` beside `localhost` and IP addresses, like "
      "`[\"box.example\"]`, where they are on loopback and ask for no token: requests whose Host is another "
-     "name "
-     "are refused ([security.md](security.md))."},
+     "name are refused ([security.md](security.md))."},
     {"server.allow_insecure", MEMBER(c.server.allow_insecure), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Accept listeners off loopback that are in plain text or do not ask who calls: whoever reaches them may "
      "do what they serve."},
+    {"server.unknown_fields", MEMBER(c.server.unknown_fields), Any(), kReload, kDaemon, NoBits(), kSet,
+     "Fields of requests over HTTP that no table of [client-fields.md](client-fields.md) has: `ignore` names "
+     "them in the answer's header `x-foredraft-ignored`, `refuse` answers 400 with the nearest name."},
     {"server.max_message_mib", MEMBER(c.server.max_message_mib), Range(1, 1024), kRestart, kDaemon, NoBits(),
      kSet, "Largest gRPC message and HTTP body that is accepted, in MiB."},
     {"server.max_connections", MEMBER(c.server.max_connections), Range(1, 1 << 20), kRestart, kDaemon,
@@ -251,13 +252,11 @@ const ConfigField kFields[] = {
      "Element type of the KV cache; `auto` is bf16. `fp8` holds the latents in E4M3 with a scale per 128 "
      "columns, and the RoPE part in BF16: for 512 + 64 columns 656 bytes instead of 1,152. DeepSeek-V4's "
      "keys and compressed entries have a scale per 64 columns: for 448 + 64 columns 608 bytes instead of "
-     "1,024. "
-     "Tokens are not those of bf16."},
+     "1,024. Tokens are not those of bf16."},
     {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSame, NoBits(),
      kSet,
      "true pads a decode step to the next of `batch_sizes` and replays its graph. false replays the graphs "
-     "of "
-     "exact sizes and runs steps of other sizes eagerly; on a GPU each size then runs once at the start."},
+     "of exact sizes and runs steps of other sizes eagerly; on a GPU each size then runs once at the start."},
     {"cuda_graph_config.batch_sizes", MEMBER(Graphs(c).batch_sizes), Range(1, 4096), kRestart, kSame,
      NoBits(), "1, 2, 4, 8, then every 8 up to `max_batch_size`",
      "Batch sizes of decode steps that have graphs, at most `max_batch_size`, which is always one of them."},
@@ -265,8 +264,7 @@ const ConfigField kFields[] = {
      "the backend's own GEMM kernels", "File that `foredraft tune` wrote: a cuBLASLt algorithm per GEMM."},
     {"cuda.side_stream", MEMBER(c.cuda.side_stream), Any(), kRestart, kOwn, NoBits(), kSet,
      "Run the shared expert on a second stream, beside the routed ones. The fork and the join keep kernels "
-     "from "
-     "starting early, so measure both."},
+     "from starting early, so measure both."},
     {"cuda.pdl", MEMBER(c.cuda.pdl), Any(), kRestart, kOwn, NoBits(), kSet,
      "Programmatic dependent launches: a kernel starts while the one before it ends. Of GPUs from compute "
      "capability 9.0 on; false is for measuring what they bring (TensorRT-LLM's `TRTLLM_ENABLE_PDL=0`)."},
@@ -317,8 +315,7 @@ const ConfigField kFields[] = {
      "`decoding_type: "
      "DSpark`, also verifies only the drafts that the drafter is confident enough of; a reload may leave it, "
      "and return to it where it was the policy at the start. K never exceeds the largest `max_draft_tokens` "
-     "of "
-     "the requests in the step."},
+     "of the requests in the step."},
     {"speculative_config.draft_len_schedule", MEMBER(Speculative(c).draft_len_schedule), Range(0, 7), kReload,
      kDaemon, NoBits(), "no schedule",
      "`{4: 3, 16: 2}`: K is 3 up to batch size 4, 2 up to 16, and 0 above. Required by `draft_policy: "
@@ -342,8 +339,7 @@ const ConfigField kFields[] = {
     {"constraints.max_mask_steps", MEMBER(Constraints(c).max_mask_steps), Range(10'000, 1e9), kReload,
      kDaemon, NoBits(), kSet,
      "Most steps for the mask of one token, and for taking one; twenty million take about a second. An "
-     "output "
-     "that needs more ends with RESOURCE_EXHAUSTED."},
+     "output that needs more ends with RESOURCE_EXHAUSTED."},
     {"constraints.cache_mib", MEMBER(Constraints(c).cache_mib), Range(8, 65536), kReload, kDaemon, NoBits(),
      kSet,
      "Memory for compiled constraints with their states and masks, in MiB. The least recently used ones go "

@@ -238,6 +238,7 @@ absl::Status Daemon::Load(StartObserver& observer) {
 void Daemon::Apply(const Config& config) {
   SetLogLevel(config.log.level);
   frontend_->SetRequestTimeout(config.request_timeout_s);
+  frontend_->SetUnknownFields(config.server.unknown_fields);
   frontend_->SetMaxQueueSize(config.max_queue_size);
   frontend_->SetConstraints(config.constraints);
   frontend_->SetSpeculation(SpeculationOf(config),

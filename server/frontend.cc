@@ -51,6 +51,10 @@ void Frontend::SetMaxQueueSize(int max_queue_size) {
   serving_.SetMaxQueueSize(max_queue_size);
 }
 
+void Frontend::SetUnknownFields(UnknownFields unknown_fields) {
+  wires_->openai.SetRefusesUnknown(unknown_fields == UnknownFields::kRefuse);
+}
+
 int Frontend::open_calls() const { return wires_->admission.open_calls(); }
 
 ServerLoad Frontend::LoadNow() const {

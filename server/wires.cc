@@ -35,7 +35,9 @@ Wires::Wires(const FrontendOptions& options, const AdminHooks& hooks, const Wire
                    .generated_tokens = [&metrics = context.metrics] { return metrics.generated_tokens(); }},
                   options.max_pending_tokens),
       openai(admission, context.tokens, context.health, options.max_pending_tokens),
-      page(openai) {}
+      page(openai) {
+  openai.SetRefusesUnknown(options.server.unknown_fields == UnknownFields::kRefuse);
+}
 
 std::vector<grpc::Service*> Wires::api_services() {
   std::vector<grpc::Service*> services = {&generation, &api_admin};

@@ -190,14 +190,22 @@ absl::Status Admission::Accept(Arrived& arrived, const std::shared_ptr<Generatio
   // While it waited to be tokenized.
   if (call->cancelled()) return absl::CancelledError("cancelled by the client");
   std::optional<double> timeout_s;
-  ASSIGN_OR_RETURN(
-      CheckedRequest checked, OrOutOfMemory([&] {
-        ClientRequest client = Take(std::exchange(arrived.take, nullptr));
-        client.request_id = arrived.request_id;
-        timeout_s = client.timeout_s;
-        return opened_.load()->validator->Check(std::move(client));  // not null: the server serves
-      }));
-  SubmitChecked(std::move(checked), std::move(arrived), timeout_s, call);
+  NotedWire wire = NotedWire::kOther;
+  FieldNotes notes;
+  absl::StatusOr<CheckedRequest> checked = OrOutOfMemory([&] {
+    ClientRequest client = Take(std::exchange(arrived.take, nullptr));
+    client.request_id = arrived.request_id;
+    timeout_s = client.timeout_s;
+    wire = client.wire;
+    notes = std::move(client.notes);
+    return opened_.load()->validator->Check(std::move(client), &notes);  // not null: the server serves
+  });
+  if (!notes.empty()) {
+    RecordNotes(wire, notes);
+    call->context().SetIgnored(notes);
+  }
+  RETURN_IF_ERROR(checked.status());
+  SubmitChecked(*std::move(checked), std::move(arrived), timeout_s, call);
   return absl::OkStatus();
 }
 
@@ -208,6 +216,11 @@ void Admission::Tokenize(const std::string& client, size_t input_bytes, const Tu
   }
   const absl::Status added = pool_.Add(client, TurnPool::Size::kLong, max_queue_size_.load(), tokenize);
   if (!added.ok()) tokenize(added);
+}
+
+void Admission::RecordNotes(NotedWire wire, const FieldNotes& notes) {
+  metrics_.CountNotes(wire, notes);
+  ignored_names_.Log(wire, notes);
 }
 
 void Admission::Refuse(const std::string& request_id, const absl::Status& status,
@@ -242,7 +255,10 @@ void Admission::SubmitChecked(CheckedRequest checked, Arrived arrived, std::opti
   request.id = spec.id = next_id_.fetch_add(1);
   request.client = Fnv1a(spec.client = ClientName(context.peer(), arrived.caller));
   request.caller = arrived.caller;
-  request.reuse_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(arrived.caller) : 0;
+  const uint64_t callers_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(arrived.caller) : 0;
+  // The validator has put the hash of the request's own salt there.
+  request.reuse_scope =
+      request.reuse_scope == 0 ? callers_scope : Fnv1a(absl::StrCat(callers_scope), request.reuse_scope);
   request.arrival = spec.arrival = arrived.time;
   request.deadline = spec.deadline = DeadlineOf(arrived.time, context, timeout_s, request_timeout_s_.load());
   spec.request_id = request_id;

@@ -26,6 +26,7 @@
 #include "server/api/generation_call.h"
 #include "server/api/health.h"
 #include "server/api/model_card.h"
+#include "server/api/name_log.h"
 #include "server/api/request_validator.h"
 #include "server/output/metrics.h"
 #include "server/output/output_thread.h"
@@ -127,6 +128,9 @@ class Admission {
   void Refuse(const std::string& request_id, const absl::Status& status,
               const std::shared_ptr<GenerationCall>& call);
 
+  // Counts and logs what of a request had no effect, where its wire refuses it before it is submitted.
+  void RecordNotes(NotedWire wire, const FieldNotes& notes);
+
   // Counts a request that its wire refuses without a call.
   void CountRefusal(const absl::Status& status) { metrics_.RecordRefused(OutcomeOfRefusal(status)); }
 
@@ -165,6 +169,7 @@ class Admission {
   const int tokenizer_threads_;
   QueueShare queue_share_;
   NumberedNames reuse_scopes_;
+  NameLog ignored_names_;
   std::atomic<int> request_timeout_s_;
   std::atomic<int> max_queue_size_;
   std::atomic<uint64_t> next_id_ = 1;

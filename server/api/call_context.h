@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "server/text/field_notes.h"
+
 namespace foredraft {
 
 class CallContext {
@@ -26,6 +28,8 @@ class CallContext {
   virtual void SetRequestId(const std::string& id) = 0;
   // The answer carries the request's place in its client's trace, too. Before the answer begins.
   virtual void SetTraceParent(const std::string& header) = 0;
+  // The answer names what of the request had no effect. Before the answer begins.
+  virtual void SetIgnored(const FieldNotes& notes) = 0;
   // Ends the call of a client that does not read. Valid until the call is done.
   virtual void Cancel() = 0;
 };

@@ -12,6 +12,7 @@
 #include "config/token_bias.h"
 #include "grammar/compile.h"
 #include "server/text/chat_message.h"
+#include "server/text/field_notes.h"
 
 namespace foredraft {
 
@@ -43,6 +44,8 @@ struct ClientConstraint {
 };
 
 struct ClientRequest {
+  NotedWire wire = NotedWire::kOther;
+  FieldNotes notes;        // what its wire found to be without effect
   std::string request_id;  // empty: the server makes one
   PromptInput input;
   ChatChoices choices;  // chat input
@@ -51,15 +54,21 @@ struct ClientRequest {
   bool raw_text = false;       // chat input: the answer's text is not taken apart
   bool parse_special = false;  // text input: special tokens written out in the text become those tokens
   ClientSampling sampling;
+  bool add_bos = true;  // text input: where the tokenizer puts BOS in front
+  // Text and ids: only the last so many ids of the prompt; -1: those that the context has room for.
+  std::optional<int32_t> truncate_prompt_tokens;
   std::optional<int32_t> max_tokens;
+  bool lowers_max_tokens = false;  // to what the context has room for, where it asks for more
   std::vector<std::string> stop;
+  bool keeps_stop = false;  // the text ends with the stop string that ended it
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   std::optional<int32_t> logprobs;
   std::optional<int32_t> max_draft_tokens;
   std::optional<int32_t> thinking_budget;  // tokens that the output may think; -1: any number
   bool strict_acceptance = false;
-  int32_t priority = 0;  // -kMaxPriority..kMaxPriority
+  int32_t priority = 0;    // -kMaxPriority..kMaxPriority
+  std::string cache_salt;  // prompts share blocks with those of the same salt alone
   std::optional<double> timeout_s;
 };
 

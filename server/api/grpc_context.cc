@@ -32,6 +32,10 @@ void GrpcContext::SetTraceParent(const std::string& header) {
   context_->AddTrailingMetadata(kTraceParentHeader, header);
 }
 
+void GrpcContext::SetIgnored(const FieldNotes& notes) {
+  context_->AddTrailingMetadata(kIgnoredHeader, notes.Header());
+}
+
 std::string GrpcContext::PeerOf(const grpc::ServerContextBase& context) { return ShownPeer(context.peer()); }
 
 std::string GrpcContext::AuthorizationOf(const grpc::ServerContextBase& context) {

@@ -23,6 +23,7 @@ class GrpcContext final : public CallContext {
   std::optional<std::chrono::system_clock::time_point> deadline() const override;
   void SetRequestId(const std::string& id) override;
   void SetTraceParent(const std::string& header) override;
+  void SetIgnored(const FieldNotes& notes) override;
   void Cancel() override { context_->TryCancel(); }
 
   // The client's address, also behind a guard.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/fnv.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
 #include "kernels/slot_arrays.h"
@@ -95,6 +96,7 @@ Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& promp
 void FillSpec(const Request& request, ClientRequest& client, OutputSpec& spec) {
   spec.prompt_tokens = static_cast<int>(request.prompt_ids.size());
   spec.stop = std::move(client.stop);
+  spec.keeps_stop = client.keeps_stop;
   spec.min_tokens = request.sampling.min_tokens;
   spec.stop_token_ids = std::move(client.stop_token_ids);
   spec.prompt_phase = request.prompt_phase;
@@ -104,15 +106,52 @@ void FillSpec(const Request& request, ClientRequest& client, OutputSpec& spec) {
 
 }  // namespace
 
-absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) const {
+absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client, FieldNotes* kept_notes) const {
+  FieldNotes own_notes;
+  FieldNotes& notes = kept_notes == nullptr ? own_notes : *kept_notes;
   RETURN_IF_ERROR(CheckLengths(client));
   RETURN_IF_ERROR(CheckPromptLength(client.input, client.tools));
   if (HasControlBytes(client.request_id)) {
     return Refuse("request_id: has control characters, allowed printable characters only");
   }
+  if (const auto* messages = std::get_if<ChatMessages>(&client.input)) {
+    RETURN_IF_ERROR(LeaveOutDeferred(*messages, client.tools));
+  }
   RETURN_IF_ERROR(CheckConstraint(client, constraints_));
   CheckedRequest checked;
   Request& request = checked.request;
+  RETURN_IF_ERROR(FillChoices(client, request));
+
+  const char* const input_field = InputField(client.input);
+  const bool is_chat = std::holds_alternative<ChatMessages>(client.input);
+  ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(client, notes));
+  const int prompt_len = static_cast<int>(request.prompt_ids.size());
+  ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(client, input_field, prompt_len, notes));
+  RETURN_IF_ERROR(CheckRange("sampling.min_tokens", client.sampling.min_tokens,
+                             {0, static_cast<double>(request.max_tokens)}));
+  request.sampling.min_tokens = client.sampling.min_tokens;
+  request.thinking = thinking_.load();
+  request.prompt_phase = PromptPhase(request.thinking, request.prompt_ids);
+  ASSIGN_OR_RETURN(request.thinking_budget, Budget(client, request.thinking));
+  ASSIGN_OR_RETURN(request.constraint,
+                   MakeConstraint(client, request, chat_format_, tokenizer_, constraints_));
+
+  FillSpec(request, client, checked.spec);
+  checked.spec.ignored_fields = notes.count();
+  if (is_chat && !client.raw_text) {
+    AnswerOptions& answer = checked.spec.answer.emplace();
+    answer.syntax = &chat_format_->answers();
+    answer.begins_in_thinking = request.prompt_phase == Phase::kThinking;
+    answer.parallel_calls = client.tools.parallel;
+    if (client.tools.has_effect()) answer.tools = std::move(client.tools.tools);
+    answer.line_ends_behind_thought = request.constraint.line_end_ids.empty() ? 0 : kMostLineEnds;
+    answer.id_prefix = CallIdPrefix();
+  }
+  return checked;
+}
+
+// How tokens are chosen and where the output ends, whatever the prompt is.
+absl::Status RequestValidator::FillChoices(ClientRequest& client, Request& request) const {
   ASSIGN_OR_RETURN(request.sampling, Sampling(client.sampling));
   ASSIGN_OR_RETURN(request.sampling.logit_bias, LogitBias(std::move(client.sampling.logit_bias)));
   if (client.logprobs.has_value()) {
@@ -132,32 +171,8 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client) con
     return Refuse("priority: ", Grouped(request.priority), ", allowed ", -kMaxPriority, "..", kMaxPriority);
   }
   request.strict_acceptance = client.strict_acceptance;
-
-  const char* const input_field = InputField(client.input);
-  const bool is_chat = std::holds_alternative<ChatMessages>(client.input);
-  ASSIGN_OR_RETURN(request.prompt_ids, PromptIds(client));
-  const int prompt_len = static_cast<int>(request.prompt_ids.size());
-  ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(input_field, client.max_tokens, prompt_len));
-  RETURN_IF_ERROR(CheckRange("sampling.min_tokens", client.sampling.min_tokens,
-                             {0, static_cast<double>(request.max_tokens)}));
-  request.sampling.min_tokens = client.sampling.min_tokens;
-  request.thinking = thinking_.load();
-  request.prompt_phase = PromptPhase(request.thinking, request.prompt_ids);
-  ASSIGN_OR_RETURN(request.thinking_budget, Budget(client, request.thinking));
-  ASSIGN_OR_RETURN(request.constraint,
-                   MakeConstraint(client, request, chat_format_, tokenizer_, constraints_));
-
-  FillSpec(request, client, checked.spec);
-  if (is_chat && !client.raw_text) {
-    AnswerOptions& answer = checked.spec.answer.emplace();
-    answer.syntax = &chat_format_->answers();
-    answer.begins_in_thinking = request.prompt_phase == Phase::kThinking;
-    answer.parallel_calls = client.tools.parallel;
-    if (client.tools.has_effect()) answer.tools = std::move(client.tools.tools);
-    answer.line_ends_behind_thought = request.constraint.line_end_ids.empty() ? 0 : kMostLineEnds;
-    answer.id_prefix = CallIdPrefix();
-  }
-  return checked;
+  if (!client.cache_salt.empty()) request.reuse_scope = Fnv1a(client.cache_salt);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ThinkingBudget> RequestValidator::Budget(const ClientRequest& client,
@@ -214,10 +229,12 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input, const
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
     RETURN_IF_ERROR(limits_.size.CheckPrompt("token_ids", static_cast<int64_t>(ids->size())));
   }
+  // A message has a token at least.
+  const auto most_messages = static_cast<size_t>(std::max(kMaxChatMessages, limits_.size.max_seq_len));
   if (const auto* messages = std::get_if<ChatMessages>(&input);
-      messages != nullptr && messages->size() > kMaxChatMessages) {
+      messages != nullptr && messages->size() > most_messages) {
     return Refuse("chat.messages: ", Grouped(messages->size()), " messages, allowed at most ",
-                  Grouped(kMaxChatMessages));
+                  Grouped(most_messages));
   }
   // A longer text has too many tokens in any case, so it is refused without being tokenized.
   const size_t bytes = PromptBytes(input, tools);
@@ -239,20 +256,35 @@ std::vector<int32_t> RequestValidator::EndIds(const PromptInput& input) const {
 }
 
 // Takes the input's ids out of `client`.
-absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(ClientRequest& client) const {
+absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptIds(ClientRequest& client,
+                                                                 FieldNotes& notes) const {
   if (const auto* messages = std::get_if<ChatMessages>(&client.input)) {
-    return ChatIds(*messages, client.choices, client.tools);
+    return ChatIds(*messages, client.choices, client.tools, notes);
   }
   RETURN_IF_ERROR(CheckNoChat(client.input, client.choices, client.tools));
   if (auto* ids = std::get_if<std::vector<int32_t>>(&client.input)) {
     RETURN_IF_ERROR(CheckIds("token_ids", *ids));
-    return std::move(*ids);
+    return Truncated(client, std::move(*ids));
   }
   if (const auto* text = std::get_if<std::string>(&client.input)) {
     if (text->empty()) return Refuse("text: empty, allowed at least 1 character");
-    return EncodeText(*text, {.parse_special = client.parse_special});
+    ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                     EncodeText(*text, {.parse_special = client.parse_special, .add_bos = client.add_bos}));
+    return Truncated(client, std::move(ids));
   }
   return Refuse("input: empty, allowed one of text, token_ids, chat");
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestValidator::Truncated(const ClientRequest& client,
+                                                                 std::vector<int32_t> ids) const {
+  if (!client.truncate_prompt_tokens.has_value()) return ids;
+  int64_t most = *client.truncate_prompt_tokens;
+  if (most < -1 || most == 0) {
+    return Refuse("truncate_prompt_tokens: ", most, ", allowed -1 and at least 1");
+  }
+  if (most == -1) most = std::max<int64_t>(limits_.size.max_len() - client.max_tokens.value_or(1), 1);
+  if (static_cast<int64_t>(ids.size()) > most) ids.erase(ids.begin(), ids.end() - most);
+  return ids;
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::EncodeText(const std::string& text,
@@ -264,10 +296,11 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::EncodeText(const std::str
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::ChatIds(const ChatMessages& messages,
                                                                const ChatChoices& choices,
-                                                               const ChatTools& tools) const {
+                                                               const ChatTools& tools,
+                                                               FieldNotes& notes) const {
   if (chat_format_ == nullptr) return Refuse("chat: ", no_chat_, ", allowed text, token_ids");
   RETURN_IF_ERROR(CheckTools(tools));
-  return chat_format_->Render(messages, choices, tools);
+  return chat_format_->Render(messages, choices, tools, &notes);
 }
 
 absl::Status RequestValidator::CheckIds(const char* field, std::span<const int32_t> ids) const {
@@ -326,15 +359,20 @@ absl::StatusOr<std::vector<TokenBias>> RequestValidator::LogitBias(std::vector<T
   return client;
 }
 
-absl::StatusOr<int64_t> RequestValidator::MaxTokens(const char* input_field,
-                                                    std::optional<int32_t> max_tokens,
-                                                    int64_t prompt_len) const {
-  if (max_tokens.has_value()) {
-    RETURN_IF_ERROR(limits_.size.Check(input_field, prompt_len, *max_tokens));
-    return *max_tokens;
+absl::StatusOr<int64_t> RequestValidator::MaxTokens(const ClientRequest& client, const char* input_field,
+                                                    int64_t prompt_len, FieldNotes& notes) const {
+  if (!client.max_tokens.has_value()) {
+    RETURN_IF_ERROR(limits_.size.CheckPrompt(input_field, prompt_len));
+    return limits_.size.max_len() - prompt_len;
   }
-  RETURN_IF_ERROR(limits_.size.CheckPrompt(input_field, prompt_len));
-  return limits_.size.max_len() - prompt_len;
+  const int64_t asked = *client.max_tokens;
+  const int64_t room = limits_.size.max_len() - prompt_len;
+  if (client.lowers_max_tokens && room > 0 && asked > room) {
+    notes.Dropped("max_tokens");
+    return room;
+  }
+  RETURN_IF_ERROR(limits_.size.Check(input_field, prompt_len, asked));
+  return asked;
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInput& input,
@@ -345,7 +383,10 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInpu
     return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, allowed at most ",
                   Grouped(kMaxTokenizeBytes));
   }
-  if (const auto* messages = std::get_if<ChatMessages>(&input)) return ChatIds(*messages, choices, tools);
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) {
+    FieldNotes notes;  // counting tells nobody
+    return ChatIds(*messages, choices, tools, notes);
+  }
   RETURN_IF_ERROR(CheckNoChat(input, choices, tools));
   if (const auto* text = std::get_if<std::string>(&input)) return EncodeText(*text, options);
   return Refuse("input: empty, allowed one of text, chat");

@@ -24,7 +24,7 @@ namespace foredraft {
 inline constexpr int kMaxRequestIdBytes = 128;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopBytes = 256;
-inline constexpr int kMaxChatMessages = 1024;
+inline constexpr int kMaxChatMessages = 1024;  // or as many as the context has tokens
 inline constexpr int kMaxTokenizeBytes = 4 << 20;
 
 // What the loaded model and the configuration allow.
@@ -67,8 +67,9 @@ class RequestValidator {
   // thinking budget is kept.
   void SetForced(bool forced) { forced_.store(forced); }
 
-  // Compiles what the request asks of its output, which may take up to a second (IsConstrained).
-  absl::StatusOr<CheckedRequest> Check(ClientRequest client) const;
+  // Compiles what the request asks of its output, which may take up to a second (IsConstrained). `notes`,
+  // where set, are told what has no effect, also of a request that is refused.
+  absl::StatusOr<CheckedRequest> Check(ClientRequest client, FieldNotes* notes = nullptr) const;
   // What Check looks at first: how long the fields are, but for the prompt, and how long a prompt is.
   absl::Status CheckLengths(const ClientRequest& client) const;
   absl::Status CheckPromptLength(const PromptInput& input, const ChatTools& tools) const;
@@ -85,11 +86,14 @@ class RequestValidator {
   const RequestLimits& limits() const { return limits_; }
 
  private:
+  absl::Status FillChoices(ClientRequest& client, Request& request) const;
   // EOS, and for chat the tokens that begin another turn.
   std::vector<int32_t> EndIds(const PromptInput& input) const;
-  absl::StatusOr<std::vector<int32_t>> PromptIds(ClientRequest& client) const;
+  absl::StatusOr<std::vector<int32_t>> PromptIds(ClientRequest& client, FieldNotes& notes) const;
   absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages, const ChatChoices& choices,
-                                               const ChatTools& tools) const;
+                                               const ChatTools& tools, FieldNotes& notes) const;
+  // The last ids of a prompt that is to be cut.
+  absl::StatusOr<std::vector<int32_t>> Truncated(const ClientRequest& client, std::vector<int32_t> ids) const;
   absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text,
                                                   const EncodeOptions& options) const;
   absl::Status CheckIds(const char* field, std::span<const int32_t> ids) const;
@@ -97,8 +101,8 @@ class RequestValidator {
   // Ascending by token id.
   absl::StatusOr<std::vector<TokenBias>> LogitBias(std::vector<TokenBias> client) const;
   absl::StatusOr<ThinkingBudget> Budget(const ClientRequest& client, const ThinkingIds& thinking) const;
-  absl::StatusOr<int64_t> MaxTokens(const char* input_field, std::optional<int32_t> max_tokens,
-                                    int64_t prompt_len) const;
+  absl::StatusOr<int64_t> MaxTokens(const ClientRequest& client, const char* input_field, int64_t prompt_len,
+                                    FieldNotes& notes) const;
 
   const RequestLimits limits_;
   const Tokenizer& tokenizer_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <set>
 #include <string>
 
@@ -61,11 +62,41 @@ absl::Status CheckTool(const ChatTool& tool, const std::string& name) {
 
 }  // namespace
 
+absl::Status LeaveOutDeferred(std::span<const ChatMessage> messages, ChatTools& tools) {
+  std::map<std::string, size_t> bytes_of;
+  for (const ChatTool& tool : tools.tools)
+    bytes_of[tool.name] = tool.description.size() + tool.parameters.size();
+  std::set<std::string> referenced;
+  size_t bytes = 0;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    for (const std::string& name : messages[i].tool_references) {
+      const auto found = bytes_of.find(name);
+      if (found == bytes_of.end()) {
+        return Refuse("chat.messages[", i, "].content: a reference to tool ", ShowJson(name),
+                      ", allowed a name of chat.tools");
+      }
+      // Each reference writes the definition into the prompt.
+      if (bytes += found->second; bytes > kMaxToolBytes) {
+        return Refuse("chat.messages[", i, "].content: references to tools of ", Grouped(bytes),
+                      " bytes, allowed at most ", Grouped(kMaxToolBytes));
+      }
+      referenced.insert(name);
+    }
+  }
+  std::erase_if(tools.tools, [&referenced](const ChatTool& tool) {
+    return tool.deferred && !referenced.contains(tool.name);
+  });
+  return absl::OkStatus();
+}
+
 absl::Status CheckTools(const ChatTools& tools) {
   RETURN_IF_ERROR(CheckChoice(tools));
   if (tools.tools.size() > kMaxTools) {
     return Refuse("chat.tools: ", Grouped(static_cast<int64_t>(tools.tools.size())),
-                  " tools, allowed at most ", kMaxTools);
+                  " tools, allowed at most ", Grouped(kMaxTools));
+  }
+  if (const size_t bytes = TextBytes(tools); bytes > kMaxToolBytes) {
+    return Refuse("chat.tools: ", Grouped(bytes), " bytes, allowed at most ", Grouped(kMaxToolBytes));
   }
   std::set<std::string> names;
   for (size_t i = 0; i < tools.tools.size(); ++i) {

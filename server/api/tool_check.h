@@ -2,12 +2,20 @@
 
 // Checks the tools of a chat request.
 
+#include <cstddef>
+#include <span>
+
 #include "absl/status/status.h"
 #include "server/text/chat_message.h"
 
 namespace foredraft {
 
-inline constexpr int kMaxTools = 128;
+inline constexpr int kMaxTools = 1024;
+inline constexpr size_t kMaxToolBytes = size_t{4} << 20;  // of all texts together
+
+// Leaves out the deferred tools that no message refers to: the model cannot know of them.
+// INVALID_ARGUMENT: a message refers to a tool that the request does not have.
+absl::Status LeaveOutDeferred(std::span<const ChatMessage> messages, ChatTools& tools);
 
 // INVALID_ARGUMENT names the field of chat, its value and what is allowed.
 absl::Status CheckTools(const ChatTools& tools);

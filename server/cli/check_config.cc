@@ -24,6 +24,7 @@
 #include "engine/model_weights.h"
 #include "ranks/engine_setup.h"
 #include "ranks/model_files.h"
+#include "server/api/fields/field_classes.h"
 #include "server/cli/commands.h"
 #include "server/cli/directory_config.h"
 #include "server/cli/explain_memory.h"
@@ -219,6 +220,7 @@ absl::Status WriteFile(const std::filesystem::path& path, const std::string& tex
 absl::Status WriteDocs(const std::filesystem::path& directory) {
   RETURN_IF_ERROR(WriteFile(directory / "configuration.md", ConfigurationDocument()));
   RETURN_IF_ERROR(WriteFile(directory / "tensorrt-llm.md", ForeignKeysDocument()));
+  RETURN_IF_ERROR(WriteFile(directory / "client-fields.md", ClientFieldsDocument()));
   return WriteFile(directory / "metrics.md", MetricsDocument());
 }
 
@@ -255,9 +257,9 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
       "the configuration is for another host: TLS files, tokens, the CPU and the RAM of this one "
       "are not compared with it; the model's files are");
   command
-      ->add_option(
-          "--docs", options->docs,
-          "write configuration.md, metrics.md and tensorrt-llm.md, the tables of keys and metrics, into DIR")
+      ->add_option("--docs", options->docs,
+                   "write client-fields.md, configuration.md, metrics.md and tensorrt-llm.md, the tables in "
+                   "code, into DIR")
       ->type_name("DIR")
       ->excludes(config);
   command->callback([options, exit_code] {

@@ -86,7 +86,7 @@ std::optional<BrowserPolicy::Refusal> BrowserPolicy::Refuse(const HttpRequest& h
 HttpHeaders BrowserPolicy::HeadersFor(std::string_view origin) const {
   if (origin.empty() || !AllowsOrigin(origin)) return {};
   return {{"Access-Control-Allow-Origin", std::string(origin)},
-          {"Access-Control-Expose-Headers", "x-request-id, traceparent, retry-after"}};
+          {"Access-Control-Expose-Headers", "x-request-id, traceparent, x-foredraft-ignored, retry-after"}};
 }
 
 std::optional<HttpAnswer> BrowserPolicy::Preflight(const HttpRequest& head) const {

@@ -51,6 +51,14 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_tool_calls_total", kCounter, "result (complete, incomplete, text)",
      "Calls of tools in answers. Incomplete: the answer ended within the call, or went on otherwise than the "
      "model's format says. Text: what began like a call was none, or of an unknown tool."},
+    {"foredraft_ignored_fields_total", kCounter,
+     "wire (chat, completions, responses, messages, other), kind (unknown, dropped)",
+     "Fields of requests that had no effect, once for each request and name. unknown: no such field is "
+     "known; "
+     "dropped: "
+     "a hint, or a part of a conversation, that this model or daemon cannot follow. The log has each name "
+     "once, "
+     "the header `x-foredraft-ignored` of the answer those of its request."},
     {"foredraft_constrained_requests_total", kCounter,
      "kind (json_schema, json_object, regex, choice, grammar, structural_tag, tools)",
      "Requests whose outputs are constrained, by what they ask. tools: calls that are forced, of "

@@ -119,6 +119,12 @@ void Metrics::AddRequests() {
   complete_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "complete"}});
   incomplete_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "incomplete"}});
   text_calls_ = AddCounter("foredraft_tool_calls_total", {{"result", "text"}});
+  for (size_t wire = 0; wire < ignored_fields_.size(); ++wire) {
+    for (size_t kind = 0; kind < std::size(kNoteKinds); ++kind) {
+      ignored_fields_[wire][kind] = AddCounter("foredraft_ignored_fields_total",
+                                               {{"wire", kNotedWires[wire]}, {"kind", kNoteKinds[kind]}});
+    }
+  }
   prompt_tokens_ = AddCounter("foredraft_prompt_tokens_total");
   generation_tokens_ = AddCounter("foredraft_generation_tokens_total");
   prompt_lengths_ = AddHistogram("foredraft_request_prompt_tokens", TokenCounts());
@@ -297,6 +303,13 @@ void Metrics::CountToolCalls(int complete, int incomplete, bool has_text) {
   complete_calls_->Increment(complete);
   incomplete_calls_->Increment(incomplete);
   text_calls_->Increment(has_text ? 1 : 0);
+}
+
+void Metrics::CountNotes(NotedWire wire, const FieldNotes& notes) {
+  for (const FieldNotes::Kind kind : {FieldNotes::Kind::kUnknown, FieldNotes::Kind::kDropped}) {
+    if (notes.count(kind) == 0) continue;
+    ignored_fields_[static_cast<size_t>(wire)][static_cast<size_t>(kind)]->Increment(notes.count(kind));
+  }
 }
 
 void Metrics::RecordRefused(OutcomeKind outcome) { requests_[static_cast<size_t>(outcome)]->Increment(); }

@@ -27,6 +27,7 @@
 #include "server/output/acceptance_window.h"
 #include "server/output/metric_table.h"
 #include "server/output/request_outcome.h"
+#include "server/text/field_notes.h"
 
 namespace foredraft {
 
@@ -81,6 +82,7 @@ class Metrics : public prometheus::Collectable {
 
   // Any thread: a request was refused before the serving loop saw it, or its client left before that.
   void RecordRefused(OutcomeKind outcome);
+  void CountNotes(NotedWire wire, const FieldNotes& notes);
   void CountConstrained(ConstrainedBy kind) { constrained_[static_cast<size_t>(kind)]->Increment(); }
   void RecordConstraintRefused(ConstraintRefusal reason) {
     constraints_refused_[static_cast<size_t>(reason)]->Increment();
@@ -178,6 +180,8 @@ class Metrics : public prometheus::Collectable {
   std::array<PhaseCounters, 2> phases_;  // by Phase
   std::array<prometheus::Counter*, std::size(kOutcomeKinds)> requests_;
   prometheus::Counter *complete_calls_, *incomplete_calls_, *text_calls_;
+  // By NotedWire and FieldNotes::Kind.
+  std::array<std::array<prometheus::Counter*, std::size(kNoteKinds)>, std::size(kNotedWires)> ignored_fields_;
   std::array<prometheus::Counter*, std::size(kConstrainedBy)> constrained_;
   std::array<prometheus::Counter*, std::size(kConstraintRefusals)> constraints_refused_;
   prometheus::Histogram* constraint_compile_;

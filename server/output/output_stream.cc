@@ -149,7 +149,10 @@ void OutputStream::AddSafeText(std::string_view text, Emitted& emitted) {
 
 std::string OutputStream::Match(std::string_view piece) {
   StopMatcher::Output output = stop_matcher_.Feed(piece);
-  if (output.stop_index >= 0) matched_stop_ = spec_.stop[output.stop_index];
+  if (output.stop_index >= 0) {
+    matched_stop_ = spec_.stop[output.stop_index];
+    if (spec_.keeps_stop) output.text += *matched_stop_;
+  }
   return std::move(output.text);
 }
 

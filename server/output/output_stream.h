@@ -30,7 +30,9 @@ struct OutputSpec {
   std::optional<TraceContext> trace;
   int prompt_tokens = 0;
   std::vector<std::string> stop;
-  int32_t min_tokens = 0;  // no stop string ends, or begins in, the text of the first min_tokens tokens
+  bool keeps_stop = false;  // the text ends with the stop string that was found
+  int ignored_fields = 0;   // of the request: how many had no effect
+  int32_t min_tokens = 0;   // no stop string ends, or begins in, the text of the first min_tokens tokens
   std::vector<int32_t> stop_token_ids;  // the request's own, without EOS
   Phase prompt_phase = Phase::kAnswer;
   ThinkingIds thinking;

@@ -32,15 +32,17 @@ void TraceRequest(const OutputStream& stream) {
 void LogEnd(const OutputStream& stream) {
   const RequestStats& stats = stream.stats();
   const OutputEnd& end = *stream.end();
+  const int ignored = stream.spec().ignored_fields;
   const char* const outcome = end.called_tools ? FinishReasonName(end) : NameOf(OutcomeOf(end));
   LogRequest(
       LogLevel::kInfo, stream.spec().request_id,
-      absl::StrFormat("%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, "
-                      "queue %.1f ms, first token %.1f ms, total %.1f ms%s%s",
-                      outcome, stats.prompt_tokens, stats.cached_tokens, stats.completion_tokens, stats.steps,
-                      stats.accepted_tokens, stats.draft_tokens, stats.queue_ms, stats.ttft_ms,
-                      stats.total_ms, stats.budget_reached ? ", thinking budget reached" : "",
-                      stats.forced ? ", forced acceptance" : ""),
+      absl::StrFormat(
+          "%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, "
+          "queue %.1f ms, first token %.1f ms, total %.1f ms%s%s%s",
+          outcome, stats.prompt_tokens, stats.cached_tokens, stats.completion_tokens, stats.steps,
+          stats.accepted_tokens, stats.draft_tokens, stats.queue_ms, stats.ttft_ms, stats.total_ms,
+          stats.forced ? ", forced acceptance" : "",
+          ignored == 0 ? "" : absl::StrCat(", ignored ", ignored, ignored == 1 ? " field" : " fields")),
       {{"outcome", outcome},
        {"client", stream.spec().client},
        {"prompt_tokens", stats.prompt_tokens},
@@ -53,6 +55,7 @@ void LogEnd(const OutputStream& stream) {
        {"accepted_tokens", stats.accepted_tokens},
        {"relaxed_tokens", stats.relaxed_tokens},
        {"forced_acceptance", stats.forced},
+       {"ignored", ignored},
        {"queue_ms", stats.queue_ms},
        {"ttft_ms", stats.ttft_ms},
        {"total_ms", stats.total_ms}},

@@ -1,16 +1,17 @@
 #include "server/text/chat_format.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "server/text/conversation_check.h"
 #include "server/text/prompt_writer.h"
+#include "server/text/tool_json.h"
 
 namespace foredraft {
 namespace {
@@ -49,7 +50,59 @@ const std::vector<TemplateMark>& TemplateMarks() {
   return *marks;
 }
 
-bool ForgoesThinking(std::string_view effort) { return effort == "none" || effort == "minimal"; }
+constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"};
+
+absl::Status CheckEffort(const std::string& asked) {
+  if (asked.empty() || std::find(std::begin(kEfforts), std::end(kEfforts), asked) != std::end(kEfforts)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("chat.reasoning_effort: ", ShowJson(asked), ", allowed ", absl::StrJoin(kEfforts, ", ")));
+}
+
+// The content with its parts joined.
+std::string JoinedParts(const ChatMessage& message, const std::string& part_join) {
+  const std::string_view content = message.content;
+  std::string joined;
+  size_t begin = 0;
+  for (const size_t end : message.part_ends) {
+    joined.append(content.substr(begin, end - begin)).append(part_join);
+    begin = end;
+  }
+  return joined.append(content.substr(begin));
+}
+
+// The definitions of the tools that a result refers to, which the prompt's head does not have.
+std::string Definitions(const ChatMessage& message, const ChatTools& tools, const ChatSetup& setup) {
+  std::vector<std::string> lines;
+  for (const ChatTool& tool : tools.tools) {
+    const std::vector<std::string>& names = message.tool_references;
+    if (std::find(names.begin(), names.end(), tool.name) == names.end()) continue;
+    lines.push_back(FunctionJson(tool, JsonSpacing::kSpaced));
+  }
+  return absl::StrCat(setup.references_begin, absl::StrJoin(lines, "\n"), setup.references_end);
+}
+
+// Copies the messages in the order of rendering, with whole contents.
+std::vector<ChatMessage> Arranged(std::span<const ChatMessage> messages, const std::vector<size_t>& order,
+                                  const ChatTools& tools, const ChatSetup& setup) {
+  std::vector<ChatMessage> arranged;
+  arranged.reserve(order.size());
+  for (const size_t i : order) {
+    ChatMessage& message = arranged.emplace_back(messages[i]);
+    if (!message.part_ends.empty()) message.content = JoinedParts(message, setup.part_join);
+    if (!message.tool_references.empty()) message.content += Definitions(message, tools, setup);
+  }
+  return arranged;
+}
+
+// Whether the messages are rendered as they are.
+bool IsArranged(std::span<const ChatMessage> messages, const std::vector<size_t>& order) {
+  return order.size() == messages.size() && std::is_sorted(order.begin(), order.end()) &&
+         std::all_of(messages.begin(), messages.end(), [](const ChatMessage& message) {
+           return message.part_ends.empty() && message.tool_references.empty();
+         });
+}
 
 bool Matches(const TemplateMark& mark, std::string_view source) {
   const auto in_source = [&](std::string_view part) { return source.find(part) != std::string_view::npos; };
@@ -99,64 +152,70 @@ absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer, std::s
   return ChatFormat(tokenizer, family, std::move(setup));
 }
 
-absl::StatusOr<bool> ChatFormat::Thinks(const ChatChoices& choices, const ChatTools& tools) const {
+absl::StatusOr<bool> ChatFormat::Thinks(const ChatChoices& choices, const ChatTools& tools,
+                                        FieldNotes& notes) const {
   const std::string& effort = choices.reasoning_effort;
-  const bool forgoes = ForgoesThinking(effort);
-  if (!effort.empty() && choices.thinking.has_value() && *choices.thinking == forgoes) {
-    return absl::InvalidArgumentError(absl::StrFormat("chat.reasoning_effort: %s, given with thinking: %s",
-                                                      ShowJson(effort),
-                                                      *choices.thinking ? "true" : "false"));
+  const bool is_off = effort == "none" || choices.thinking == false;
+  const bool is_on = !is_off && (!effort.empty() || choices.thinking == true);
+  const char* const field = effort.empty() ? "thinking" : "reasoning_effort";
+  if (setup_.has_choice && is_on && !setup_.calls_while_thinking && tools.has_effect()) {
+    notes.Dropped(field);  // this model calls tools only without thinking
+    return false;
   }
-  const bool thinks = effort.empty() ? choices.thinking.value_or(setup_.opens_thinking) : !forgoes;
-  if (!setup_.has_choice && thinks != setup_.opens_thinking) {
-    if (!effort.empty()) return RefusedEffort(effort);
+  if (setup_.has_choice) return is_on || (!is_off && setup_.opens_thinking);
+  if (is_off && setup_.opens_thinking) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("thinking: %s, allowed %s: this model's chat template has no choice",
-                        thinks ? "true" : "false", thinks ? "false" : "true"));
+        effort == "none" ? "chat.reasoning_effort: \"none\", allowed an effort: this model's chat template "
+                           "always thinks"
+                         : "thinking: false, allowed true: this model's chat template has no choice");
   }
-  if (thinks && !setup_.calls_while_thinking && tools.has_effect()) {
-    return absl::InvalidArgumentError(
-        "thinking: true, allowed false with tools: this model calls tools only without thinking");
-  }
-  return thinks;
+  // The template does not open a thought; some of these models do so by themselves.
+  const bool lacks_effort = !effort.empty() && setup_.efforts.empty();
+  if (is_off ? setup_.has_thinking : is_on && (!setup_.has_thinking || lacks_effort)) notes.Dropped(field);
+  return setup_.opens_thinking;
 }
 
-absl::StatusOr<std::string> ChatFormat::EffortOf(const ChatChoices& choices, bool thinks) const {
+std::string ChatFormat::EffortOf(const ChatChoices& choices, bool thinks, FieldNotes& notes) const {
   const std::string& asked = choices.reasoning_effort;
-  if (!thinks) return std::string();
+  if (!thinks) return "";
   if (asked.empty()) return setup_.default_effort;
   for (const ChatEffort& effort : setup_.efforts) {
     if (effort.asked == asked) return effort.written;
   }
-  return RefusedEffort(asked);
-}
-
-absl::Status ChatFormat::RefusedEffort(const std::string& asked) const {
-  std::vector<std::string> allowed;
-  if (setup_.has_choice) allowed = {"none", "minimal"};
-  for (const ChatEffort& effort : setup_.efforts) allowed.push_back(effort.asked);
-  if (allowed.empty()) allowed = {"unset"};
-  return absl::InvalidArgumentError(absl::StrCat("chat.reasoning_effort: ", ShowJson(asked), ", allowed ",
-                                                 absl::StrJoin(allowed, ", "),
-                                                 " with this model's chat template"));
+  notes.Dropped("reasoning_effort");
+  return setup_.default_effort;
 }
 
 absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMessage> messages,
-                                                        const ChatChoices& choices,
-                                                        const ChatTools& tools) const {
-  ASSIGN_OR_RETURN(const std::vector<size_t> order, OrderOfMessages(messages));
-  ASSIGN_OR_RETURN(const bool thinks, Thinks(choices, tools));
-  ASSIGN_OR_RETURN(const std::string effort, EffortOf(choices, thinks));
-  std::vector<ChatMessage> ordered;
-  if (!std::is_sorted(order.begin(), order.end())) {
-    for (const size_t i : order) ordered.push_back(messages[i]);
+                                                        const ChatChoices& choices, const ChatTools& tools,
+                                                        FieldNotes* kept_notes) const {
+  FieldNotes own_notes;
+  FieldNotes& notes = kept_notes == nullptr ? own_notes : *kept_notes;
+  RETURN_IF_ERROR(CheckEffort(choices.reasoning_effort));
+  ASSIGN_OR_RETURN(const ConversationOrder order, OrderOfMessages(messages, notes));
+  ASSIGN_OR_RETURN(const bool thinks, Thinks(choices, tools, notes));
+  const std::string effort = EffortOf(choices, thinks, notes);
+  if (choices.clear_thinking.has_value() && !setup_.has_clear_thinking) {
+    notes.Dropped("chat_template_kwargs.clear_thinking");
   }
-  const Conversation chat = {
-      .messages = ordered.empty() ? messages : std::span<const ChatMessage>(ordered),
-      .tools = tools.has_effect() ? std::span<const ChatTool>(tools.tools) : std::span<const ChatTool>(),
-      .thinks = thinks,
-      .effort = effort,
-      .indices = order};
+  std::vector<ChatMessage> arranged;
+  if (!IsArranged(messages, order.messages)) arranged = Arranged(messages, order.messages, tools, setup_);
+  const auto is_deferred = [](const ChatTool& tool) { return tool.deferred; };
+  std::vector<ChatTool> in_head;
+  std::span<const ChatTool> declared;
+  if (tools.has_effect()) declared = tools.tools;
+  if (std::any_of(declared.begin(), declared.end(), is_deferred)) {
+    std::remove_copy_if(declared.begin(), declared.end(), std::back_inserter(in_head), is_deferred);
+    declared = in_head;
+  }
+  const Conversation chat = {.messages = arranged.empty() ? messages : std::span<const ChatMessage>(arranged),
+                             .tools = declared,
+                             .thinks = thinks,
+                             .effort = effort,
+                             .continues = choices.continues,
+                             .clear_thinking = choices.clear_thinking,
+                             .indices = order.messages,
+                             .call_of = order.call_of};
   PromptWriter prompt(*tokenizer_);
   prompt.Marks(setup_.opening);
   family_->render(chat, setup_, prompt);

@@ -14,6 +14,7 @@
 #include "server/text/call_syntax.h"
 #include "server/text/chat_message.h"
 #include "server/text/families/chat_family.h"
+#include "server/text/field_notes.h"
 #include "server/text/tokenizer.h"
 
 namespace foredraft {
@@ -32,12 +33,13 @@ class ChatFormat {
   static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer,
                                            std::string_view own_format = "deepseek_r1");
 
-  // Past answers lose their thinking, but for those that the family keeps. The last message must be from the
-  // user or a tool. INVALID_ARGUMENT names the message as chat.messages[i], or the choice that the template
-  // does not have. The tools are checked already (RequestValidator).
+  // Past answers lose their thinking, but for those that the family keeps. INVALID_ARGUMENT names the message
+  // as chat.messages[i], or the choice that the template does not have. `notes`, where set, are told what has
+  // no effect, such as an effort that the family has no word for. The tools are checked already
+  // (RequestValidator).
   absl::StatusOr<std::vector<int32_t>> Render(std::span<const ChatMessage> messages,
-                                              const ChatChoices& choices = {},
-                                              const ChatTools& tools = {}) const;
+                                              const ChatChoices& choices = {}, const ChatTools& tools = {},
+                                              FieldNotes* notes = nullptr) const;
 
   // Whether a thinking section is opened where the request does not choose.
   bool opens_thinking() const { return setup_.opens_thinking; }
@@ -54,10 +56,10 @@ class ChatFormat {
         family_(&family),
         setup_(std::move(setup)),
         answers_(family.calls(), tokenizer) {}
-  absl::StatusOr<bool> Thinks(const ChatChoices& choices, const ChatTools& tools) const;
-  // The template's word for the asked effort. INVALID_ARGUMENT where it has none.
-  absl::StatusOr<std::string> EffortOf(const ChatChoices& choices, bool thinks) const;
-  absl::Status RefusedEffort(const std::string& asked) const;
+  // Whether the answer begins with thinking. INVALID_ARGUMENT where the template always thinks and must not.
+  absl::StatusOr<bool> Thinks(const ChatChoices& choices, const ChatTools& tools, FieldNotes& notes) const;
+  // The template's word for the asked effort.
+  std::string EffortOf(const ChatChoices& choices, bool thinks, FieldNotes& notes) const;
 
   const Tokenizer* tokenizer_;
   const ChatFamily* family_;

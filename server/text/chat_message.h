@@ -17,6 +17,7 @@ struct ChatTool {
   std::string description;  // empty: none
   std::string parameters;   // JSON text: a schema; empty: {}
   bool strict = false;      // arguments follow the schema
+  bool deferred = false;    // not in the prompt's head; callable once a message refers to it
 };
 
 // A call of a tool.
@@ -32,9 +33,12 @@ struct ChatMessage {
   std::vector<ToolCall> tool_calls;  // assistant
   std::string tool_call_id;          // tool: the call that it answers; empty: the next one in order
   std::string thinking;              // assistant: what came before the content, without its tags
+  // Where the content came in parts: the end of each part but the last one. The family joins them.
+  std::vector<size_t> part_ends = {};
+  std::vector<std::string> tool_references = {};  // tool: names of deferred tools, behind the content
 };
 
-inline constexpr int kMaxToolNameBytes = 64;
+inline constexpr int kMaxToolNameBytes = 256;
 inline constexpr std::string_view kFunctionChoice = "function:";
 
 // What a request says of tools.
@@ -68,11 +72,14 @@ struct ChatTools {
   }
 };
 
-// What a request says of the answer's thinking. Absent or empty: as the model's chat template does by itself.
+// What a request says of how its answer begins. Absent or empty: as the model's chat template does by itself.
 struct ChatChoices {
   std::optional<bool> thinking;  // whether the answer begins with a thinking section
-  // How long it thinks, in OpenAI's words: low, medium, high, xhigh, max, or none and minimal for not at all.
+  // none, which is no thinking; or how long it thinks, in OpenAI's words and others': minimal, low, medium,
+  // high, xhigh, max, ultra.
   std::string reasoning_effort;
+  std::optional<bool> clear_thinking;  // GLM: past answers lose their thinking, or keep it
+  bool continues = false;              // the answer goes on with the last message, an assistant's
 };
 
 // Bytes of text in them.

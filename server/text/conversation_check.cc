@@ -1,9 +1,9 @@
 #include "server/text/conversation_check.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -47,37 +47,66 @@ absl::Status CheckMessage(const ChatMessage& message, size_t i) {
   return absl::OkStatus();
 }
 
-// The results that follow the calls of message `answer`, from `begin` on: the index of each call's result.
-// Results without an id are those of the calls that no other result names, in order.
-absl::StatusOr<std::vector<size_t>> ResultsOf(std::span<const ChatMessage> messages, size_t answer,
-                                              size_t begin) {
-  const std::vector<ToolCall>& calls = messages[answer].tool_calls;
-  constexpr size_t kNone = static_cast<size_t>(-1);
-  std::vector<size_t> results(calls.size(), kNone);
-  size_t end = begin;
-  for (; end < messages.size() && messages[end].role == "tool"; ++end) {
-    if (end - begin >= calls.size()) {
-      return Refuse(end, ".role: \"tool\", allowed for ", calls.size(),
+// The calls of one answer, and which of the results behind it is each one's. There may be as many as a body
+// holds, so that nothing here looks at all of them for one result.
+class CallResults {
+ public:
+  CallResults(std::span<const ChatMessage> messages, size_t answer)
+      : messages_(messages), answer_(answer), results_(messages[answer].tool_calls.size(), kNoCall) {
+    const std::vector<ToolCall>& calls = messages[answer].tool_calls;
+    // Of calls with one id the first without a result is meant.
+    for (size_t c = calls.size(); c-- > 0;) calls_of_id_[calls[c].id].push_back(c);
+  }
+
+  // Results without an id are those of the calls that no other result names, in order.
+  absl::Status Add(size_t result) {
+    const std::string& id = messages_[result].tool_call_id;
+    if (++count_ > results_.size()) {
+      return Refuse(result, ".role: \"tool\", allowed for ", results_.size(),
                     " messages, one for each of the calls");
     }
-    const std::string& id = messages[end].tool_call_id;
-    if (id.empty()) continue;
-    size_t call = 0;
-    while (call < calls.size() && (calls[call].id != id || results[call] != kNone)) ++call;
-    if (call == calls.size()) {
-      return Refuse(end, ".tool_call_id: \"", Shown(id), "\", allowed an id of chat.messages[", answer,
+    if (id.empty()) {
+      unnamed_.push_back(result);
+      return absl::OkStatus();
+    }
+    const auto calls = calls_of_id_.find(id);
+    if (calls == calls_of_id_.end() || calls->second.empty()) {
+      return Refuse(result, ".tool_call_id: \"", Shown(id), "\", allowed an id of chat.messages[", answer_,
                     "].tool_calls that has no result yet");
     }
-    results[call] = end;
+    results_[calls->second.back()] = result;
+    calls->second.pop_back();
+    return absl::OkStatus();
   }
-  if (end - begin < calls.size()) {
-    return Refuse(answer, ".tool_calls: ", calls.size(), " calls, and ", end - begin,
-                  " messages of role tool follow, allowed one for each call");
+
+  // Puts the answer and its results behind what is in `order`.
+  void AppendTo(ConversationOrder& order, FieldNotes& notes) {
+    order.messages.push_back(answer_);
+    order.call_of.push_back(kNoCall);
+    size_t next_unnamed = 0;
+    for (size_t c = 0; c < results_.size(); ++c) {
+      if (results_[c] == kNoCall && next_unnamed < unnamed_.size()) results_[c] = unnamed_[next_unnamed++];
+      if (results_[c] == kNoCall) {
+        notes.Dropped("messages[].tool_calls");  // that have no result
+        continue;
+      }
+      order.messages.push_back(results_[c]);
+      order.call_of.push_back(c);
+    }
   }
-  for (size_t i = begin; i < end; ++i) {
-    if (messages[i].tool_call_id.empty()) *std::find(results.begin(), results.end(), kNone) = i;
-  }
-  return results;
+
+ private:
+  const std::span<const ChatMessage> messages_;
+  const size_t answer_;
+  std::vector<size_t> results_;  // by call
+  std::vector<size_t> unnamed_;
+  size_t count_ = 0;
+  absl::flat_hash_map<std::string_view, std::vector<size_t>> calls_of_id_;  // in reverse
+};
+
+bool SaysNothing(const ChatMessage& message) {
+  return message.role == "assistant" && message.content.empty() && message.thinking.empty() &&
+         message.tool_calls.empty();
 }
 
 }  // namespace
@@ -106,23 +135,34 @@ bool IsToolName(std::string_view name) {
          });
 }
 
-absl::StatusOr<std::vector<size_t>> OrderOfMessages(std::span<const ChatMessage> messages) {
-  if (messages.empty()) return absl::InvalidArgumentError("chat.messages: empty, allowed at least 1 message");
+absl::StatusOr<ConversationOrder> OrderOfMessages(std::span<const ChatMessage> messages, FieldNotes& notes) {
   for (size_t i = 0; i < messages.size(); ++i) RETURN_IF_ERROR(CheckMessage(messages[i], i));
-  std::vector<size_t> order;
-  for (size_t i = 0; i < messages.size(); ++i) {
+  if (!messages.empty() && SaysNothing(messages.back())) messages = messages.first(messages.size() - 1);
+  if (messages.empty()) return absl::InvalidArgumentError("chat.messages: empty, allowed at least 1 message");
+  ConversationOrder order;
+  for (size_t i = 0; i < messages.size();) {
     if (messages[i].role == "tool") {
       return Refuse(i, ".role: \"tool\", allowed behind an assistant's message with tool_calls");
     }
-    order.push_back(i);
-    if (messages[i].tool_calls.empty()) continue;
-    ASSIGN_OR_RETURN(const std::vector<size_t> results, ResultsOf(messages, i, i + 1));
-    order.insert(order.end(), results.begin(), results.end());
-    i += results.size();
+    if (messages[i].tool_calls.empty()) {
+      order.messages.push_back(i++);
+      order.call_of.push_back(kNoCall);
+      continue;
+    }
+    // The results may stand behind other messages, up to the next answer.
+    CallResults results(messages, i);
+    size_t end = i + 1;
+    for (; end < messages.size() && messages[end].role != "assistant"; ++end) {
+      if (messages[end].role == "tool") RETURN_IF_ERROR(results.Add(end));
+    }
+    results.AppendTo(order, notes);
+    for (++i; i < end; ++i) {
+      if (messages[i].role == "tool") continue;
+      order.messages.push_back(i);
+      order.call_of.push_back(kNoCall);
+    }
   }
-  const std::string& last = messages.back().role;
-  if (last == "user" || last == "tool") return order;
-  return Refuse(messages.size() - 1, ".role: \"", last, "\", allowed user or tool for the last message");
+  return order;
 }
 
 }  // namespace foredraft

@@ -1,6 +1,6 @@
 #pragma once
 
-// Checks that messages are a conversation that chat formats can render.
+// Checks that messages are a conversation that chat formats can render, and says in which order.
 
 #include <cstddef>
 #include <span>
@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/text/chat_message.h"
+#include "server/text/field_notes.h"
 
 namespace foredraft {
 
@@ -15,9 +16,20 @@ namespace foredraft {
 // mistaken for the syntax around it.
 bool IsToolName(std::string_view name);
 
-// The order in which the messages are rendered: their own, but for the results of an answer's calls, which
-// are in the order of the calls. INVALID_ARGUMENT names the message as chat.messages[i]: an unknown role, a
-// call without a result, a result without a call, a last message that nobody answers.
-absl::StatusOr<std::vector<size_t>> OrderOfMessages(std::span<const ChatMessage> messages);
+inline constexpr size_t kNoCall = static_cast<size_t>(-1);
+
+// What is rendered of a conversation.
+struct ConversationOrder {
+  // The messages' own order, but for the results of an answer's calls: they follow the answer, in the order
+  // of its calls, wherever they stand in front of the next answer.
+  std::vector<size_t> messages;
+  // By place in `messages`: the index of the call that a result answers among those of its answer, else
+  // kNoCall.
+  std::vector<size_t> call_of;
+};
+
+// INVALID_ARGUMENT names the message as chat.messages[i]: an unknown role, a result without a call, nothing
+// to answer. An empty answer at the end is left out; calls without a result are noted.
+absl::StatusOr<ConversationOrder> OrderOfMessages(std::span<const ChatMessage> messages, FieldNotes& notes);
 
 }  // namespace foredraft

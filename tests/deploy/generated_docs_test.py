@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/configuration.md, docs/metrics.md and docs/tensorrt-llm.md are what `foredraft check-config --docs` writes from the tables in code.
+"""docs/client-fields.md, docs/configuration.md, docs/metrics.md and docs/tensorrt-llm.md are what `foredraft check-config --docs` writes from the tables in code.
 
 usage: tests/deploy/generated_docs_test.py FOREDRAFT
 """

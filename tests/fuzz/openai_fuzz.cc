@@ -1,7 +1,8 @@
-// Requests of OpenAI's API: the first byte chooses the endpoint and how the answer is cut, the rest is the
-// body. Refused with one line that names a field, or good for scheduler and device; then an answer, whole and
-// as a stream, whose texts are those of the tokens.
+// Requests of OpenAI's API: the first byte chooses the endpoint, what becomes of unknown fields and how the
+// answer is cut, the rest is the body. Refused with one line that names a field, or good for scheduler and
+// device; then an answer, whole and as a stream, whose texts are those of the tokens.
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -75,9 +76,42 @@ void CheckAnswer(const AnswerShape& shape, const ServedAbacus::Answer& answer, c
       << joined.thinking;
 }
 
-void FuzzBody(OpenAiKind kind, const std::string& body) {
-  auto request = ReadOpenAiRequest(kind, body);
+// A header of HTTP, and no longer than the names that are kept.
+void CheckNotes(const FieldNotes& notes) {
+  const std::string header = notes.Header();
+  CHECK_LE(header.size(), FieldNotes::kMostNames * (FieldNotes::kMostNameBytes + 2) + 8) << header;
+  CHECK(std::all_of(header.begin(), header.end(), [](char c) { return c >= ' ' && c <= '~'; })) << header;
+}
+
+// What both ways of reading take is the same request, and so is one with a further unknown field.
+void CheckOtherWay(OpenAiKind kind, const std::string& body, bool refuses, const OpenAiRequest& read) {
+  const auto same = [&read](const OpenAiRequest& other) {
+    const ClientRequest &a = read.common, &b = other.common;
+    CHECK(read.prompts.size() == other.prompts.size() && read.choices_per_prompt == other.choices_per_prompt);
+    CHECK(a.max_tokens == b.max_tokens && a.stop == b.stop && a.tools.choice == b.tools.choice);
+    CHECK(a.tools.tools.size() == b.tools.tools.size() && a.choices.thinking == b.choices.thinking);
+    CHECK(a.choices.reasoning_effort == b.choices.reasoning_effort && a.sampling.seed == b.sampling.seed);
+  };
+  if (refuses) {
+    const auto ignoring = ReadOpenAiRequest(kind, body);
+    CHECK(ignoring.ok()) << ignoring.status();
+    CHECK_EQ(ignoring->common.notes.count(FieldNotes::Kind::kUnknown), 0);
+    return same(*ignoring);
+  }
+  const std::string unknown =
+      body.substr(0, body.find('{') + 1) + "\"\\u0001 unknown\": [{}], " + body.substr(body.find('{') + 1);
+  const auto with_unknown = ReadOpenAiRequest(kind, unknown);
+  CHECK(with_unknown.ok()) << with_unknown.status();
+  CHECK_EQ(with_unknown->common.notes.count(), read.common.notes.count() + 1);
+  same(*with_unknown);
+}
+
+void FuzzBody(OpenAiKind kind, bool refuses_unknown, const std::string& body) {
+  FieldNotes notes;
+  auto request = ReadOpenAiRequest(kind, body, {.refuses_unknown = refuses_unknown, .notes = &notes});
+  CheckNotes(notes);
   if (!request.ok()) return ServedAbacus::CheckRefusal(request.status());
+  CheckOtherWay(kind, body, refuses_unknown, *request);
   CHECK(request->choice_count() >= 1 && request->choice_count() <= kMaxChoices) << request->choice_count();
   ServedAbacus& abacus = ServedAbacus::Get();
   for (int i = 0; i < std::min(request->choice_count(), kMostPlayedChoices); ++i) {
@@ -105,6 +139,7 @@ void FuzzBody(OpenAiKind kind, const std::string& body) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const auto kind = data[0] % 2 == 0 ? foredraft::OpenAiKind::kChat : foredraft::OpenAiKind::kCompletion;
-  foredraft::FuzzBody(kind, std::string(reinterpret_cast<const char*>(data) + 1, size - 1));
+  const bool refuses_unknown = data[0] / 2 % 2 == 1;
+  foredraft::FuzzBody(kind, refuses_unknown, std::string(reinterpret_cast<const char*>(data) + 1, size - 1));
   return 0;
 }

@@ -93,12 +93,10 @@ void ReadJsonSchema(FieldReader& format, std::string_view text, TheConstraint& c
                                             : absl::StrCat(ShowJson(*object), ", allowed an object"));
   }
   const std::string path = "response_format.json_schema.";
-  FieldReader fields(*object, path);
-  // Every schema is kept strictly, so that strict changes nothing.
-  fields.Ignore({"name", "description", "strict"});
+  FieldReader fields(*object, path, format.context());
   if (fields.Find("schema") == nullptr) fields.Refuse("schema", "absent, required");
   ReadNamed(fields, {"schema", Constraint::kJsonSchema}, MemberText(text, "json_schema"), path, constraint);
-  fields.RefuseUnknown();
+  fields.End();
   format.Keep(fields.status());
 }
 
@@ -109,7 +107,7 @@ void ReadResponseFormat(FieldReader& fields, std::string_view body, TheConstrain
     return fields.Refuse("response_format", absl::StrCat(ShowJson(*object), ", allowed an object"));
   }
   const std::string_view text = MemberText(body, "response_format");
-  FieldReader format(*object, "response_format.");
+  FieldReader format(*object, "response_format.", fields.context());
   const std::string type = format.String("type").value_or("");
   if (type == "structural_tag") {  // the object itself is one
     return constraint.Set(
@@ -123,7 +121,7 @@ void ReadResponseFormat(FieldReader& fields, std::string_view body, TheConstrain
     format.Refuse("type",
                   absl::StrCat(ShowJson(type), ", allowed text, json_object, json_schema, structural_tag"));
   }
-  format.RefuseUnknown();
+  format.End();
   fields.Keep(format.status());
 }
 
@@ -135,17 +133,12 @@ void ReadStructuredOutputs(FieldReader& fields, std::string_view body, TheConstr
     return fields.Refuse("structured_outputs", absl::StrCat(ShowJson(*object), ", allowed an object"));
   }
   const std::string path = "structured_outputs.";
-  FieldReader read(*object, path);
+  FieldReader read(*object, path, fields.context());
   const std::string_view text = MemberText(body, "structured_outputs");
   TheConstraint here(read);
   for (const NamedKind& named : kInStructuredOutputs) ReadNamed(read, named, text, path, here);
   const bool compact = read.Bool("disable_any_whitespace", false);
-  read.AllowOnly("disable_additional_properties", false,
-                 "allowed false: write additionalProperties into the schema");
-  read.AllowOnly("whitespace_pattern", nullptr,
-                 "allowed unset: disable_any_whitespace leaves white space out");
-  read.Ignore({"disable_fallback"});
-  read.RefuseUnknown();
+  read.End();
   fields.Keep(read.status());
   if (here.get() == nullptr) return;
   here.get()->compact = compact;
@@ -159,9 +152,6 @@ std::optional<ClientConstraint> ReadConstraint(FieldReader& fields, std::string_
   ReadResponseFormat(fields, body, constraint);
   ReadStructuredOutputs(fields, body, constraint);
   for (const NamedKind& named : kAtTheTop) ReadNamed(fields, named, body, "", constraint);
-  fields.AllowOnly("guided_whitespace_pattern", nullptr,
-                   "allowed unset: structured_outputs.disable_any_whitespace leaves white space out");
-  fields.Ignore({"guided_decoding_backend"});
   return constraint.Take();
 }
 

@@ -5,13 +5,14 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/edit_distance.h"
 #include "config/json_text.h"
+#include "server/api/fields/field_classes.h"
 
 namespace foredraft {
 namespace {
 
 constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr size_t kMostNameBytes = 64;  // of a field's name
 constexpr int32_t kMinInt = std::numeric_limits<int32_t>::min();
 
 bool IsInt32(const nlohmann::json& value) {
@@ -24,7 +25,8 @@ bool IsInt32(const nlohmann::json& value) {
 }  // namespace
 
 const nlohmann::json* FieldReader::Find(const char* field) {
-  known_.emplace_back(field);
+  asked_.push_back(field);
+  if (context_.asked != nullptr) context_.asked->insert(NoteName(path_ + field));
   const auto found = object_.find(field);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -113,26 +115,44 @@ std::vector<int32_t> FieldReader::Ids(const char* field) {
   return ids;
 }
 
-void FieldReader::AllowOnly(const char* field, const nlohmann::json& allowed, const std::string& text) {
-  const nlohmann::json* value = Find(field);
-  if (value != nullptr && *value != allowed) Refuse(field, absl::StrCat(ShowJson(*value), ", ", text));
-}
-
-void FieldReader::Ignore(std::initializer_list<const char*> fields) {
-  for (const char* field : fields) known_.emplace_back(field);
-}
-
-void FieldReader::RefuseUnknown() {
-  for (const auto& [key, value] : object_.items()) {
-    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    std::string text = "unknown";
-    if (key.size() <= 64) {
-      const auto nearest = std::min_element(
-          known_.begin(), known_.end(),
-          [&key = key](const auto& a, const auto& b) { return EditDistance(a, key) < EditDistance(b, key); });
-      if (nearest != known_.end()) absl::StrAppend(&text, ", nearest is ", path_, *nearest);
+// A row of the list that is taken and was not asked for belongs to another form of the same object, such as
+// tool_choice.mode beside a function: here it is unknown.
+void FieldReader::EndField(const std::string& scope, const std::string& key, const nlohmann::json& value) {
+  const FieldRow* const row =
+      key.size() <= kMostNameBytes ? FindFieldRow(context_.wire, absl::StrCat(scope, key)) : nullptr;
+  if (row == nullptr) return EndUnknown(scope, key);
+  switch (row->field_class) {
+    case FieldClass::kIgnored:
+      return;
+    case FieldClass::kHint:
+      return context_.notes.Dropped(path_ + key);
+    case FieldClass::kRefused: {
+      const auto neutral = nlohmann::json::parse(row->neutral);
+      if (std::find(neutral.begin(), neutral.end(), value) != neutral.end()) return;
+      return Refuse(key, absl::StrCat(ShowJson(value), ", ", row->note));
     }
-    return Refuse(ShowKey(key), text);
+    case FieldClass::kTaken:
+      break;
+  }
+  const auto is_key = [&key](const char* asked) { return key == asked; };
+  if (std::none_of(asked_.begin(), asked_.end(), is_key)) EndUnknown(scope, key);
+}
+
+void FieldReader::EndUnknown(const std::string& scope, const std::string& key) {
+  if (!context_.refuses_unknown) return context_.notes.Unknown(path_ + key.substr(0, kMostNameBytes + 1));
+  if (!status_.ok()) return;
+  std::string text = "unknown";
+  if (key.size() <= kMostNameBytes) {
+    const std::string_view nearest = NearestField(context_.wire, scope, key);
+    if (!nearest.empty()) absl::StrAppend(&text, ", nearest is ", path_, std::string(nearest));
+  }
+  Refuse(ShowKey(key), text);
+}
+
+void FieldReader::End() {
+  const std::string scope = NoteName(path_);
+  for (const auto& [key, value] : object_.items()) {
+    if (!value.is_null()) EndField(scope, key, value);
   }
 }
 

@@ -1,26 +1,38 @@
 #pragma once
 
 // The fields of one JSON object of a request. The first fault is kept, so that fields are read one per line
-// and status() is asked once. A field that is null is absent. Every field must be asked for: what is left at
-// the end is unknown and refused (RefuseUnknown). Not thread-safe.
+// and status() is asked once. A field that is null is absent. What no reader has asked for has its class in
+// field_classes.inc, or is unknown (End). Not thread-safe.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/text/field_notes.h"
 
 namespace foredraft {
 
 // The payload of a refusal that names a field as the client does.
 inline constexpr char kClientField[] = "foredraft.openai.field";
 
+// What the readers of one request share.
+struct FieldContext {
+  NotedWire wire;
+  bool refuses_unknown = false;  // server.unknown_fields
+  FieldNotes notes = {};
+  std::set<std::string>* asked = nullptr;  // where a test wants to know the names that readers ask for
+};
+
 class FieldReader {
  public:
-  // `object` outlives this. `path` stands before field names in errors: "" or "stream_options.".
-  FieldReader(const nlohmann::json& object, std::string path) : object_(object), path_(std::move(path)) {}
+  // `object` and `context` outlive this. `path` stands before field names in errors: "" or "stream_options.".
+  FieldReader(const nlohmann::json& object, std::string path, FieldContext& context)
+      : object_(object), path_(std::move(path)), context_(context) {}
 
   // Null where absent.
   const nlohmann::json* Find(const char* field);
@@ -35,26 +47,29 @@ class FieldReader {
   std::vector<std::string> Strings(const char* field);
   std::vector<int32_t> Ids(const char* field);
 
-  // Refuses every value but `allowed`, which is what an absent field means: "<field>: <value>, <text>".
-  void AllowOnly(const char* field, const nlohmann::json& allowed, const std::string& text);
-  // Fields that change nothing.
-  void Ignore(std::initializer_list<const char*> fields);
+  // Notes that the field, which was taken, has no effect in this request.
+  void Drop(const std::string& field) { context_.notes.Dropped(path_ + field); }
   // "<path><field>: <text>"
   void Refuse(const std::string& field, const std::string& text);
   void Keep(const absl::Status& status) {
     if (status_.ok()) status_ = status;
   }
-  // Refuses the first field that was not asked for, with the nearest that was.
-  void RefuseUnknown();
+  // After the last field: refuses what would change the answer and is not there, notes what has no effect.
+  void End();
 
   const absl::Status& status() const { return status_; }
+  const std::string& path() const { return path_; }
+  FieldContext& context() { return context_; }
 
  private:
+  void EndField(const std::string& scope, const std::string& key, const nlohmann::json& value);
+  void EndUnknown(const std::string& scope, const std::string& key);
   void RefuseValue(const char* field, const nlohmann::json& value, const char* allowed);
 
   const nlohmann::json& object_;
   const std::string path_;
-  std::vector<std::string> known_;
+  FieldContext& context_;
+  std::vector<const char*> asked_;
   absl::Status status_;
 };
 

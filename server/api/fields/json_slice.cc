@@ -60,4 +60,17 @@ std::string_view MemberText(std::string_view object, std::string_view key) {
   return {};
 }
 
+std::vector<std::string_view> ElementTexts(std::string_view list) {
+  std::vector<std::string_view> texts;
+  size_t at = SkipSpace(list, 0);
+  if (at >= list.size() || list[at] != '[') return texts;
+  for (at = SkipSpace(list, at + 1); at < list.size() && list[at] != ']';) {
+    const size_t end = EndOfValue(list, at);
+    texts.push_back(list.substr(at, end - at));
+    at = SkipSpace(list, end);
+    if (at < list.size() && list[at] == ',') at = SkipSpace(list, at + 1);
+  }
+  return texts;
+}
+
 }  // namespace foredraft

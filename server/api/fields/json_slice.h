@@ -5,10 +5,13 @@
 // stands twice in an object (ParseJson).
 
 #include <string_view>
+#include <vector>
 
 namespace foredraft {
 
 // The text of the value of `key` in the text of an object, or an empty text where it has none.
 std::string_view MemberText(std::string_view object, std::string_view key);
+// The texts of the members of a list; empty where `list` is none.
+std::vector<std::string_view> ElementTexts(std::string_view list);
 
 }  // namespace foredraft

@@ -1,6 +1,6 @@
 #pragma once
 
-// The fields of OpenAI's chat requests about tools.
+// The fields of chat requests about tools, as OpenAI's clients send them.
 
 #include <string>
 #include <string_view>
@@ -14,10 +14,15 @@
 namespace foredraft {
 
 // tools, tool_choice, parallel_tool_calls. `body` is the request's text, which has been parsed into what
-// `fields` reads: schemas keep the order of its keys. Faults are kept in `fields`.
+// `fields` reads: schemas are slices of it. Tools of other types than function are skipped, and noted; of
+// equal tools one counts. Faults are kept in `fields`.
 ChatTools ReadTools(FieldReader& fields, std::string_view body);
 
 // A message's tool_calls; `name` is the field's in errors.
-absl::StatusOr<std::vector<ToolCall>> ReadToolCalls(const nlohmann::json& calls, const std::string& name);
+absl::StatusOr<std::vector<ToolCall>> ReadToolCalls(const nlohmann::json& calls, const std::string& name,
+                                                    FieldContext& context);
+// {"name", "arguments"}: the object of a call, or all of a call of OpenAI's first form.
+absl::StatusOr<ToolCall> ReadFunctionCall(const nlohmann::json& object, const std::string& name,
+                                          FieldContext& context);
 
 }  // namespace foredraft

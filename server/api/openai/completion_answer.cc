@@ -24,6 +24,7 @@ class HttpContext final : public CallContext {
   }
   void SetRequestId(const std::string& id) override { answer_->SetRequestId(id); }
   void SetTraceParent(const std::string& header) override { answer_->SetTraceParent(header); }
+  void SetIgnored(const FieldNotes& notes) override { answer_->SetIgnored(notes); }
   void Cancel() override { answer_->exchange().Abandon(); }
 
  private:
@@ -163,9 +164,15 @@ void CompletionAnswer::SetTraceParent(const std::string& header) {
   if (traceparent_.empty()) traceparent_ = header;
 }
 
+void CompletionAnswer::SetIgnored(const FieldNotes& notes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (notes.count() > ignored_.count()) ignored_ = notes;
+}
+
 HttpHeaders CompletionAnswer::Headers() const {
   HttpHeaders headers = {{kRequestIdMetadata, request_id_}};
   if (!traceparent_.empty()) headers.emplace_back(kTraceParentHeader, traceparent_);
+  if (!ignored_.empty()) headers.emplace_back(kIgnoredHeader, ignored_.Header());
   return headers;
 }
 

@@ -33,6 +33,8 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   // From the calls of the choices. The first id, and the first place in a trace, are the answer's.
   void SetRequestId(const std::string& id);
   void SetTraceParent(const std::string& header);
+  // What had no effect. What is known of the request before its calls begin is among that of each call.
+  void SetIgnored(const FieldNotes& notes);
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written);
   void ChoiceEnded(int index, ChoiceEnd ended);
   const AnswerShape& shape() const { return shape_; }
@@ -57,6 +59,7 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   mutable std::mutex mutex_;
   std::string request_id_;          // guarded by mutex_
   std::string traceparent_;         // guarded by mutex_; empty: the client names no trace
+  FieldNotes ignored_;              // guarded by mutex_
   std::vector<Handle> handles_;     // guarded by mutex_
   std::vector<ChoiceEnd> choices_;  // guarded by mutex_; constant once all have ended
   int ended_count_ = 0;             // guarded by mutex_

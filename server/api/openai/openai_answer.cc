@@ -40,6 +40,7 @@ json StopOf(const OutputEnd* end) {
 }
 
 std::string TokenText(const AnswerShape& shape, int32_t id) {
+  if (shape.tokens_as_ids) return absl::StrCat("token_id:", id);
   Utf8Repair repair;
   const std::string text = repair.Append(shape.tokenizer->TokenBytes(id));
   return text + repair.Flush();
@@ -160,13 +161,14 @@ json CallDeltas(const std::vector<CallDelta>& calls) {
   return deltas;
 }
 
-json MessageOf(const OutputDelta& whole) {
+json MessageOf(const AnswerShape& shape, const OutputDelta& whole) {
   const auto or_null = [](const std::string& text, bool is_null) {
     return is_null ? json(nullptr) : json(text);
   };
-  json message = {{"role", "assistant"},
-                  {"content", or_null(whole.text, whole.text.empty() && !whole.calls.empty())},
-                  {"reasoning_content", or_null(whole.thinking, whole.thinking.empty())}};
+  json message = {
+      {"role", "assistant"},
+      {"content", or_null(whole.text, whole.text.empty() && !whole.calls.empty())},
+      {"reasoning_content", or_null(whole.thinking, whole.thinking.empty() || shape.hides_thinking)}};
   if (whole.calls.empty()) return message;
   json& calls = message["tool_calls"] = json::array();
   for (const CallDelta& call : whole.calls) {
@@ -202,11 +204,12 @@ json UsageOf(const std::vector<RequestStats>& stats, int choices_per_prompt) {
 std::string ChunkEvent(const AnswerShape& shape, int index, const OutputDelta& delta, const OutputEnd* end,
                        const ResponseLabels& labels, ChoiceProgress& progress) {
   json content;
-  bool says_something = end != nullptr || shape.has_logprobs || shape.return_token_ids;
+  bool says_something = end != nullptr || shape.has_logprobs || shape.return_token_ids ||
+                        (shape.continuous_usage && !delta.token_ids.empty());
   if (shape.kind == OpenAiKind::kChat) {
     json message = json::object();
     if (!progress.has_begun) message["role"] = "assistant";
-    if (!delta.thinking.empty()) message["reasoning_content"] = delta.thinking;
+    if (!delta.thinking.empty() && !shape.hides_thinking) message["reasoning_content"] = delta.thinking;
     if (!delta.text.empty()) message["content"] = delta.text;
     if (json calls = CallDeltas(delta.calls); !calls.empty()) message["tool_calls"] = std::move(calls);
     says_something |= !message.empty();
@@ -219,7 +222,11 @@ std::string ChunkEvent(const AnswerShape& shape, int index, const OutputDelta& d
   progress.has_begun = true;
   json event = Envelope(shape, /*is_chunk=*/true);
   event["choices"].push_back(ChoiceOf(shape, index, std::move(content), delta, end, labels, progress));
-  if (shape.include_usage) event["usage"] = nullptr;
+  if (shape.continuous_usage) {
+    event["usage"] = UsageOf({delta.stats}, 1);
+  } else if (shape.include_usage) {
+    event["usage"] = nullptr;
+  }
   return Event(event);
 }
 
@@ -239,7 +246,7 @@ std::string WholeBody(const AnswerShape& shape, const std::vector<ChoiceEnd>& ch
     ChoiceProgress progress;
     json content;
     if (shape.kind == OpenAiKind::kChat) {
-      content["message"] = MessageOf(choice.whole);
+      content["message"] = MessageOf(shape, choice.whole);
     } else {
       content = choice.whole.text;
     }

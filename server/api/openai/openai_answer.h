@@ -35,6 +35,9 @@ struct AnswerShape {
   bool has_logprobs = false;
   bool return_token_ids = false;
   bool include_usage = false;
+  bool continuous_usage = false;  // in every chunk, with include_usage
+  bool tokens_as_ids = false;     // token texts of logprobs are "token_id:7"
+  bool hides_thinking = false;
   const Tokenizer* tokenizer = nullptr;  // outlives the answer
   const char* max_tokens_field = "max_tokens";
 

@@ -9,7 +9,10 @@
 #include "config/json_text.h"
 #include "server/api/fields/constraint_fields.h"
 #include "server/api/fields/field_reader.h"
+#include "server/api/fields/sampling_fields.h"
+#include "server/api/fields/thinking_fields.h"
 #include "server/api/fields/tool_fields.h"
+#include "server/api/openai/chat_messages.h"
 #include "server/text/utf8.h"
 
 namespace foredraft {
@@ -30,112 +33,37 @@ absl::Status Shortened(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(text.substr(0, FirstInvalidUtf8(text)), "..."));
 }
 
-// Fields whose meaning foredraft does not have; each may still be sent with the value that changes nothing.
-void RefuseUnsupported(FieldReader& fields) {
-  fields.AllowOnly("functions", json::array(), "allowed unset: tools is their newer name");
-  fields.AllowOnly("function_call", "none", "allowed unset: tool_choice is its newer name");
-  fields.AllowOnly("echo", false, "allowed false");
-  fields.AllowOnly("suffix", "", "allowed unset");
-  fields.AllowOnly("best_of", 1, "allowed 1");
-  fields.AllowOnly("use_beam_search", false, "allowed false");
-  fields.AllowOnly("prompt_logprobs", nullptr, "allowed unset");
-  fields.AllowOnly("include_stop_str_in_output", false, "allowed false");
-  fields.AllowOnly("skip_special_tokens", true, "allowed true");
-  fields.AllowOnly("add_generation_prompt", true, "allowed true");
-  fields.AllowOnly("continue_final_message", false, "allowed false");
-  fields.AllowOnly("modalities", json::array({"text"}), "allowed [\"text\"]");
-  fields.AllowOnly("audio", nullptr, "allowed unset");
-  fields.AllowOnly("web_search_options", nullptr, "allowed unset");
+// The answer goes on with the last message, an assistant's.
+void ReadContinuation(FieldReader& fields, ClientRequest& request) {
+  const auto* const messages = std::get_if<ChatMessages>(&request.input);
+  const bool asked = fields.Bool("continue_final_message", false);
+  const bool opens = fields.Bool("add_generation_prompt", !asked);
+  if (asked && messages != nullptr && (messages->empty() || !CanBeContinued(messages->back()))) {
+    fields.Refuse(
+        "continue_final_message",
+        "true, allowed where the last message is an assistant's with a text and without tool_calls");
+  }
+  if (opens == asked) {
+    fields.Refuse("add_generation_prompt",
+                  absl::StrCat(opens ? "true" : "false", ", allowed ", opens ? "false" : "true",
+                               asked ? " with" : " without", " continue_final_message: true"));
+  }
+  request.choices.continues |= asked;
 }
 
-// Fields about the caller, the account or the place of computing: other servers of this API ignore them, too.
-void IgnoreHarmless(FieldReader& fields) {
-  fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-                 "prompt_cache_retention", "prediction", "spaces_between_special_tokens"});
-}
-
-// A message's text: a string, or parts of type text, which become lines.
-absl::Status ReadContent(const json& content, const std::string& field, std::string& text) {
-  if (content.is_string()) {
-    text = content.get<std::string>();
-    return absl::OkStatus();
-  }
-  if (!content.is_array())
-    return Refuse(field, ": ", ShowJson(content), ", allowed a string or a list of parts");
-  for (size_t i = 0; i < content.size(); ++i) {
-    const json& part = content[i];
-    const std::string name = absl::StrCat(field, "[", i, "]");
-    if (!part.is_object()) return Refuse(name, ": ", ShowJson(part), ", allowed an object");
-    FieldReader fields(part, name + ".");
-    const std::string type = fields.String("type").value_or("");
-    const std::optional<std::string> piece = fields.String("text");
-    if (type != "text") fields.Refuse("type", absl::StrCat(ShowJson(type), ", allowed text"));
-    if (!piece.has_value()) fields.Refuse("text", "absent, required");
-    fields.RefuseUnknown();
-    RETURN_IF_ERROR(fields.status());
-    absl::StrAppend(&text, i == 0 ? "" : "\n", *piece);
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<ChatMessage> ReadMessage(const json& message, const std::string& name) {
-  if (!message.is_object()) return Refuse(name, ": ", ShowJson(message), ", allowed an object");
-  FieldReader fields(message, name + ".");
-  ChatMessage read;
-  read.role = fields.String("role").value_or("");
-  if (read.role == "developer") read.role = "system";  // OpenAI's newer name
-  if (const json* calls = fields.Find("tool_calls"); calls != nullptr) {
-    ASSIGN_OR_RETURN(read.tool_calls, ReadToolCalls(*calls, name + ".tool_calls"));
-  }
-  read.tool_call_id = fields.String("tool_call_id").value_or("");
-  if (const json* content = fields.Find("content"); content != nullptr) {
-    fields.Keep(ReadContent(*content, name + ".content", read.content));
-  } else if (read.tool_calls.empty()) {
-    fields.Refuse("content", "absent, required");
-  }
-  // vLLM's newer name of reasoning_content is reasoning.
-  const std::optional<std::string> reasoning = fields.String("reasoning");
-  read.thinking = fields.String("reasoning_content").value_or(reasoning.value_or(""));
-  if (read.role != "assistant") read.thinking.clear();
-  fields.AllowOnly("function_call", json::object(), "allowed unset: tool_calls is its newer name");
-  // Names, refusals and sounds are not rendered.
-  fields.Ignore({"name", "refusal", "annotations", "audio"});
-  fields.RefuseUnknown();
-  RETURN_IF_ERROR(fields.status());
-  return read;
-}
-
-absl::StatusOr<ChatMessages> ReadMessages(const json* messages) {
-  if (messages == nullptr || !messages->is_array()) {
-    return Refuse("messages: ", messages == nullptr ? "absent" : ShowJson(*messages),
-                  ", allowed a list of messages");
-  }
-  ChatMessages read;
-  for (const json& message : *messages) {
-    ASSIGN_OR_RETURN(ChatMessage next, ReadMessage(message, absl::StrCat("messages[", read.size(), "]")));
-    read.push_back(std::move(next));
-  }
-  return read;
-}
-
-void ReadChat(FieldReader& fields, std::string_view body, ClientRequest& request) {
-  absl::StatusOr<ChatMessages> messages = ReadMessages(fields.Find("messages"));
-  fields.Keep(messages.status());
-  if (messages.ok()) request.input = *std::move(messages);
+void ReadChat(FieldReader& fields, std::string_view body, OpenAiRequest& chat) {
+  ClientRequest& request = chat.common;
+  absl::StatusOr<ReadMessagesResult> read = ReadMessages(fields.Find("messages"), fields.context());
+  fields.Keep(read.status());
   request.tools = ReadTools(fields, body);
-  if (const json* kwargs = fields.Find("chat_template_kwargs"); kwargs != nullptr && kwargs->is_object()) {
-    FieldReader choices(*kwargs, "chat_template_kwargs.");
-    for (const char* name : {"enable_thinking", "thinking"}) {  // GLM's name and DeepSeek's
-      if (choices.Find(name) != nullptr) request.choices.thinking = choices.Bool(name, false);
-    }
-    request.choices.reasoning_effort = choices.String("reasoning_effort").value_or("");
-    choices.RefuseUnknown();
-    fields.Keep(choices.status());
-  } else if (kwargs != nullptr) {
-    fields.Refuse("chat_template_kwargs", absl::StrCat(ShowJson(*kwargs), ", allowed an object"));
+  const ThinkingFields thinking = ReadThinking(fields);
+  request.choices = thinking.choices;
+  chat.hides_thinking = thinking.hides_thinking;
+  if (read.ok()) {
+    request.choices.continues = read->continues;
+    request.input = std::move(read->messages);
   }
-  // OpenAI's place, over the template's.
-  if (const auto effort = fields.String("reasoning_effort")) request.choices.reasoning_effort = *effort;
+  ReadContinuation(fields, request);
   const bool logprobs = fields.Bool("logprobs", false);
   const std::optional<int32_t> top = fields.Int("top_logprobs");
   if (logprobs) request.logprobs = top.value_or(0);
@@ -177,56 +105,6 @@ absl::StatusOr<std::vector<PromptInput>> ReadPrompts(const json* prompt) {
   return prompts;
 }
 
-// {"token id": bias, ...}
-std::vector<TokenBias> ReadLogitBias(FieldReader& fields) {
-  std::vector<TokenBias> biases;
-  const json* object = fields.Find("logit_bias");
-  if (object == nullptr) return biases;
-  if (!object->is_object()) {
-    fields.Refuse("logit_bias",
-                  absl::StrCat(ShowJson(*object), ", allowed an object of token ids and biases"));
-    return biases;
-  }
-  for (const auto& [key, value] : object->items()) {
-    int32_t token_id = 0;
-    if (!absl::SimpleAtoi(key, &token_id) || !value.is_number()) {
-      fields.Refuse("logit_bias", absl::StrCat(ShowJson(key), ": ", ShowJson(value),
-                                               ", allowed a token id in quotes and a number"));
-      break;
-    }
-    biases.push_back({token_id, value.get<float>()});
-  }
-  return biases;
-}
-
-ClientSampling ReadSampling(FieldReader& fields) {
-  ClientSampling sampling;
-  sampling.temperature = fields.Float("temperature");
-  sampling.top_p = fields.Float("top_p");
-  sampling.top_k = fields.Int("top_k");
-  sampling.min_p = fields.Float("min_p");
-  sampling.repetition_penalty = fields.Float("repetition_penalty");
-  sampling.presence_penalty = fields.Float("presence_penalty");
-  sampling.frequency_penalty = fields.Float("frequency_penalty");
-  sampling.seed = fields.Seed("seed");
-  sampling.min_tokens = fields.Int("min_tokens").value_or(0);
-  sampling.logit_bias = ReadLogitBias(fields);
-  return sampling;
-}
-
-// What both kinds of request have, but for the prompt.
-void ReadCommon(FieldReader& fields, ClientRequest& request) {
-  request.sampling = ReadSampling(fields);
-  request.max_tokens = fields.Int("max_tokens");
-  request.stop = fields.Strings("stop");
-  request.stop_token_ids = fields.Ids("stop_token_ids");
-  request.ignore_eos = fields.Bool("ignore_eos", false);
-  request.max_draft_tokens = fields.Int("max_draft_tokens");
-  request.strict_acceptance = fields.Bool("strict_acceptance", false);
-  request.priority = fields.Int("priority").value_or(0);
-  request.timeout_s = fields.Double("timeout_s");
-}
-
 void ReadStreaming(FieldReader& fields, OpenAiRequest& request) {
   request.stream = fields.Bool("stream", false);
   const json* options = fields.Find("stream_options");
@@ -234,17 +112,20 @@ void ReadStreaming(FieldReader& fields, OpenAiRequest& request) {
   if (!options->is_object()) {
     return fields.Refuse("stream_options", absl::StrCat(ShowJson(*options), ", allowed an object"));
   }
-  FieldReader read(*options, "stream_options.");
+  FieldReader read(*options, "stream_options.", fields.context());
   request.include_usage = read.Bool("include_usage", false);
-  read.Ignore({"include_obfuscation"});
-  read.RefuseUnknown();
+  request.continuous_usage = read.Bool("continuous_usage_stats", false) && request.include_usage;
+  read.End();
   fields.Keep(read.status());
-  if (!request.stream) fields.Refuse("stream_options", "given without stream: true");
+  if (!request.stream) fields.Drop("stream_options");
 }
 
 absl::Status CountChoices(FieldReader& fields, OpenAiRequest& request) {
   const int n = fields.Int("n").value_or(1);
   if (n < 1 || n > kMaxChoices) fields.Refuse("n", absl::StrCat(n, ", allowed 1..", kMaxChoices));
+  if (const json* best_of = fields.Find("best_of"); best_of != nullptr && *best_of != 1 && *best_of != n) {
+    fields.Refuse("best_of", absl::StrCat(ShowJson(*best_of), ", allowed 1 or n"));
+  }
   RETURN_IF_ERROR(fields.status());
   request.choices_per_prompt = n;
   if (request.choice_count() <= kMaxChoices) return absl::OkStatus();
@@ -266,50 +147,73 @@ ClientRequest OpenAiRequest::TakeChoice(int index) {
   return choice;
 }
 
-absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body,
-                                                int64_t max_prompt_ids) {
-  // The parser would skip it, and another reader of the same body might not.
-  if (body.starts_with("\xEF\xBB\xBF"))
-    return Refuse("body: begins with a byte order mark, allowed JSON alone");
-  absl::StatusOr<json> parsed = ParseJson(body, "body",
-                                          {.max_values = kMaxRequestValues,
-                                           .list_key = "prompt",
-                                           .max_list = std::max<int64_t>(max_prompt_ids, kMaxChoices)});
-  if (!parsed.ok()) return Shortened(parsed.status());
-  const JsonRelease<json> release(*parsed);
-  const json& object = *parsed;
-  if (!object.is_object()) return Refuse("body: ", ShowJson(object), ", allowed an object");
-  FieldReader fields(object, "");
+namespace {
+
+// What /v1/completions has beside the common fields.
+void ReadCompletion(FieldReader& fields, OpenAiRequest& request) {
+  ClientRequest& common = request.common;
+  common.logprobs = fields.Int("logprobs");
+  common.add_bos = fields.Bool("add_special_tokens", true);
+  common.truncate_prompt_tokens = fields.Int("truncate_prompt_tokens");
+  absl::StatusOr<std::vector<PromptInput>> read = ReadPrompts(fields.Find("prompt"));
+  fields.Keep(read.status());
+  if (read.ok()) request.prompts = *std::move(read);
+  (void)fields.Bool("parallel_tool_calls", true);
+}
+
+absl::StatusOr<OpenAiRequest> ReadObject(OpenAiKind kind, const json& object, std::string_view body,
+                                         FieldContext& context) {
+  FieldReader fields(object, "", context);
   OpenAiRequest request;
   request.kind = kind;
   request.model = fields.String("model").value_or("");
   ClientRequest& common = request.common;
-  ReadCommon(fields, common);
+  common.wire = context.wire;
+  common.lowers_max_tokens = true;
+  if (kind == OpenAiKind::kCompletion) common.max_tokens = kDefaultCompletionTokens;
+  for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
+    if (fields.Find(name) != nullptr) request.max_tokens_field = name;
+    ReadMaxTokens(fields, name, common);
+  }
+  ReadCommonFields(fields, common);
   request.return_token_ids = fields.Bool("return_token_ids", false);
+  request.tokens_as_ids = fields.Bool("return_tokens_as_token_ids", false);
   ReadStreaming(fields, request);
   common.constraint = ReadConstraint(fields, body);
   if (kind == OpenAiKind::kChat) {
-    ReadChat(fields, body, common);
-    if (const std::optional<int32_t> most = fields.Int("max_completion_tokens")) {
-      common.max_tokens = most;
-      request.max_tokens_field = "max_completion_tokens";
-    }
+    ReadChat(fields, body, request);
     request.prompts.push_back(std::exchange(common.input, {}));
   } else {
-    if (!common.max_tokens.has_value()) common.max_tokens = kDefaultCompletionTokens;
-    common.logprobs = fields.Int("logprobs");
-    absl::StatusOr<std::vector<PromptInput>> read = ReadPrompts(fields.Find("prompt"));
-    fields.Keep(read.status());
-    if (read.ok()) request.prompts = *std::move(read);
-    fields.AllowOnly("tools", json::array(), "allowed unset: /v1/chat/completions takes tools");
-    fields.AllowOnly("tool_choice", "none", "allowed unset: /v1/chat/completions takes tools");
-    fields.Bool("parallel_tool_calls", true);
+    ReadCompletion(fields, request);
   }
-  RefuseUnsupported(fields);
-  IgnoreHarmless(fields);
-  RETURN_IF_ERROR(CountChoices(fields, request));
-  fields.RefuseUnknown();
+  const absl::Status counted = CountChoices(fields, request);
+  fields.End();
+  RETURN_IF_ERROR(counted);
   RETURN_IF_ERROR(fields.status());
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body,
+                                                const ReadOptions& options) {
+  // The parser would skip it, and another reader of the same body might not.
+  if (body.starts_with("\xEF\xBB\xBF")) {
+    return Refuse("body: begins with a byte order mark, allowed JSON alone");
+  }
+  absl::StatusOr<json> parsed =
+      ParseJson(body, "body",
+                {.max_values = kMaxRequestValues,
+                 .list_key = "prompt",
+                 .max_list = std::max<int64_t>(options.max_prompt_ids, kMaxChoices)});
+  if (!parsed.ok()) return Shortened(parsed.status());
+  const JsonRelease<json> release(*parsed);
+  if (!parsed->is_object()) return Refuse("body: ", ShowJson(*parsed), ", allowed an object");
+  FieldContext context = {
+      .wire = WireOf(kind), .refuses_unknown = options.refuses_unknown, .asked = options.asked};
+  absl::StatusOr<OpenAiRequest> request = ReadObject(kind, *parsed, body, context);
+  if (request.ok()) request->common.notes = context.notes;
+  if (options.notes != nullptr) *options.notes = std::move(context.notes);
   return request;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
-// Requests of OpenAI's API: JSON into what RequestValidator checks. A field that would change the answer and
-// that the daemon does not have is refused by name; docs/clients.md lists the fields that change nothing.
+// Requests of OpenAI's API: JSON into what RequestValidator checks. Every field has a class
+// (server/api/fields/field_classes.h, docs/client-fields.md): one that would change the answer and is not
+// there is refused by name, one without effect is noted.
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,7 +31,10 @@ struct OpenAiRequest {
   const char* max_tokens_field = "max_tokens";  // as the client calls it
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;  // with include_usage: in every chunk
   bool return_token_ids = false;  // with their origins
+  bool tokens_as_ids = false;     // token texts of logprobs are "token_id:7"
+  bool hides_thinking = false;    // it is left out of the answer
 
   int choice_count() const { return static_cast<int>(prompts.size()) * choices_per_prompt; }
   const PromptInput& prompt_of(int index) const { return prompts[index / choices_per_prompt]; }
@@ -38,9 +43,21 @@ struct OpenAiRequest {
   ClientRequest TakeChoice(int index);
 };
 
-// INVALID_ARGUMENT names the field, its value and what is allowed. A prompt of more than `max_prompt_ids`
-// token ids is refused before the rest of it is read.
+struct ReadOptions {
+  // A prompt of more token ids is refused before the rest of it is read.
+  int64_t max_prompt_ids = kMaxRequestValues;
+  bool refuses_unknown = false;  // server.unknown_fields
+  // Where set: what has no effect, also of a request that is refused; the names that readers ask for.
+  FieldNotes* notes = nullptr;
+  std::set<std::string>* asked = nullptr;
+};
+
+inline NotedWire WireOf(OpenAiKind kind) {
+  return kind == OpenAiKind::kChat ? NotedWire::kChat : NotedWire::kCompletions;
+}
+
+// INVALID_ARGUMENT names the field, its value and what is allowed.
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body,
-                                                int64_t max_prompt_ids = kMaxRequestValues);
+                                                const ReadOptions& options = {});
 
 }  // namespace foredraft

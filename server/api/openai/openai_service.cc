@@ -137,17 +137,21 @@ HttpAnswer OpenAiService::Models(const std::string& path) const {
   return answer;
 }
 
-absl::StatusOr<OpenAiRequest> OpenAiService::Read(const HttpRequest& http,
-                                                  const std::string& request_id) const {
+absl::StatusOr<OpenAiRequest> OpenAiService::Read(const HttpRequest& http, FieldNotes& notes) const {
   ASSIGN_OR_RETURN(const ServingParts* parts, admission_.Parts());
-  ASSIGN_OR_RETURN(OpenAiRequest request, ReadOpenAiRequest(KindOf(http.path), http.body,
-                                                            parts->validator->limits().size.max_seq_len));
+  ASSIGN_OR_RETURN(OpenAiRequest request,
+                   ReadOpenAiRequest(KindOf(http.path), http.body,
+                                     {.max_prompt_ids = parts->validator->limits().size.max_seq_len,
+                                      .refuses_unknown = refuses_unknown_.load(),
+                                      .notes = &notes}));
   if (!request.model.empty() && request.model != parts->model.name) {
     return absl::NotFoundError(
         absl::StrCat("model: ", ShowJson(request.model.substr(0, 64)), ", allowed ", parts->model.name));
   }
   // Once for all choices, before any of them has a copy.
-  request.common.request_id = request_id;
+  std::string& id = request.common.request_id;
+  if (!http.Header(kRequestIdMetadata).empty()) id = http.Header(kRequestIdMetadata);
+  if (id.empty()) id = MakeRequestId();
   RETURN_IF_ERROR(parts->validator->CheckLengths(request.common));
   for (const PromptInput& prompt : request.prompts) {
     RETURN_IF_ERROR(parts->validator->CheckPromptLength(prompt, request.common.tools));
@@ -163,18 +167,22 @@ std::string OpenAiService::ClientOf(const HttpRequest& request) {
 void OpenAiService::Serve(std::shared_ptr<HttpExchange> exchange) {
   const MustHaveMemory scope;
   const HttpRequest& http = exchange->request();
-  std::string request_id(http.Header(kRequestIdMetadata));
-  if (request_id.empty()) request_id = MakeRequestId();
-  absl::StatusOr<OpenAiRequest> read = OrOutOfMemory([&] { return Read(http, request_id); });
+  FieldNotes notes;
+  absl::StatusOr<OpenAiRequest> read = OrOutOfMemory([&] { return Read(http, notes); });
   AnswerShape shape{.kind = KindOf(http.path), .created = absl::ToUnixSeconds(absl::Now())};
   if (!read.ok()) {
     const auto answer = std::make_shared<CompletionAnswer>(exchange, shape, OpenAiRequest{.prompts = {{}}});
     const std::shared_ptr<GenerationCall> call =
         answer->AddChoice(admission_.OpenCall(), max_pending_tokens_);
-    admission_.Refuse(request_id, read.status(), call);
+    if (!notes.empty()) {
+      answer->SetIgnored(notes);
+      admission_.RecordNotes(WireOf(shape.kind), notes);
+    }
+    admission_.Refuse(std::string(http.Header(kRequestIdMetadata)), read.status(), call);
     return answer->AllSubmitted();
   }
   const auto request = std::make_shared<OpenAiRequest>(*std::move(read));
+  const std::string request_id = request->common.request_id;
   const ServingParts& parts = **admission_.Parts();  // Read has seen them
   shape.id = absl::StrCat(shape.kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-", PrintableId(request_id));
   shape.model = parts.model.name;
@@ -182,6 +190,9 @@ void OpenAiService::Serve(std::shared_ptr<HttpExchange> exchange) {
   shape.has_logprobs = request->common.logprobs.has_value();
   shape.return_token_ids = request->return_token_ids;
   shape.include_usage = request->include_usage;
+  shape.continuous_usage = request->continuous_usage;
+  shape.tokens_as_ids = request->tokens_as_ids;
+  shape.hides_thinking = request->hides_thinking;
   shape.tokenizer = parts.tokenizer;
   shape.max_tokens_field = request->max_tokens_field;
   Submit(request, request_id, exchange->body_memory(),
@@ -192,6 +203,7 @@ void OpenAiService::Submit(const std::shared_ptr<OpenAiRequest>& request, const 
                            const std::shared_ptr<const void>& memory,
                            const std::shared_ptr<CompletionAnswer>& answer) {
   answer->SetRequestId(PrintableId(request_id));
+  answer->SetIgnored(request->common.notes);
   const int count = request->choice_count();
   const ClientRequest& common = request->common;
   const bool is_constrained = common.constraint.has_value() || common.tools.constrain();

@@ -49,6 +49,20 @@ std::string_view ThinkingOf(const ChatMessage& message) {
   return begin == std::string_view::npos ? content : content.substr(begin + kThink.size());
 }
 
+void WriteContinued(const Conversation& chat, const ContinuedStyle& style, PromptWriter& prompt) {
+  const size_t i = chat.size() - 1;
+  const ChatMessage& message = chat.messages[i];
+  const std::string_view thinking = ThinkingOf(message), answer = AnswerOf(message);
+  if (!thinking.empty() && (style.keeps_thinking || answer.empty())) {
+    prompt.Markup(style.opening);
+    prompt.Content(chat.Field(i, "thinking"), thinking);
+    if (!answer.empty()) prompt.Markup(kEndThink);
+  } else {
+    prompt.Markup(style.closed);
+  }
+  prompt.Content(chat.Field(i, "content"), answer);
+}
+
 std::vector<CallArgument> ArgumentsOf(const ToolCall& call) {
   if (call.arguments.empty()) return {};
   if (!IsJson(call.arguments)) return {{.name = "arguments", .value = call.arguments, .is_string = true}};

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,15 +18,19 @@
 
 namespace foredraft {
 
-// A conversation that ChatFormat has checked: it ends with a user's message or with results, and the results
-// of an answer's calls follow it in the order of the calls.
+// A conversation that ChatFormat has checked: the results of an answer's calls follow it in the order of the
+// calls, and the texts of parts are joined.
 struct Conversation {
   std::span<const ChatMessage> messages;
-  std::span<const ChatTool> tools;  // that the model may call
-  bool thinks = false;              // the answer begins with a thinking section
-  std::string effort;               // as the template writes it; empty: it writes none
+  std::span<const ChatTool> tools;     // that the model may call
+  bool thinks = false;                 // the answer begins with a thinking section
+  std::string effort;                  // as the template writes it; empty: it writes none
+  bool continues = false;              // the answer goes on with the last message, an assistant's
+  std::optional<bool> clear_thinking;  // the request's wish for GLM's past answers
   // The client's index of each message, for the names of fields in errors.
   std::span<const size_t> indices;
+  // By message: of a result, which of its answer's calls it answers (ConversationOrder).
+  std::span<const size_t> call_of;
 
   size_t size() const { return messages.size(); }
   const std::string& role(size_t i) const { return messages[i].role; }
@@ -35,6 +40,8 @@ struct Conversation {
   std::string Field(size_t i, const char* name) const;
   // The last user's message; size() where there is none.
   size_t LastUser() const;
+  // Whether message i is the one that the answer goes on with.
+  bool is_continued(size_t i) const { return continues && i + 1 == size(); }
 };
 
 // A word of a request's reasoning_effort and the template's word for it.
@@ -66,8 +73,11 @@ struct ChatSetup {
   bool has_thinking = true;          // V3 and Kimi-K2-Instruct have none
   std::string default_system;        // Kimi-K2: of conversations without a system text at their beginning
   bool compact_json = false;         // Kimi-K2: of the tools
-  std::vector<ChatEffort> efforts;   // GLM-5.2; empty: the format has none
-  std::string default_effort;        // where the request does not choose
+  std::string references_begin, references_end;  // around definitions of tools in a result
+  std::string part_join = "\n";                  // between the parts of a message
+  bool has_clear_thinking = false;               // GLM: the template asks for it
+  std::vector<ChatEffort> efforts;               // GLM-5.2; empty: the format has none
+  std::string default_effort;                    // where the request does not choose
   GlmDialect glm;
 };
 
@@ -86,6 +96,16 @@ absl::StatusOr<int32_t> FindMarkup(const Tokenizer& tokenizer, std::string_view 
 std::string_view ThinkingOf(const ChatMessage& message);
 // The content behind its last </think>.
 std::string_view AnswerOf(const ChatMessage& message);
+
+// How a family begins an answer that goes on.
+struct ContinuedStyle {
+  std::string opening;          // of a thought
+  std::string closed;           // in front of a text without thinking
+  bool keeps_thinking = false;  // of a text with thinking in front of it
+};
+// The last message, which the answer goes on with: no end of its turn. Thinking alone is a thought that goes
+// on.
+void WriteContinued(const Conversation& chat, const ContinuedStyle& style, PromptWriter& prompt);
 
 // An argument of a call, in the order of the JSON object.
 struct CallArgument {

@@ -157,6 +157,12 @@ void WriteResult(const Conversation& chat, size_t i, bool v31, PromptWriter& pro
   if (!v31 && is_last) prompt.Markup(kOutputsEnd);
 }
 
+// The role of the message before, but for system texts, which stand in front of the conversation.
+std::string_view RoleBefore(const Conversation& chat, size_t i) {
+  while (i > 0 && chat.role(i - 1) == "system") --i;
+  return chat.role_before(i);
+}
+
 void RenderR1(const Conversation& chat, const ChatSetup& setup, PromptWriter& prompt) {
   WriteSystem(chat, prompt);
   if (!chat.tools.empty()) (setup.has_thinking ? DeclareR1Tools : DeclareV3Tools)(chat, prompt);
@@ -165,7 +171,11 @@ void RenderR1(const Conversation& chat, const ChatSetup& setup, PromptWriter& pr
       prompt.Markup(kUser);
       prompt.Content(chat.Field(i, "content"), chat.messages[i].content);
     } else if (chat.role(i) == "assistant") {
-      if (chat.role_before(i) != "tool") prompt.Markup(kAssistant);
+      if (RoleBefore(chat, i) != "tool") prompt.Markup(kAssistant);
+      if (chat.is_continued(i)) {
+        return WriteContinued(chat, {.opening = setup.thinking_opening, .keeps_thinking = chat.thinks},
+                              prompt);
+      }
       prompt.Content(chat.Field(i, "content"), AnswerOf(chat.messages[i]));
       WriteCalls(chat, i, /*v31=*/false, prompt);
       prompt.Mark(setup.end_of_answer);
@@ -173,7 +183,7 @@ void RenderR1(const Conversation& chat, const ChatSetup& setup, PromptWriter& pr
       WriteResult(chat, i, /*v31=*/false, prompt);
     }
   }
-  if (chat.messages.back().role == "tool") return;
+  if (RoleBefore(chat, chat.size()) == "tool") return;
   prompt.Markup(kAssistant);
   prompt.Markup(setup.thinking_opening);
 }
@@ -189,6 +199,14 @@ void RenderV31(const Conversation& chat, const ChatSetup& setup, PromptWriter& p
       prompt.Markup(kUser);
       prompt.Content(chat.Field(i, "content"), message.content);
     } else if (message.role == "assistant") {
+      if (chat.is_continued(i)) {
+        if (RoleBefore(chat, i) != "tool") prompt.Markup(kAssistant);
+        return WriteContinued(chat,
+                              {.opening = kThink,
+                               .closed = chat.thinks ? absl::StrCat(kThink, kEndThink) : kEndThink,
+                               .keeps_thinking = chat.thinks},
+                              prompt);
+      }
       // An answer is opened only behind a user's message, and cut at its first </think>.
       if (after_user) prompt.Markup(absl::StrCat(kAssistant, kEndThink));
       const std::string_view content = message.content;
@@ -203,7 +221,7 @@ void RenderV31(const Conversation& chat, const ChatSetup& setup, PromptWriter& p
     }
     after_user = message.role == "user";
   }
-  if (chat.messages.back().role == "tool") return;
+  if (RoleBefore(chat, chat.size()) == "tool") return;
   prompt.Markup(absl::StrCat(kAssistant, chat.thinks ? kThink : kEndThink));
 }
 

@@ -34,6 +34,7 @@ absl::StatusOr<ChatSetup> Read(const Tokenizer& tokenizer) {
   }
   for (const char* content : {kThink, kEndThink}) RETURN_IF_ERROR(FindMarkup(tokenizer, content).status());
   setup.stop_ids = {setup.end_of_answer};
+  setup.part_join = "\n\n";
   return setup;
 }
 
@@ -126,6 +127,16 @@ void WriteAnswer(const Conversation& chat, size_t i, bool keeps_thinking, const 
   WriteCalls(chat, i, block, prompt);
 }
 
+// `opened`: whether the turn of the answer that goes on is open already.
+void Continue(const Conversation& chat, bool opened, PromptWriter& prompt) {
+  if (!opened) prompt.Markup(kAssistant);
+  WriteContinued(chat,
+                 {.opening = kThink,
+                  .closed = chat.thinks ? absl::StrCat(kThink, kEndThink) : kEndThink,
+                  .keeps_thinking = chat.thinks},
+                 prompt);
+}
+
 void RenderV32(const Conversation& chat, const ChatSetup& setup, PromptWriter& prompt) {
   const size_t last_user = chat.LastUser();
   const auto opening = [&](size_t i, bool behind_results) {
@@ -133,6 +144,7 @@ void RenderV32(const Conversation& chat, const ChatSetup& setup, PromptWriter& p
         chat.thinks && (behind_results ? last_user == chat.size() || i >= last_user : i == last_user);
     return thinks ? kThink : kEndThink;
   };
+  const auto continues_next = [&chat](size_t i) { return chat.continues && i + 2 == chat.size(); };
   if (!chat.tools.empty() && chat.role(0) != "system") DeclareV32Tools(chat, prompt);
   for (size_t i = 0; i < chat.size(); ++i) {
     const ChatMessage& message = chat.messages[i];
@@ -142,7 +154,10 @@ void RenderV32(const Conversation& chat, const ChatSetup& setup, PromptWriter& p
     } else if (message.role == "user") {
       prompt.Markup(kUser);
       prompt.Content(chat.Field(i, "content"), message.content);
-      prompt.Markup(absl::StrCat(kAssistant, opening(i, /*behind_results=*/false)));
+      prompt.Markup(kAssistant);
+      if (!continues_next(i)) prompt.Markup(opening(i, /*behind_results=*/false));
+    } else if (chat.is_continued(i)) {
+      return Continue(chat, chat.role_before(i) == "user" || chat.role_before(i) == "tool", prompt);
     } else if (message.role == "assistant") {
       const bool keeps = chat.thinks && (last_user == chat.size() || i > last_user);
       WriteAnswer(chat, i, keeps, "function_calls", prompt);
@@ -153,9 +168,14 @@ void RenderV32(const Conversation& chat, const ChatSetup& setup, PromptWriter& p
       prompt.Content(chat.Field(i, "content"), message.content);
       prompt.Markup("</result>");
       if (i + 1 < chat.size() && chat.role(i + 1) == "tool") continue;
-      prompt.Markup(absl::StrCat("\n</function_results>\n\n", opening(i, /*behind_results=*/true)));
+      prompt.Markup("\n</function_results>\n\n");
+      if (!continues_next(i)) prompt.Markup(opening(i, /*behind_results=*/true));
     }
   }
+  // The encoder opens an answer behind a user's message and results alone.
+  const std::string& last = chat.messages.back().role;
+  if (last == "user" || last == "tool") return;
+  prompt.Markup(absl::StrCat(kAssistant, chat.thinks ? kThink : kEndThink));
 }
 
 // Users' messages and results that follow each other are one turn.
@@ -169,6 +189,8 @@ void RenderV4(const Conversation& chat, const ChatSetup& setup, PromptWriter& pr
     if (message.role == "system") {
       prompt.Content(chat.Field(i, "content"), message.content);
       if (i == 0 && !chat.tools.empty()) DeclareV4Tools(chat, prompt);
+    } else if (chat.is_continued(i)) {
+      return Continue(chat, /*opened=*/false, prompt);
     } else if (message.role == "assistant") {
       if (IsUsersTurn(chat.role_before(i))) {
         prompt.Markup(absl::StrCat(kAssistant, keeps_thinking ? kThink : kEndThink));

@@ -36,10 +36,15 @@ void ReadDialect(std::string_view source, ChatSetup& setup) {
                .strips_thinking = has("reasoning_content.strip()"),
                .keeps_past_thinking = has("if clear_thinking is defined else false")};
   setup.has_choice = has("enable_thinking");
+  setup.has_clear_thinking = has("clear_thinking");
+  setup.part_join = "";
+  setup.references_begin = "<tools>\n";
+  setup.references_end = "\n</tools>";
   if (!has(kEffort)) return;
   // Z.ai's own API gives the words that the templates do not know these meanings.
-  setup.efforts = {{"medium", "High"}, {"high", "High"}, {"xhigh", "Max"}, {"max", "Max"}};
-  setup.efforts.insert(setup.efforts.begin(), {"low", has("'low'") ? "Low" : "High"});
+  const char* const low = has("'low'") ? "Low" : "High";
+  setup.efforts = {{"minimal", low}, {"low", low},   {"medium", "High"}, {"high", "High"},
+                   {"xhigh", "Max"}, {"max", "Max"}, {"ultra", "Max"}};
   setup.default_effort = "Max";
 }
 
@@ -78,11 +83,11 @@ void DeclareTools(const Conversation& chat, const GlmDialect& dialect, PromptWri
       "{arg-key-2}", kKeyEnd, kValue, "{arg-value-2}", kValueEnd, "...", kCallEnd));
 }
 
-void WriteAnswer(const Conversation& chat, size_t i, const GlmDialect& dialect, PromptWriter& prompt) {
+// `keeps_thinking`: the answer is behind the last user's message, or all keep theirs.
+void WriteAnswer(const Conversation& chat, size_t i, bool keeps_thinking, const GlmDialect& dialect,
+                 PromptWriter& prompt) {
   const ChatMessage& message = chat.messages[i];
   prompt.Markup(kAssistant);
-  const size_t last_user = chat.LastUser();
-  const bool keeps_thinking = dialect.keeps_past_thinking || last_user == chat.size() || i > last_user;
   std::string_view thinking = keeps_thinking ? ThinkingOf(message) : "";
   if (dialect.strips_thinking) thinking = StripWhiteSpace(thinking);
   if (!thinking.empty() || dialect.empty_thinking) prompt.Markup(kThink);
@@ -107,10 +112,22 @@ void WriteAnswer(const Conversation& chat, size_t i, const GlmDialect& dialect, 
 void Render(const Conversation& chat, const ChatSetup& setup, PromptWriter& prompt) {
   if (!chat.effort.empty()) prompt.Markup(absl::StrCat(kSystem, kEffort, chat.effort));
   if (!chat.tools.empty()) DeclareTools(chat, setup.glm, prompt);
+  const bool keeps_all = chat.clear_thinking.has_value() && setup.has_clear_thinking
+                             ? !*chat.clear_thinking
+                             : setup.glm.keeps_past_thinking;
+  const size_t last_user = chat.LastUser();
   for (size_t i = 0; i < chat.size(); ++i) {
     const ChatMessage& message = chat.messages[i];
+    if (chat.is_continued(i)) {
+      prompt.Markup(kAssistant);
+      return WriteContinued(chat,
+                            {.opening = kThink,
+                             .closed = setup.glm.empty_thinking ? absl::StrCat(kThink, kEndThink) : kEndThink,
+                             .keeps_thinking = chat.thinks},
+                            prompt);
+    }
     if (message.role == "assistant") {
-      WriteAnswer(chat, i, setup.glm, prompt);
+      WriteAnswer(chat, i, keeps_all || last_user == chat.size() || i > last_user, setup.glm, prompt);
     } else if (message.role == "tool") {
       if (chat.role_before(i) != "tool") prompt.Markup(kObservation);
       prompt.Markup("<tool_response>");

@@ -40,6 +40,7 @@ absl::StatusOr<ChatSetup> Read(const Tokenizer& tokenizer) {
   ASSIGN_OR_RETURN(setup.end_of_answer, FindMarkup(tokenizer, kEnd));
   setup.stop_ids = {setup.end_of_answer};
   setup.has_choice = false;
+  setup.part_join = "";
   const std::string_view source = *tokenizer.chat_template();  // by which the family was recognised
   const auto has = [source](std::string_view part) { return source.find(part) != std::string_view::npos; };
   setup.has_thinking = has("<think></think>");
@@ -118,6 +119,10 @@ void Render(const Conversation& chat, const ChatSetup& setup, PromptWriter& prom
   }
   for (size_t i = 0; i < chat.size(); ++i) {
     const ChatMessage& message = chat.messages[i];
+    if (chat.is_continued(i)) {
+      Header(kAssistant, "assistant", prompt);
+      return WriteContinued(chat, {.opening = "<think>", .keeps_thinking = setup.has_thinking}, prompt);
+    }
     if (message.role == "assistant") {
       Header(kAssistant, "assistant", prompt);
       if (setup.has_thinking) {
@@ -130,7 +135,7 @@ void Render(const Conversation& chat, const ChatSetup& setup, PromptWriter& prom
     } else if (message.role == "tool") {
       Header(kSystem, "tool", prompt);
       prompt.Markup("## Return of ");
-      prompt.Content(chat.Field(i, "tool_call_id"), ids.ids[ids.first_of[caller] + (i - caller - 1)]);
+      prompt.Content(chat.Field(i, "tool_call_id"), ids.ids[ids.first_of[caller] + chat.call_of[i]]);
       prompt.Markup("\n");
       prompt.Content(chat.Field(i, "content"), message.content);
     } else {

@@ -415,8 +415,8 @@ TEST_F(RequestValidatorTest, RefusesToolsByName) {
               HasSubstr("chat.tools[0].parameters: [], allowed a JSON schema"));
   EXPECT_THAT(refusal({.tools = {{.name = "f", .parameters = "{"}}}),
               HasSubstr("chat.tools[0].parameters: not JSON"));
-  EXPECT_THAT(refusal({.tools = std::vector<ChatTool>(129, {.name = "f"})}),
-              HasSubstr("129 tools, allowed at most 128"));
+  EXPECT_THAT(refusal({.tools = std::vector<ChatTool>(1025, {.name = "f"})}),
+              HasSubstr("1,025 tools, allowed at most 1,024"));
   EXPECT_THAT(std::string(Check({.input = "a", .tools = {.tools = tools}}).status().message()),
               HasSubstr("chat.tools: given with text, allowed with chat"));
 }

@@ -219,5 +219,41 @@ TEST(OpenAiAnswer, ErrorsHaveOpenAisShapeAndTheDaemonsText) {
   }
 }
 
+TEST(OpenAiAnswer, LeavesOutWhatTheRequestDoesNotWant) {
+  AnswerShape shape = ShapeOf(OpenAiKind::kChat);
+  shape.hides_thinking = true;
+  shape.tokens_as_ids = true;
+  OutputDelta delta = WithLogprobs(DeltaOf(Ids("1")));
+  delta.thinking = "thought";
+  delta.text = "3";
+  const int32_t id = delta.token_ids[0];
+  ChoiceProgress progress;
+  const std::string event = ChunkEvent(shape, 0, delta, nullptr, {}, progress);
+  EXPECT_EQ(event.find("reasoning_content"), std::string::npos) << event;
+  const json body =
+      json::parse(WholeBody(shape, {{.whole = delta, .end = {.finish = FinishReason::kStop}}}, 1));
+  EXPECT_TRUE(body["choices"][0]["message"]["reasoning_content"].is_null());
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "3");
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 1) << "it is counted";
+  const json& logprob = body["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(logprob["token"], "token_id:" + std::to_string(id));
+  EXPECT_EQ(logprob["top_logprobs"][0]["token"], "token_id:" + std::to_string(id));
+}
+
+TEST(OpenAiAnswer, HasUsageInEveryChunkWhereAsked) {
+  AnswerShape shape = {
+      .kind = OpenAiKind::kChat, .id = "x", .model = "abacus", .include_usage = true, .tokenizer = &Abacus()};
+  OutputDelta held = WithLogprobs(DeltaOf(Ids("1")));
+  held.text.clear();  // a stop string may begin in it
+  ChoiceProgress progress;
+  progress.has_begun = true;
+  EXPECT_EQ(ChunkEvent(shape, 0, held, nullptr, {}, progress), "");
+  shape.continuous_usage = true;
+  const std::string event = ChunkEvent(shape, 0, held, nullptr, {}, progress);
+  const json usage = json::parse(event.substr(6))["usage"];
+  EXPECT_EQ(usage["prompt_tokens"], 4);
+  EXPECT_EQ(usage["completion_tokens"], 1);
+}
+
 }  // namespace
 }  // namespace foredraft

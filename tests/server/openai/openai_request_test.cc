@@ -39,7 +39,8 @@ TEST(OpenAiRequest, EveryFieldOfAChatArrives) {
   const auto& messages = std::get<ChatMessages>(request.prompts.at(0));
   ASSERT_EQ(messages.size(), 2u);
   EXPECT_EQ(messages[0].role, "system");
-  EXPECT_EQ(messages[1].content, "a\nb");
+  EXPECT_EQ(messages[1].content, "ab");
+  EXPECT_THAT(messages[1].part_ends, ElementsAre(1u));
   EXPECT_EQ(client.choices.thinking, false);
   EXPECT_EQ(client.choices.reasoning_effort, "none");
   EXPECT_EQ(client.sampling.temperature, 0.5f);
@@ -110,14 +111,18 @@ TEST(OpenAiRequest, APromptOfTooManyIdsIsReadNoFurther) {
   for (const std::string& prompt : {ids, "[[1]," + ids}) {
     // What follows the 200 ids is no JSON.
     const std::string body = R"({"prompt": )" + prompt + "]!";
-    const absl::Status status = ReadOpenAiRequest(OpenAiKind::kCompletion, body, 150).status();
+    const absl::Status status =
+        ReadOpenAiRequest(OpenAiKind::kCompletion, body, {.max_prompt_ids = 150}).status();
     EXPECT_EQ(status.message(), "prompt: more than 150 values in a list, allowed at most 150");
-    EXPECT_THAT(std::string(ReadOpenAiRequest(OpenAiKind::kCompletion, body, 200).status().message()),
-                HasSubstr("body: not JSON"));
+    EXPECT_THAT(
+        std::string(
+            ReadOpenAiRequest(OpenAiKind::kCompletion, body, {.max_prompt_ids = 200}).status().message()),
+        HasSubstr("body: not JSON"));
   }
-  EXPECT_TRUE(
-      ReadOpenAiRequest(OpenAiKind::kCompletion, R"({"stop_token_ids": )" + ids + R"(], "prompt": "a"})", 2)
-          .ok())
+  EXPECT_TRUE(ReadOpenAiRequest(OpenAiKind::kCompletion,
+                                R"({"stop_token_ids": )" + ids + R"(], "prompt": "a"})",
+                                {.max_prompt_ids = 2})
+                  .ok())
       << "other lists have limits of their own";
 }
 
@@ -131,7 +136,8 @@ class RefusedField : public testing::TestWithParam<Refusal> {};
 
 TEST_P(RefusedField, IsNamed) {
   const std::string body = R"({"messages": [{"role": "user", "content": "a"}], )" + GetParam().field + "}";
-  const absl::StatusOr<OpenAiRequest> request = ReadOpenAiRequest(OpenAiKind::kChat, body);
+  const absl::StatusOr<OpenAiRequest> request =
+      ReadOpenAiRequest(OpenAiKind::kChat, body, {.refuses_unknown = true});
   EXPECT_TRUE(absl::IsInvalidArgument(request.status())) << request.status();
   EXPECT_THAT(std::string(request.status().message()), HasSubstr(GetParam().text));
 }
@@ -140,8 +146,6 @@ INSTANTIATE_TEST_SUITE_P(
     Fields, RefusedField,
     testing::Values(
         Refusal{"Tools", R"("tools": [{"type": "function"}])", "tools[0].function: absent"},
-        Refusal{"ToolsType", R"("tools": [{"type": "custom", "function": {}}])",
-                "tools[0].type: \"custom\", allowed function"},
         Refusal{"ToolsList", R"("tools": {"a": 1})", "tools: {\"a\":1}, allowed a list"},
         Refusal{"ToolsSchema", R"("tools": [{"function": {"name": "f", "parameters": "{}"}}])",
                 "tools[0].function.parameters: \"{}\", allowed a JSON schema"},
@@ -200,8 +204,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"Unknown", R"("max_token": 4)", "max_token: unknown, nearest is max_tokens"},
         Refusal{"UnknownOption", R"("stream": true, "stream_options": {"x": 1})",
                 "stream_options.x: unknown"},
-        Refusal{"OptionsWithoutStream", R"("stream_options": {"include_usage": true})",
-                "given without stream"},
+        Refusal{"BestOf", R"("best_of": 2)", "best_of: 2, allowed 1 or n"},
+        Refusal{"Effort", R"("reasoning_effort": 5)", "reasoning_effort: 5, allowed a string"},
+        Refusal{"ThinkingType", R"("thinking": {"type": "on"})",
+                "thinking.type: \"on\", allowed enabled, disabled, adaptive, between_tools"},
+        Refusal{"ThinkingSwitch", R"("thinking": "on")",
+                "thinking: \"on\", allowed true, false or an object"},
+        Refusal{"Continued", R"("continue_final_message": true)",
+                "continue_final_message: true, allowed where the last message is an assistant's"},
+        Refusal{"NoOpening", R"("add_generation_prompt": false)",
+                "add_generation_prompt: false, allowed true without continue_final_message: true"},
         Refusal{"TopLogprobsAlone", R"("top_logprobs": 2)", "given without logprobs"},
         Refusal{"Type", R"("temperature": "hot")", "temperature: \"hot\", allowed a number"},
         Refusal{"Fraction", R"("max_tokens": 1.5)", "max_tokens: 1.5, allowed a whole number"},
@@ -290,7 +302,12 @@ TEST(OpenAiRequest, RefusesMessagesByTheirPlace) {
         ReadOpenAiRequest(OpenAiKind::kChat, R"({"messages": )" + messages + "}").status().message());
   };
   EXPECT_THAT(refusal("5"), HasSubstr("messages: 5, allowed a list"));
-  EXPECT_THAT(refusal(R"([{"role": "user"}])"), HasSubstr("messages[0].content: absent"));
+  EXPECT_THAT(refusal(R"([{"role": "user", "content": 5}])"),
+              HasSubstr("messages[0].content: 5, allowed a string or a list of parts"));
+  EXPECT_THAT(refusal(R"([{"role": "user", "content": [{"type": "text"}]}])"),
+              HasSubstr("messages[0].content[0].text: absent, required"));
+  EXPECT_THAT(refusal(R"([{"role": "function", "name": "f", "content": "x"}])"),
+              HasSubstr("messages[0].name: \"f\", allowed the name of a call in front of it"));
   EXPECT_THAT(refusal(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"),
               HasSubstr("messages[0].content[0].type: \"image_url\", allowed text"));
   EXPECT_THAT(refusal(R"([{"role": "assistant", "content": "", "tool_calls": [{}]}])"),
@@ -305,8 +322,8 @@ TEST(OpenAiRequest, ToolsCallsAndResultsArrive) {
       {"role": "tool", "tool_call_id": "c1", "name": "get_weather", "content": "sunny"}],
     "tools": [{"type": "function", "function": {"name": "get_weather", "description": "d", "strict": false,
       "parameters": {"type": "object", "properties": {"zip": {"type": "string"}, "city": {"type": "string"}},
-                     "additionalProperties": false}}},
-      {"type": "function", "function": {"name": "now"}}],
+                     "additionalProperties": false, "maximum": 123456789012345678901234567890.0}}},
+      {"type": "function", "function": {"name": "now"}}, {"type": "function", "function": {"name": "now"}}],
     "tool_choice": "auto", "parallel_tool_calls": false})");
   const ClientRequest& client = request.common;
   const auto& messages = std::get<ChatMessages>(request.prompts.at(0));
@@ -321,10 +338,10 @@ TEST(OpenAiRequest, ToolsCallsAndResultsArrive) {
   EXPECT_FALSE(client.tools.parallel);
   ASSERT_EQ(client.tools.tools.size(), 2u);
   EXPECT_EQ(client.tools.tools[0].description, "d");
-  // The keys keep their order, which the model sees.
+  // The schema is as it was written, which the model sees: the order of keys, the digits of numbers.
   EXPECT_EQ(client.tools.tools[0].parameters,
-            R"({"type":"object","properties":{"zip":{"type":"string"},"city":{"type":"string"}},)"
-            R"("additionalProperties":false})");
+            R"({"type": "object", "properties": {"zip": {"type": "string"}, "city": {"type": "string"}},
+                     "additionalProperties": false, "maximum": 123456789012345678901234567890.0})");
   EXPECT_EQ(client.tools.tools[1].parameters, "");
   const auto choice = [](const std::string& value) {
     return Read(OpenAiKind::kChat,
@@ -346,6 +363,90 @@ TEST(OpenAiRequest, ToolsCallsAndResultsArrive) {
                              .common.tools;
   EXPECT_EQ(flat.choice, "auto");
   EXPECT_THAT(flat.allowed, testing::ElementsAre("h"));
+}
+
+TEST(OpenAiRequest, ToolsOfOtherTypesAreSkippedAndNoted) {
+  FieldNotes notes;
+  const std::string body =
+      R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "web_search"},
+      {"type": "function", "defer_loading": true, "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "g"}}]})";
+  const auto request = ReadOpenAiRequest(OpenAiKind::kChat, body, {.notes = &notes});
+  ASSERT_TRUE(request.ok()) << request.status();
+  ASSERT_EQ(request->common.tools.tools.size(), 1u);
+  EXPECT_TRUE(request->common.tools.tools[0].deferred);
+  EXPECT_EQ(notes.Header(), "tools[].web_search, tools[].custom");
+  EXPECT_EQ(notes.count(FieldNotes::Kind::kDropped), 2);
+}
+
+TEST(OpenAiRequest, NamesOfOtherServersMeanTheSame) {
+  const auto read = [](const std::string& field) {
+    return Read(OpenAiKind::kChat, R"({"messages": [{"role": "user", "content": "a"}], )" + field + "}");
+  };
+  EXPECT_EQ(read(R"("max_tokens": 5, "max_completion_tokens": 6)").common.max_tokens, 6);
+  EXPECT_EQ(read(R"("max_tokens": 5, "n_predict": 7, "max_completion_tokens": 6)").common.max_tokens, 7);
+  EXPECT_STREQ(read(R"("n_predict": 7)").max_tokens_field, "n_predict");
+  EXPECT_EQ(read(R"("max_tokens": -1)").common.max_tokens, std::nullopt);
+  EXPECT_EQ(read(R"("repeat_penalty": 1.5)").common.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(read(R"("rid": "x")").common.request_id, "x");
+  EXPECT_EQ(read(R"("extra_key": "s")").common.cache_salt, "s");
+  EXPECT_TRUE(read(R"("no_stop_trim": true)").common.keeps_stop);
+  EXPECT_EQ(read(R"("priority": 1000)").common.priority, 100);
+  EXPECT_EQ(read(R"("priority": 1000)").common.notes.Header(), "priority");
+  EXPECT_EQ(read(R"("stream_options": {"include_usage": true})").common.notes.Header(), "stream_options");
+  EXPECT_TRUE(
+      read(R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})")
+          .continuous_usage);
+  EXPECT_FALSE(
+      read(R"("stream": true, "stream_options": {"continuous_usage_stats": true})").continuous_usage);
+  EXPECT_TRUE(read(R"("return_tokens_as_token_ids": true)").tokens_as_ids);
+  EXPECT_EQ(read(R"("n": 2, "best_of": 2)").choice_count(), 2);
+  const ClientRequest completion =
+      Read(OpenAiKind::kCompletion, R"({"prompt": "a", "add_special_tokens": false,
+      "truncate_prompt_tokens": 3, "max_tokens": -1})")
+          .common;
+  EXPECT_FALSE(completion.add_bos);
+  EXPECT_EQ(completion.truncate_prompt_tokens, 3);
+  EXPECT_EQ(completion.max_tokens, std::nullopt);
+}
+
+struct Thought {
+  const char* fields;
+  std::optional<bool> thinking;
+  const char* effort = "";
+  bool hides = false;
+};
+
+TEST(OpenAiRequest, EverySpellingOfThinkingIsRead) {
+  const Thought cases[] = {
+      {R"("user": "a")", std::nullopt},
+      {R"("reasoning_effort": "high")", std::nullopt, "high"},
+      {R"("reasoning": {"effort": "low"})", std::nullopt, "low"},
+      {R"("output_config": {"effort": "max"})", std::nullopt, "max"},
+      {R"("think": "low")", std::nullopt, "low"},
+      {R"("think": "low", "reasoning_effort": "high")", std::nullopt, "high"},
+      {R"("chat_template_kwargs": {"reasoning_effort": "low"}, "reasoning_effort": null)", std::nullopt,
+       "low"},
+      {R"("thinking": true)", true},
+      {R"("thinking": {"type": "enabled", "budget_tokens": 9})", true},
+      {R"("thinking": {"type": "disabled"})", false},
+      {R"("thinking": {"type": "adaptive", "display": "omitted"})", std::nullopt, "", true},
+      {R"("enable_thinking": false)", false},
+      {R"("think": true)", true},
+      {R"("reasoning": {"enabled": false})", false},
+      {R"("chat_template_kwargs": {"enable_thinking": true})", true},
+      {R"("chat_template_kwargs": {"thinking": false}, "enable_thinking": true)", false},
+      {R"("enable_thinking": true, "think": false)", false},
+      {R"("include_reasoning": false)", std::nullopt, "", true},
+      {R"("reasoning": {"exclude": true})", std::nullopt, "", true}};
+  for (const Thought& thought : cases) {
+    SCOPED_TRACE(thought.fields);
+    const OpenAiRequest request =
+        Read(OpenAiKind::kChat,
+             std::string(R"({"messages": [{"role": "user", "content": "a"}], )") + thought.fields + "}");
+    EXPECT_EQ(request.common.choices.thinking, thought.thinking);
+    EXPECT_EQ(request.common.choices.reasoning_effort, thought.effort);
+    EXPECT_EQ(request.hides_thinking, thought.hides);
+  }
 }
 
 TEST(OpenAiRequest, HostileBodiesEndInAShortLine) {

@@ -20,12 +20,13 @@ class OutputStreamTest : public testing::Test {
     return *tokenizer_->Encode(text, {.add_bos = false});
   }
 
-  OutputStream Open(std::vector<std::string> stop = {}, int32_t thought_limit = -1) {
+  OutputStream Open(std::vector<std::string> stop = {}, bool keeps_stop = false, int32_t thought_limit = -1) {
     OutputSpec spec;
     spec.id = 1;
     spec.request_id = "r";
     spec.prompt_tokens = 3;
     spec.stop = std::move(stop);
+    spec.keeps_stop = keeps_stop;
     spec.stop_token_ids = {9};
     spec.thinking.begin = *tokenizer_->AddedTokenId("<think>");
     spec.thinking.end = *tokenizer_->AddedTokenId("</think>");
@@ -80,7 +81,8 @@ TEST_F(OutputStreamTest, FindsAStopStringWhereverTheChunksAreCut) {
   const std::vector<int32_t> ids = Encode(whole);
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
-    OutputStream stream = Open({"STOP here", "nowhere"});
+    const bool keeps_stop = round % 2 == 1;
+    OutputStream stream = Open({"STOP here", "nowhere"}, keeps_stop);
     std::string text;
     size_t at = 1;
     text += Apply(stream, First({ids[0]})).text;
@@ -90,7 +92,8 @@ TEST_F(OutputStreamTest, FindsAStopStringWhereverTheChunksAreCut) {
       at += count;
     }
     ASSERT_TRUE(stream.end().has_value()) << "round " << round;
-    EXPECT_EQ(text, "The sum of 12 and 34 is 46. ") << "round " << round;
+    EXPECT_EQ(text, std::string("The sum of 12 and 34 is 46. ") + (keeps_stop ? "STOP here" : ""))
+        << "round " << round;
     EXPECT_EQ(stream.end()->finish, FinishReason::kStop);
     EXPECT_EQ(stream.end()->matched_stop, "STOP here");
     EXPECT_TRUE(stream.ended_by_text());
@@ -179,12 +182,12 @@ TEST_F(OutputStreamTest, SaysOnceThatABudgetWasReached) {
   Apply(free, First({begin}));
   Apply(free, Step({300, 301, end, 302}, 3));
   EXPECT_FALSE(free.stats().budget_reached);
-  OutputStream unspent = Open({}, /*thought_limit=*/3);
+  OutputStream unspent = Open({}, /*keeps_stop=*/false, /*thought_limit=*/3);
   Apply(unspent, First({begin}));
   Apply(unspent, Step({300, 301, end, 302}, 3));
   EXPECT_FALSE(unspent.stats().budget_reached);
   EXPECT_EQ(Counter("thinking_budget_reached_total"), 0);
-  OutputStream spent = Open({}, /*thought_limit=*/2);
+  OutputStream spent = Open({}, /*keeps_stop=*/false, /*thought_limit=*/2);
   Apply(spent, First({begin}));
   Apply(spent, Step({300, 301, end, begin}, 3));
   Apply(spent, Step({end, 302}, 1));

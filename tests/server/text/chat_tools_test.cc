@@ -160,8 +160,8 @@ TEST(ChatTools, V31) {
       "Sunny.</s><｜User｜>And Rome?<｜Assistant｜></think>");
   EXPECT_THAT(Rendered(*tokenizer, "deepseek_r1", Talk(), Tools()),
               testing::EndsWith("12:00<｜tool▁output▁end｜>"));
-  EXPECT_THAT(Error(Talk(), Tools(), true, kV31Template),
-              HasSubstr("thinking: true, allowed false with tools"));
+  EXPECT_EQ(Rendered(*tokenizer, "deepseek_r1", {{"user", "a"}}, Tools(), true),
+            Rendered(*tokenizer, "deepseek_r1", {{"user", "a"}}, Tools(), false));
   // With "none" the tools are not in the prompt, and thinking is free again.
   ChatTools none = Tools();
   none.choice = "none";
@@ -370,8 +370,6 @@ TEST(ChatTools, RefusesWhatIsNoConversation) {
   };
   EXPECT_EQ(Error({{"user", "a"}, {"tool", "b"}}),
             "chat.messages[1].role: \"tool\", allowed behind an assistant's message with tool_calls");
-  EXPECT_THAT(with([](auto& m) { m.pop_back(); }),
-              HasSubstr("chat.messages[2].tool_calls: 2 calls, and 1 messages of role tool follow"));
   EXPECT_THAT(with([](auto& m) { m.push_back(m.back()); }),
               HasSubstr("chat.messages[5].role: \"tool\", allowed for 2"));
   EXPECT_THAT(
@@ -379,7 +377,7 @@ TEST(ChatTools, RefusesWhatIsNoConversation) {
       HasSubstr("chat.messages[4].tool_call_id: \"c\", allowed an id of chat.messages[2].tool_calls"));
   EXPECT_THAT(with([](auto& m) { m[4].tool_call_id = "a"; }), HasSubstr("that has no result yet"));
   EXPECT_THAT(with([](auto& m) { m[2].tool_calls[1].name = "a\"b"; }),
-              HasSubstr("chat.messages[2].tool_calls[1].name: \"a\\\"b\", allowed 1..64 letters"));
+              HasSubstr("chat.messages[2].tool_calls[1].name: \"a\\\"b\", allowed 1..256 letters"));
   EXPECT_THAT(with([](auto& m) { m[1].tool_calls.emplace_back(); }),
               HasSubstr("tool_calls: given with role user"));
   EXPECT_THAT(with([](auto& m) { m[1].thinking = "x"; }), HasSubstr("thinking: given with role user"));

@@ -1,0 +1,261 @@
+// The classes of fields: each row is what the readers do, and the request types of clients' libraries have no
+// field without a row.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "server/api/fields/field_classes.h"
+#include "server/api/name_log.h"
+#include "server/api/openai/openai_request.h"
+
+namespace foredraft {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const json& Messages() {
+  static const auto* const messages = new json(json::parse(R"([{"role": "user", "content": "a"}])"));
+  return *messages;
+}
+
+json BodyOf(OpenAiKind kind, const json& more = json::object()) {
+  json body = kind == OpenAiKind::kChat ? json{{"messages", Messages()}} : json{{"prompt", "a"}};
+  body.update(more);
+  return body;
+}
+
+struct ReadResult {
+  std::string refusal;
+  std::string header;
+};
+ReadResult Read(OpenAiKind kind, const json& body, bool refuses_unknown = false,
+                std::set<std::string>* asked = nullptr) {
+  FieldNotes notes;
+  const auto request = ReadOpenAiRequest(
+      kind, body.dump(), {.refuses_unknown = refuses_unknown, .notes = &notes, .asked = asked});
+  return {std::string(request.status().message()), notes.Header()};
+}
+
+TEST(FieldNotes, NamesPathsOnceAndCountsTheRest) {
+  FieldNotes notes;
+  EXPECT_TRUE(notes.empty());
+  EXPECT_EQ(notes.Header(), "");
+  notes.Dropped("verbosity");
+  for (int i = 0; i < 3; ++i) notes.Unknown(absl::StrCat("messages[", i, "].timestamp"));
+  EXPECT_EQ(notes.Header(), "verbosity, messages[].timestamp");
+  EXPECT_EQ(notes.count(FieldNotes::Kind::kUnknown), 1);
+  for (int i = 0; i < 20; ++i) notes.Unknown(absl::StrCat("x", i));
+  for (int i = 0; i < 20; ++i) notes.Unknown(absl::StrCat("x", i));
+  EXPECT_EQ(notes.count(), 22);
+  EXPECT_EQ(notes.kept().size(), FieldNotes::kMostNames);
+  EXPECT_TRUE(notes.Header().ends_with(", x13, +6")) << notes.Header();
+}
+
+TEST(FieldNotes, WritesNoBytesThatEndAHeader) {
+  EXPECT_EQ(NoteName("a\r\nb: c\"ü[12].d-e_f[x1]"), "a??b??c???[].d-e_f[x1]");
+  EXPECT_EQ(NoteName(std::string(1000, 'y')), std::string(64, 'y'));
+}
+
+TEST(NameLog, SaysEachNameOnceAndThenNoMore) {
+  std::vector<std::string> lines;
+  InstallLogSink([&lines](LogLevel, std::string_view line, const LogFields&) { lines.emplace_back(line); });
+  NameLog log;
+  FieldNotes notes;
+  notes.Unknown("foo");
+  notes.Dropped("verbosity");
+  for (int i = 0; i < 3; ++i) log.Log(NotedWire::kChat, notes);
+  log.Log(NotedWire::kCompletions, notes);
+  EXPECT_THAT(lines,
+              ElementsAre("ignored in requests of chat: foo: no such field is known",
+                          "ignored in requests of chat: verbosity: this model or daemon cannot follow it",
+                          "ignored in requests of completions: foo: no such field is known",
+                          HasSubstr("of completions: verbosity")));
+  for (int i = 0; i < 300; ++i) {
+    FieldNotes more;
+    more.Unknown(absl::StrCat("x", i));
+    log.Log(NotedWire::kChat, more);
+  }
+  InstallLogSink({});
+  EXPECT_EQ(lines.size(), NameLog::kMostNames);
+  EXPECT_THAT(lines.back(), HasSubstr("further names are counted"));
+}
+
+// Bodies in which every object that a reader knows stands once.
+std::vector<json> ChatBodies() {
+  const json function = {{"type", "function"}, {"function", {{"name", "f"}}}};
+  const json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}};
+  const json custom = {{"id", "d"}, {"type", "custom"}, {"custom", {{"name", "g"}, {"input", "x"}}}};
+  const json parts = json::parse(R"([{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"},
+      {"type": "thinking", "thinking": "c"}, {"type": "reasoning", "reasoning": "d"}])");
+  const json reference = json::parse(R"([{"type": "tool_reference", "tool_name": "f"}])");
+  const json full = {
+      {"messages",
+       {{{"role", "user"}, {"content", parts}},
+        {{"role", "assistant"}, {"tool_calls", {call, custom}}},
+        {{"role", "tool"}, {"tool_call_id", "c"}, {"content", reference}},
+        {{"role", "assistant"}, {"function_call", {{"name", "f"}, {"arguments", ""}}}},
+        {{"role", "function"}, {"name", "f"}, {"content", "x"}}}},
+      {"tools", {function}},
+      {"stream_options", json::object()},
+      {"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", json::object()}}}}},
+      {"structured_outputs", json::object()},
+      {"reasoning", json::object()},
+      {"output_config", json::object()},
+      {"thinking", json::object()},
+      {"chat_template_kwargs", json::object()},
+      {"tool_choice", function}};
+  json flat = full, allowed = full, flat_allowed = full;
+  flat["tool_choice"] = {{"type", "function"}, {"name", "f"}};
+  const json list = {function, {{"type", "function"}, {"name", "f"}}};
+  allowed["tool_choice"] = {{"type", "allowed_tools"},
+                            {"allowed_tools", {{"mode", "auto"}, {"tools", list}}}};
+  flat_allowed["tool_choice"] = {{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", list}};
+  return {full, flat, allowed, flat_allowed};
+}
+
+TEST(FieldClasses, ReadersAskForTheFieldsThatAreTaken) {
+  for (const OpenAiKind kind : {OpenAiKind::kChat, OpenAiKind::kCompletion}) {
+    std::set<std::string> asked, taken;
+    for (const json& body : ChatBodies()) {
+      json own = kind == OpenAiKind::kChat ? body : BodyOf(kind, body);
+      if (kind == OpenAiKind::kCompletion) {
+        for (const char* chat : {"messages", "tools", "tool_choice"}) own.erase(chat);
+      }
+      EXPECT_EQ(Read(kind, own, /*refuses_unknown=*/kind == OpenAiKind::kChat, &asked).refusal, "");
+    }
+    for (const FieldRow& row : FieldRows()) {
+      if (row.wire == WireOf(kind) && row.field_class == FieldClass::kTaken) taken.emplace(row.path);
+    }
+    EXPECT_EQ(asked, taken);
+  }
+}
+
+// A body with `value` under the row's path.
+json BodyWith(OpenAiKind kind, const std::string& path, const json& value) {
+  json body = BodyOf(kind);
+  body["tools"] = kind == OpenAiKind::kChat ? json::parse(R"([{"function": {"name": "f"}}])") : json();
+  if (path.starts_with("messages[].content[].")) {
+    body["messages"][0]["content"] = {{{"type", "text"}, {"text", "a"}}};
+  }
+  if (path.starts_with("messages[].tool_calls[].")) {
+    body["messages"] = json::parse(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}])");
+  }
+  if (path.starts_with("tool_choice.")) body["tool_choice"] = json::parse(R"({"function": {"name": "f"}})");
+  if (path.starts_with("stream_options.")) body["stream"] = true;
+  if (path.starts_with("structured_outputs.")) body["structured_outputs"] = json::object();
+  if (path.starts_with("response_format.")) {
+    body["response_format"] = json::parse(R"({"type": "json_schema", "json_schema": {"schema": {}}})");
+  }
+  json* at = &body;
+  for (size_t begin = 0; begin < path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    std::string name = path.substr(begin, end - begin);
+    const bool is_list = name.ends_with("[]");
+    if (is_list) name.resize(name.size() - 2);
+    at = is_list ? &(*at)[name][0] : &(*at)[name];
+    begin = end + 1;
+  }
+  *at = value;
+  return body;
+}
+
+// Strange enough to be no row's neutral value, and of a type that no reader takes.
+const json& Strange() {
+  static const auto* const strange = new json({{"strange", {1, 2}}});
+  return *strange;
+}
+
+TEST(FieldClasses, EachRowIsWhatTheReadersDo) {
+  for (const FieldRow& row : FieldRows()) {
+    const OpenAiKind kind = row.wire == NotedWire::kChat ? OpenAiKind::kChat : OpenAiKind::kCompletion;
+    const std::string path(row.path);
+    SCOPED_TRACE(absl::StrCat(kNotedWires[static_cast<size_t>(row.wire)], " ", path));
+    if (row.field_class == FieldClass::kTaken) continue;  // the test above
+    for (const bool refuses : {false, true}) {
+      const ReadResult null = Read(kind, BodyWith(kind, path, nullptr), refuses);
+      EXPECT_EQ(null.refusal + null.header, "") << "null is absent";
+      const ReadResult strange = Read(kind, BodyWith(kind, path, Strange()), refuses);
+      EXPECT_EQ(strange.header, row.field_class == FieldClass::kHint ? path : "");
+      if (row.field_class != FieldClass::kRefused) {
+        EXPECT_EQ(strange.refusal, "");
+        continue;
+      }
+      EXPECT_THAT(strange.refusal, HasSubstr(row.note));
+      for (const json& neutral : json::parse(row.neutral)) {
+        const ReadResult passed = Read(kind, BodyWith(kind, path, neutral), refuses);
+        EXPECT_EQ(passed.refusal + passed.header, "") << neutral;
+      }
+    }
+  }
+}
+
+TEST(FieldClasses, UnknownNamesAreNotedOrRefusedWithTheNearest) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"max_token", "max_token: unknown, nearest is max_tokens"},
+      {"messages[].timestamp", "messages[0].timestamp: unknown, nearest is messages[0]."},
+      {"messages[].content[].txt",
+       "messages[0].content[0].txt: unknown, nearest is messages[0].content[0].text"},
+      {"tools[].function.paramters", "nearest is tools[0].function.parameters"},
+      {"tool_choice.function.nam", "nearest is tool_choice.function.name"},
+      {"structured_outputs.jsn", "nearest is structured_outputs.json"},
+      {"response_format.json_schema.schem", "nearest is response_format.json_schema.schema"}};
+  for (const auto& [path, refusal] : cases) {
+    const json body = BodyWith(OpenAiKind::kChat, path, 1);
+    EXPECT_THAT(Read(OpenAiKind::kChat, body, true).refusal, HasSubstr(refusal));
+    const ReadResult ignored = Read(OpenAiKind::kChat, body);
+    EXPECT_EQ(ignored.refusal, "");
+    EXPECT_EQ(ignored.header, path);
+  }
+  // A field of the other wire is none of this one.
+  EXPECT_EQ(Read(OpenAiKind::kCompletion, BodyOf(OpenAiKind::kCompletion, {{"messages", "x"}})).header,
+            "messages");
+  // What is refused names the rest, too.
+  const ReadResult both = Read(OpenAiKind::kChat, BodyOf(OpenAiKind::kChat, {{"echo", true}, {"foo", 1}}));
+  EXPECT_THAT(both.refusal, HasSubstr("echo: true, allowed false"));
+  EXPECT_EQ(both.header, "foo");
+}
+
+TEST(FieldClasses, ManyUnknownNamesAreCountedUpToABound) {
+  json body = BodyOf(OpenAiKind::kChat);
+  for (int i = 0; i < 100'000; ++i) body[absl::StrCat("unknown_", i)] = i;
+  const ReadResult read = Read(OpenAiKind::kChat, body);
+  EXPECT_EQ(read.refusal, "");
+  EXPECT_TRUE(read.header.ends_with(", +1024")) << read.header;
+  EXPECT_LE(read.header.size(), 1200u);
+}
+
+// tests/golden/make_client_fields_golden.py walks the types; a field below one that is ignored, noted or
+// refused needs no row.
+TEST(FieldClasses, EveryFieldOfClientsLibrariesHasAClass) {
+  const json golden = json::parse(std::ifstream("tests/golden/client_fields.golden.json"));
+  for (const auto& [name, wire] :
+       {std::pair("chat", NotedWire::kChat), std::pair("completions", NotedWire::kCompletions)}) {
+    const json& fields = golden["fields"][name];
+    EXPECT_GE(fields.size(), 17u);
+    for (const std::string path : fields) {
+      bool has_class = FindFieldRow(wire, path) != nullptr;
+      for (size_t dot = path.find('.'); !has_class && dot != std::string::npos;
+           dot = path.find('.', dot + 1)) {
+        std::string above = path.substr(0, dot);
+        if (above.ends_with("[]")) above.resize(above.size() - 2);
+        const FieldRow* row = FindFieldRow(wire, above);
+        has_class = row != nullptr && row->field_class != FieldClass::kTaken;
+      }
+      EXPECT_TRUE(has_class) << name << " " << path << ": openai " << golden["versions"]["openai"]
+                             << " has this field; give it a row in server/api/fields/field_classes.inc";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace foredraft
