@@ -29,12 +29,14 @@ std::string_view Stripped(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
 }
 
-// "functions.NAME:INDEX"
+// NAME of "functions.NAME:INDEX", whose first and last part models leave out at times.
 std::string_view NameOfId(std::string_view id) {
   constexpr std::string_view kPrefix = "functions.";
+  if (id.starts_with(kPrefix)) id.remove_prefix(kPrefix.size());
   const size_t colon = id.rfind(':');
-  if (!id.starts_with(kPrefix) || colon == std::string_view::npos) return {};
-  return id.substr(0, colon).substr(kPrefix.size());
+  if (colon == std::string_view::npos) return id;
+  const std::string_view index = id.substr(colon + 1);
+  return index.find_first_not_of("0123456789") == std::string_view::npos ? id.substr(0, colon) : id;
 }
 
 }  // namespace
@@ -87,7 +89,9 @@ void AnswerParser::End(AnswerDelta& delta) {
     case State::kPlain:
       EmitText(std::exchange(pending_, ""));
       break;
-    case State::kThinking:
+    case State::kThinking:  // what could have become a call
+      delta_->thinking += options_.syntax->Unmarked(std::exchange(pending_, ""), /*as_shown=*/true);
+      break;
     case State::kArguments:
     case State::kKey:
     case State::kBeforeValue:
@@ -160,14 +164,33 @@ bool AnswerParser::ReadText() {
 bool AnswerParser::ReadThinking() {
   const size_t begin = pending_.find(begin_thinking_), end = pending_.find(end_thinking_);
   const size_t mark = std::min(begin, end);
-  delta_->thinking += options_.syntax->Unmarked(pending_.substr(0, mark), /*as_shown=*/true);
-  if (mark == std::string::npos) {
-    pending_.clear();
-    return false;
-  }
-  Drop(mark + end_thinking_.size());
+  const bool calls = calls_.ends_thought && !options_.tools.empty();
+  const size_t call = calls ? pending_.find(calls_.call) : std::string::npos;
+  if (call < mark) return ReadCallInThought(call);
+  size_t safe = mark;
+  if (mark == std::string::npos) safe = calls ? BeginningAtEnd(pending_, calls_.call) : pending_.size();
+  delta_->thinking += options_.syntax->Unmarked(pending_.substr(0, safe), /*as_shown=*/true);
+  Drop(safe);
+  if (mark == std::string::npos) return false;
+  Drop(end_thinking_.size());
   if (mark == end) state_ = State::kText;
   return true;
+}
+
+// Some models begin a call without having ended their thought. A header that names a tool is one; everything
+// else that begins so is thinking.
+bool AnswerParser::ReadCallInThought(size_t call) {
+  const size_t name = call + calls_.call.size();
+  const size_t name_end = std::min(pending_.find(calls_.key, name), pending_.find(calls_.call_end, name));
+  const bool is_over = name_end != std::string::npos || pending_.size() - name > 2 * kMostNameBytes;
+  const bool names_tool =
+      name_end != std::string::npos &&
+      FindTool(Stripped(std::string_view(pending_).substr(name, name_end - name))) != nullptr;
+  const size_t thought_end = is_over && !names_tool ? name : call;
+  delta_->thinking += options_.syntax->Unmarked(pending_.substr(0, thought_end), /*as_shown=*/true);
+  Drop(thought_end);
+  if (names_tool) state_ = State::kText;
+  return is_over;
 }
 
 bool AnswerParser::ReadSection() {
@@ -293,29 +316,49 @@ bool AnswerParser::ReadKey() {
 
 bool AnswerParser::ReadValueBegin() {
   pending_.erase(0, pending_.find_first_not_of(kWhiteSpace));
-  const Match begin = At(calls_.value);
-  if (begin == Match::kMore) return false;
-  if (begin == Match::kNo) return BreakCall();
-  Drop(calls_.value.size());
+  const Match begin = At(calls_.value), key = At(calls_.key), end = At(calls_.call_end);
+  if (begin == Match::kYes) {
+    Drop(calls_.value.size());
+  } else if (pending_.empty() || begin == Match::kMore || key == Match::kMore || end == Match::kMore) {
+    return false;
+  } else if (key == Match::kYes || end == Match::kYes) {
+    return BreakCall();
+  }
   BeginArgument();
+  is_bare_ = begin != Match::kYes;  // models leave the marks out at times
   return true;
 }
 
 void AnswerParser::BeginArgument() {
   state_ = is_string_ ? State::kStringValue : State::kJsonValue;
   searched_ = 0;
+  is_bare_ = false;
   if (is_string_) EmitArguments(absl::StrCat(has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": \""));
 }
 
+// A value without a mark in front may lack that behind it, too.
+AnswerParser::ValueEnd AnswerParser::FindValueEnd(size_t from) const {
+  ValueEnd end = {.at = pending_.find(calls_.value_end, from), .size = calls_.value_end.size()};
+  if (!is_bare_) return end;
+  for (const std::string* literal : {&calls_.key, &calls_.call_end}) {
+    const size_t at = pending_.find(*literal, from);
+    if (at < end.at) end = {.at = at, .size = 0};
+  }
+  return end;
+}
+
 bool AnswerParser::ReadString() {
-  const size_t end = pending_.find(calls_.value_end);
-  const size_t safe = end != std::string::npos ? end : BeginningAtEnd(pending_, calls_.value_end);
+  const ValueEnd end = FindValueEnd(0);
+  size_t safe = end.at != std::string::npos ? end.at : BeginningAtEnd(pending_, calls_.value_end);
+  if (end.at == std::string::npos && is_bare_) {
+    safe = std::min({safe, BeginningAtEnd(pending_, calls_.key), BeginningAtEnd(pending_, calls_.call_end)});
+  }
   std::string escaped;
   AppendEscapedJson(options_.syntax->Unmarked(pending_.substr(0, safe), /*as_shown=*/false), escaped);
   EmitArguments(escaped);
   Drop(safe);
-  if (end == std::string::npos) return false;
-  Drop(calls_.value_end.size());
+  if (end.at == std::string::npos) return false;
+  Drop(end.size);
   EmitArguments("\"");
   state_ = State::kArguments;
   return true;
@@ -324,15 +367,16 @@ bool AnswerParser::ReadString() {
 // A value that is no JSON, whatever was announced, is a string; so is one of a type that the schema excludes,
 // such as a number where it allows strings and null.
 bool AnswerParser::ReadJsonValue() {
-  const size_t end = pending_.find(calls_.value_end, searched_);
-  if (end == std::string::npos) {
-    searched_ = pending_.size() - std::min(pending_.size(), calls_.value_end.size() - 1);
+  const ValueEnd end = FindValueEnd(searched_);
+  if (end.at == std::string::npos) {
+    const size_t longest = std::max({calls_.value_end.size(), calls_.key.size(), calls_.call_end.size()});
+    searched_ = pending_.size() - std::min(pending_.size(), longest - 1);
     return false;
   }
-  const std::string value = options_.syntax->Unmarked(pending_.substr(0, end), /*as_shown=*/false);
+  const std::string value = options_.syntax->Unmarked(pending_.substr(0, end.at), /*as_shown=*/false);
   EmitArguments(
       absl::StrCat(has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": ", value_type_.JsonOf(value)));
-  Drop(end + calls_.value_end.size());
+  Drop(end.at + end.size);
   state_ = State::kArguments;
   return true;
 }

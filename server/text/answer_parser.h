@@ -88,12 +88,18 @@ class AnswerParser {
   bool Step();
   bool ReadText();
   bool ReadThinking();
+  bool ReadCallInThought(size_t call);
   bool ReadSection();
   bool ReadName();
   bool ReadJson();
   bool ReadArgument();
   bool ReadKey();
   bool ReadValueBegin();
+  struct ValueEnd {
+    size_t at;    // npos: it has not come
+    size_t size;  // of the mark
+  };
+  ValueEnd FindValueEnd(size_t from) const;
   bool ReadString();
   bool ReadJsonValue();
 
@@ -136,6 +142,7 @@ class AnswerParser {
   bool has_arguments_ = false;  // some were written
   std::vector<std::string> keys_;
   bool is_string_ = false;  // the argument
+  bool is_bare_ = false;    // kTagged: no mark stands in front of the value
   size_t searched_ = 0;     // bytes of pending_ in which the end of a JSON value does not begin
 };
 

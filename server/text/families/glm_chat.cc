@@ -149,7 +149,8 @@ CallSyntax Calls() {
           .key = kKey,
           .key_end = kKeyEnd,
           .value = kValue,
-          .value_end = kValueEnd};
+          .value_end = kValueEnd,
+          .ends_thought = true};
 }
 
 }  // namespace
