@@ -130,19 +130,42 @@ const ChatFamily& FamilyOf(ChatTemplate chat_template) {
 
 }  // namespace
 
+namespace {
+
+const TemplateMark* FindMark(std::string_view source) {
+  for (const TemplateMark& mark : TemplateMarks()) {
+    if (Matches(mark, source)) return &mark;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view own_format) {
   if (!tokenizer.chat_template().has_value()) {
     if (own_format == "deepseek_v4") return ChatTemplate::kDeepseekV4;
     if (own_format == "deepseek_v32") return ChatTemplate::kDeepseekV32;
-    CHECK(own_format == "deepseek_r1") << own_format;
-    return ChatTemplate::kDeepseekR1;
+    if (own_format == "deepseek_r1") return ChatTemplate::kDeepseekR1;
+    CHECK(own_format.empty()) << own_format;
+    return absl::FailedPreconditionError(
+        "the checkpoint has no chat template, and models of its family have no format without one: it needs "
+        "chat_template.jinja, chat_template.json or chat_template in tokenizer_config.json");
   }
-  for (const TemplateMark& mark : TemplateMarks()) {
-    if (Matches(mark, *tokenizer.chat_template())) return mark.chat_template;
+  const TemplateMark* const mark = FindMark(*tokenizer.chat_template());
+  if (mark == nullptr) {
+    return absl::FailedPreconditionError(
+        "the checkpoint's chat template is none of those of DeepSeek-R1, DeepSeek-V3.1, GLM-4.7, GLM-5 and "
+        "Kimi-K2");
   }
-  return absl::FailedPreconditionError(
-      "the checkpoint's chat template is none of those of DeepSeek-R1, DeepSeek-V3.1, GLM-4.7, GLM-5 and "
-      "Kimi-K2");
+  // One format reads and writes all of a model's answers.
+  if (tokenizer.tool_template().has_value()) {
+    const TemplateMark* const with_tools = FindMark(*tokenizer.tool_template());
+    if (with_tools == nullptr || with_tools->chat_template != mark->chat_template) {
+      return absl::FailedPreconditionError(
+          "the checkpoint's chat templates \"default\" and \"tool_use\" are not of one family");
+    }
+  }
+  return mark->chat_template;
 }
 
 absl::StatusOr<ChatFormat> ChatFormat::Create(const Tokenizer& tokenizer, std::string_view own_format) {

@@ -21,8 +21,9 @@ namespace foredraft {
 
 enum class ChatTemplate { kDeepseekR1, kDeepseekV31, kDeepseekV32, kDeepseekV4, kGlm, kKimiK2 };
 
-// FAILED_PRECONDITION for a template that is none of these. Without a template the model's own format is
-// taken: "deepseek_r1", "deepseek_v32" or "deepseek_v4" (ModelKind::chat_format).
+// FAILED_PRECONDITION for a template that is none of these, and for two of different families. Without a
+// template the model's own format is taken: "deepseek_r1", "deepseek_v32" or "deepseek_v4"
+// (ModelKind::chat_format); where that is empty, as of GLM and Kimi, chat needs a template.
 absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view own_format);
 
 // Immutable; thread-safe. The tokenizer outlives it.

@@ -136,7 +136,15 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& to
   if (!tokenizer.ok()) return Prefix(folder.string(), tokenizer.status());
   // Newer checkpoints keep the template in a file of its own, which takes precedence.
   ASSIGN_OR_RETURN(std::string chat_template, ReadFileIfPresent(folder / "chat_template.jinja"));
-  if (!chat_template.empty()) (*tokenizer)->chat_template_ = std::move(chat_template);
+  if (!chat_template.empty()) {
+    (*tokenizer)->templates_ = {.chat = std::move(chat_template)};
+    return tokenizer;
+  }
+  ASSIGN_OR_RETURN(const std::string templates, ReadFileIfPresent(folder / "chat_template.json"));
+  if (templates.empty()) return tokenizer;
+  absl::StatusOr<ChatTemplates> read = ReadChatTemplateJson(templates);
+  if (!read.ok()) return Prefix((folder / "chat_template.json").string(), read.status());
+  if (read->chat.has_value()) (*tokenizer)->templates_ = *std::move(read);
   return tokenizer;
 }
 
@@ -157,7 +165,7 @@ absl::Status Tokenizer::ApplyConfig(const TokenizerConfigJson& config) {
   if (adds_bos_ && bos_id_ < 0) {
     return absl::InvalidArgumentError("add_bos_token: true, but bos_token is not set, allowed false");
   }
-  chat_template_ = config.chat_template;
+  templates_ = config.templates;
   return absl::OkStatus();
 }
 

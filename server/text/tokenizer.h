@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "server/text/added_tokens.h"
 #include "server/text/bpe.h"
+#include "server/text/chat_templates.h"
 #include "server/text/split_regex.h"
 
 namespace foredraft {
@@ -32,7 +33,8 @@ struct EncodeOptions {
 // Immutable; thread-safe.
 class Tokenizer {
  public:
-  // Reads tokenizer.json, and tokenizer_config.json and chat_template.jinja beside it where they exist.
+  // Reads tokenizer.json, and tokenizer_config.json beside it where it exists. The chat template is that of
+  // chat_template.jinja, else chat_template.json, else tokenizer_config.json.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& tokenizer_json_path);
   // Load from the files' texts; an empty `tokenizer_config_json` = none.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
@@ -61,7 +63,9 @@ class Tokenizer {
   int32_t eos_id() const { return eos_id_; }                                        // -1 = none named
   bool adds_bos() const { return adds_bos_; }
   // Jinja source; nothing if the checkpoint has none.
-  const std::optional<std::string>& chat_template() const { return chat_template_; }
+  const std::optional<std::string>& chat_template() const { return templates_.chat; }
+  // Of checkpoints that have another template for requests with tools.
+  const std::optional<std::string>& tool_template() const { return templates_.tool_use; }
 
  private:
   Tokenizer(const TokenizerJson& file, std::vector<SplitRegex> splits, Bpe bpe, std::string missing_bytes);
@@ -81,7 +85,7 @@ class Tokenizer {
   int32_t bos_id_ = -1;
   int32_t eos_id_ = -1;
   bool adds_bos_ = false;
-  std::optional<std::string> chat_template_;
+  ChatTemplates templates_;
 };
 
 }  // namespace foredraft

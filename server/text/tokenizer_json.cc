@@ -257,6 +257,31 @@ absl::StatusOr<TokenizerJson> ReadTokenizerJson(std::string_view text) {
   return out;
 }
 
+namespace {
+
+// The member "chat_template": a text, or a list of {"name", "template"}.
+ChatTemplates TemplatesOf(const Json& json) {
+  ChatTemplates templates;
+  const auto found = json.find("chat_template");
+  if (found == json.end()) return templates;
+  if (found->is_string()) templates.chat = found->get<std::string>();
+  if (!found->is_array()) return templates;
+  templates.chat = "";
+  for (const Json& one : *found) {
+    if (!one.is_object() || !one.contains("template") || !one["template"].is_string()) continue;
+    if (one.value("name", Json()) == "default") templates.chat = one["template"].get<std::string>();
+    if (one.value("name", Json()) == "tool_use") templates.tool_use = one["template"].get<std::string>();
+  }
+  return templates;
+}
+
+}  // namespace
+
+absl::StatusOr<ChatTemplates> ReadChatTemplateJson(std::string_view text) {
+  ASSIGN_OR_RETURN(const Json json, ParseObject(text));
+  return TemplatesOf(json);
+}
+
 absl::StatusOr<TokenizerConfigJson> ReadTokenizerConfigJson(std::string_view text) {
   ASSIGN_OR_RETURN(const Json json, ParseObject(text));
   const Field root = {json, ""};
@@ -268,8 +293,7 @@ absl::StatusOr<TokenizerConfigJson> ReadTokenizerConfigJson(std::string_view tex
   RETURN_IF_ERROR(RefuseTrue(root["add_eos_token"]));
   ASSIGN_OR_RETURN(out.bos_token, ReadTokenContent(root["bos_token"]));
   ASSIGN_OR_RETURN(out.eos_token, ReadTokenContent(root["eos_token"]));
-  const Field chat_template = root["chat_template"];
-  if (chat_template.value.is_string()) out.chat_template = chat_template.value.get<std::string>();
+  out.templates = TemplatesOf(json);
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/text/chat_templates.h"
 
 namespace foredraft {
 
@@ -41,9 +42,11 @@ struct TokenizerConfigJson {
   std::optional<bool> add_bos_token;
   std::string bos_token;  // content; empty = none
   std::string eos_token;
-  std::optional<std::string> chat_template;
+  ChatTemplates templates;
 };
 
 absl::StatusOr<TokenizerConfigJson> ReadTokenizerConfigJson(std::string_view json);
+// chat_template.json: {"chat_template": ...}
+absl::StatusOr<ChatTemplates> ReadChatTemplateJson(std::string_view json);
 
 }  // namespace foredraft

@@ -54,7 +54,7 @@ inline constexpr V3Family kV3Families[] = {
                 .routed_scaling_factor = 2.5}},
     // Kimi-K2 (-Instruct, -0905): DeepSeek-V3 without MTP modules. No implementation has defaults of its own
     // for this model_type, so its config.json has to have every field.
-    {.name = {"DeepseekV3ForCausalLM", "kimi_k2"}},
+    {.name = {"DeepseekV3ForCausalLM", "kimi_k2"}, .chat_format = ""},
     // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside
     // the shards. Sources: the model's files in SGLang (joyai_llm_flash_nextn.py, weight_utils.py) and in
     // vLLM
@@ -88,7 +88,8 @@ inline constexpr V3Family kV3Families[] = {
                 .topk_group = 1,
                 .norm_topk_prob = true,
                 .routed_scaling_factor = 1.8,
-                .rms_norm_eps = 1e-5}},
+                .rms_norm_eps = 1e-5},
+     .chat_format = ""},
     // GLM-5, 5.1 and 5.2: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers,
     // models/glm_moe_dsa. In 5.2 some layers have no indexer and share the selection of a layer below.
     {.name = {"GlmMoeDsaForCausalLM", "glm_moe_dsa"},
@@ -102,7 +103,8 @@ inline constexpr V3Family kV3Families[] = {
                 .routed_scaling_factor = 2.5,
                 .rms_norm_eps = 1e-5},
      .sparse_attention = true,
-     .index_interleaved = true},
+     .index_interleaved = true,
+     .chat_format = ""},
 };
 
 }  // namespace foredraft

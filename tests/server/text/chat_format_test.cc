@@ -357,5 +357,32 @@ TEST(ChatFormat, NeedsAKnownTemplate) {
   }
 }
 
+// A model of GLM's or Kimi's family never gets R1's format.
+TEST(ChatFormat, NeedsATemplateWhereTheFamilyHasNoFormatOfItsOwn) {
+  const auto tokenizer = Deepseek(nullptr);
+  const auto format = ChatFormat::Create(*tokenizer, "");
+  EXPECT_EQ(format.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(format.status().message()),
+              HasSubstr("it needs chat_template.jinja, chat_template.json"));
+}
+
+TEST(ChatFormat, TakesListsOfTemplatesOfOneFamily) {
+  const auto tokenizer = [](const char* chat, const char* tool_use) {
+    const Json list = {{{"name", "default"}, {"template", chat}},
+                       {{"name", "tool_use"}, {"template", tool_use}}};
+    return MakeTokenizer({"<s>", "</s>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>"},
+                         {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"chat_template", list}});
+  };
+  const auto same = tokenizer(kV31Template, kV31Template);
+  EXPECT_THAT(Render(*same, {{"user", "a"}}), ElementsAre(300, 302, 'a', 303, 305));
+  for (const char* other : {"<｜User｜><｜Assistant｜>", "unknown"}) {
+    const auto mixed = tokenizer(kV31Template, other);
+    const absl::Status status = ChatFormat::Create(*mixed).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("\"default\" and \"tool_use\" are not of one family"));
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

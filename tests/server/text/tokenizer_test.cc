@@ -246,5 +246,37 @@ TEST(Tokenizer, ASmallVocabularyRefusesTextOfOtherBytes) {
             "byte 0x0A has no token in this small vocabulary");
 }
 
+TEST(Tokenizer, FindsTheChatTemplateInItsFiles) {
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "finds_the_chat_template";
+  std::filesystem::remove_all(dir);
+  std::filesystem::create_directories(dir);
+  const auto write = [&dir](const char* name, const std::string& text) { std::ofstream(dir / name) << text; };
+  const auto load = [&dir] {
+    auto tokenizer = Tokenizer::Load((dir / "tokenizer.json").string());
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return *std::move(tokenizer);
+  };
+  write("tokenizer.json", SmallTokenizer().dump());
+  EXPECT_EQ(load()->chat_template(), std::nullopt);
+  const Json list = {{{"name", "tool_use"}, {"template", "t"}},
+                     {{"name", "default"}, {"template", "d"}},
+                     {{"name", "x"}},
+                     5};
+  write("tokenizer_config.json", Json{{"chat_template", list}}.dump());
+  EXPECT_EQ(load()->chat_template(), "d");
+  EXPECT_EQ(load()->tool_template(), "t");
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}]})");
+  EXPECT_EQ(load()->chat_template(), "") << "none of a list's is meant for chat";
+  write("chat_template.json", R"({"chat_template": "j"})");
+  EXPECT_EQ(load()->chat_template(), "j");
+  EXPECT_EQ(load()->tool_template(), std::nullopt);
+  write("chat_template.jinja", "n");
+  EXPECT_EQ(load()->chat_template(), "n");
+  std::filesystem::remove(dir / "chat_template.jinja");
+  write("chat_template.json", "{broken");
+  EXPECT_THAT(std::string(Tokenizer::Load((dir / "tokenizer.json").string()).status().message()),
+              HasSubstr("chat_template.json: "));
+}
+
 }  // namespace
 }  // namespace foredraft
