@@ -88,19 +88,29 @@ std::vector<ChatMessage> Arranged(std::span<const ChatMessage> messages, const s
                                   const ChatTools& tools, const ChatSetup& setup) {
   std::vector<ChatMessage> arranged;
   arranged.reserve(order.size());
+  bool is_leading = true;  // in front of all messages that are no system texts
   for (const size_t i : order) {
     ChatMessage& message = arranged.emplace_back(messages[i]);
     if (!message.part_ends.empty()) message.content = JoinedParts(message, setup.part_join);
     if (!message.tool_references.empty()) message.content += Definitions(message, tools, setup);
+    if (message.role == "latest_reminder" && !setup.has_reminders) message.role = "system";
+    if (message.role != "system") {
+      is_leading = false;
+    } else if (setup.reminds_of_system && !is_leading) {
+      message.role = "user";
+      message.content = absl::StrCat("<system-reminder>\n", message.content, "\n</system-reminder>");
+    }
   }
   return arranged;
 }
 
 // Whether the messages are rendered as they are.
-bool IsArranged(std::span<const ChatMessage> messages, const std::vector<size_t>& order) {
+bool IsArranged(std::span<const ChatMessage> messages, const std::vector<size_t>& order,
+                const ChatSetup& setup) {
   return order.size() == messages.size() && std::is_sorted(order.begin(), order.end()) &&
-         std::all_of(messages.begin(), messages.end(), [](const ChatMessage& message) {
-           return message.part_ends.empty() && message.tool_references.empty();
+         std::all_of(messages.begin(), messages.end(), [&setup](const ChatMessage& message) {
+           return message.part_ends.empty() && message.tool_references.empty() &&
+                  message.role != "latest_reminder" && (message.role != "system" || !setup.reminds_of_system);
          });
 }
 
@@ -222,7 +232,8 @@ absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMess
     notes.Dropped("chat_template_kwargs.clear_thinking");
   }
   std::vector<ChatMessage> arranged;
-  if (!IsArranged(messages, order.messages)) arranged = Arranged(messages, order.messages, tools, setup_);
+  if (!IsArranged(messages, order.messages, setup_))
+    arranged = Arranged(messages, order.messages, tools, setup_);
   const auto is_deferred = [](const ChatTool& tool) { return tool.deferred; };
   std::vector<ChatTool> in_head;
   std::span<const ChatTool> declared;
@@ -231,14 +242,16 @@ absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMess
     std::remove_copy_if(declared.begin(), declared.end(), std::back_inserter(in_head), is_deferred);
     declared = in_head;
   }
-  const Conversation chat = {.messages = arranged.empty() ? messages : std::span<const ChatMessage>(arranged),
-                             .tools = declared,
-                             .thinks = thinks,
-                             .effort = effort,
-                             .continues = choices.continues,
-                             .clear_thinking = choices.clear_thinking,
-                             .indices = order.messages,
-                             .call_of = order.call_of};
+  const Conversation chat = {
+      .messages = arranged.empty() ? messages : std::span<const ChatMessage>(arranged),
+      .tools = declared,
+      .thinks = thinks,
+      .effort = effort,
+      .continues = choices.continues,
+      .clear_thinking = choices.clear_thinking,
+      .schema = setup_.shows_schema ? std::string_view(choices.schema) : std::string_view(),
+      .indices = order.messages,
+      .call_of = order.call_of};
   PromptWriter prompt(*tokenizer_);
   prompt.Marks(setup_.opening);
   family_->render(chat, setup_, prompt);

@@ -13,11 +13,12 @@ namespace foredraft {
 
 // A function that the model may call.
 struct ChatTool {
-  std::string name;         // 1..kMaxToolNameBytes letters, digits, '_', '-' and '.'
-  std::string description;  // empty: none
-  std::string parameters;   // JSON text: a schema; empty: {}
-  bool strict = false;      // arguments follow the schema
-  bool deferred = false;    // not in the prompt's head; callable once a message refers to it
+  std::string name;          // 1..kMaxToolNameBytes letters, digits, '_', '-' and '.'
+  std::string description;   // empty: none
+  std::string parameters;    // JSON text: a schema; empty: the client sent none
+  bool strict = false;       // arguments follow the schema
+  bool says_strict = false;  // the client said whether: most families show it to the model
+  bool deferred = false;     // not in the prompt's head; callable once a message refers to it
 };
 
 // A call of a tool.
@@ -28,7 +29,7 @@ struct ToolCall {
 };
 
 struct ChatMessage {
-  std::string role;  // system, user, assistant, tool
+  std::string role;  // system, user, assistant, tool, latest_reminder
   std::string content;
   std::vector<ToolCall> tool_calls;  // assistant
   std::string tool_call_id;          // tool: the call that it answers; empty: the next one in order
@@ -80,6 +81,7 @@ struct ChatChoices {
   std::string reasoning_effort;
   std::optional<bool> clear_thinking;  // GLM: past answers lose their thinking, or keep it
   bool continues = false;              // the answer goes on with the last message, an assistant's
+  std::string schema;                  // JSON text: that the answer follows, where the model is to know it
 };
 
 // Bytes of text in them.

@@ -26,8 +26,9 @@ std::string Shown(std::string_view text) {
 
 absl::Status CheckMessage(const ChatMessage& message, size_t i) {
   const std::string& role = message.role;
-  if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
-    return Refuse(i, ".role: \"", Shown(role), "\", allowed system, user, assistant, tool");
+  if (role != "system" && role != "user" && role != "assistant" && role != "tool" &&
+      role != "latest_reminder") {
+    return Refuse(i, ".role: \"", Shown(role), "\", allowed system, user, assistant, tool, latest_reminder");
   }
   if (role != "assistant" && !message.tool_calls.empty()) {
     return Refuse(i, ".tool_calls: given with role ", role, ", allowed with assistant");

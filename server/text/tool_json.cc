@@ -46,11 +46,13 @@ std::string SpacedJson(std::string_view json, JsonSpacing spacing) {
   return out;
 }
 
-std::string FunctionJson(const ChatTool& tool, JsonSpacing spacing) {
+std::string FunctionJson(const ChatTool& tool, JsonSpacing spacing, bool shows_strict) {
   std::string json = absl::StrCat("{\"name\":", QuotedJson(tool.name));
   if (!tool.description.empty()) absl::StrAppend(&json, ",\"description\":", QuotedJson(tool.description));
-  absl::StrAppend(&json, ",\"parameters\":", tool.parameters.empty() ? "{}" : tool.parameters, "}");
-  return SpacedJson(json, spacing);
+  if (!tool.parameters.empty()) absl::StrAppend(&json, ",\"parameters\":", tool.parameters);
+  if (shows_strict && tool.says_strict)
+    absl::StrAppend(&json, ",\"strict\":", tool.strict ? "true" : "false");
+  return SpacedJson(json + "}", spacing);
 }
 
 std::string ToolJson(const ChatTool& tool, JsonSpacing spacing) {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "config/json_text.h"
-#include "server/api/fields/json_slice.h"
+#include "server/text/json_slice.h"
 
 namespace foredraft {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
-#include "server/api/fields/json_slice.h"
+#include "server/text/json_slice.h"
 #include "server/text/tool_json.h"
 
 namespace foredraft {
@@ -46,6 +46,7 @@ absl::StatusOr<ChatTool> ReadTool(const json& object, std::string_view text, con
   tool.name = read.String("name").value_or("");
   tool.description = read.String("description").value_or("");
   tool.strict = read.Bool("strict", false);
+  tool.says_strict = read.Find("strict") != nullptr;
   tool.deferred |= read.Bool("defer_loading", false);
   if (const json* parameters = read.Find("parameters"); parameters != nullptr) {
     if (!parameters->is_object()) {
@@ -67,7 +68,7 @@ std::string SkippedType(const json& object) {
 
 // Everything that tells a tool from another, with its schema in one spacing.
 std::string KeyOf(const ChatTool& tool) {
-  return absl::StrCat(FunctionJson(tool, JsonSpacing::kCompact), tool.strict, tool.deferred);
+  return absl::StrCat(FunctionJson(tool, JsonSpacing::kCompact), tool.deferred);
 }
 
 absl::StatusOr<std::vector<ChatTool>> ReadToolList(const json& list, std::string_view body,

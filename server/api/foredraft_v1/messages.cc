@@ -212,7 +212,8 @@ ChatTools ReadTools(const v1::Chat& wire) {
     read.tools.push_back({.name = tool.name(),
                           .description = tool.description(),
                           .parameters = tool.parameters(),
-                          .strict = tool.strict()});
+                          .strict = tool.strict(),
+                          .says_strict = tool.strict()});
   }
   read.choice = wire.tool_choice();
   read.allowed.assign(wire.allowed_tools().begin(), wire.allowed_tools().end());

@@ -59,6 +59,9 @@ void ReadChat(FieldReader& fields, std::string_view body, OpenAiRequest& chat) {
   const ThinkingFields thinking = ReadThinking(fields);
   request.choices = thinking.choices;
   chat.hides_thinking = thinking.hides_thinking;
+  if (request.constraint && request.constraint->field == "response_format.json_schema.schema") {
+    request.choices.schema = request.constraint->source;
+  }
   if (read.ok()) {
     request.choices.continues = read->continues;
     request.input = std::move(read->messages);

@@ -1,10 +1,13 @@
 #include "server/text/families/chat_family.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "config/json_text.h"
+#include "server/text/json_slice.h"
 #include "server/text/tool_json.h"
 
 namespace foredraft {
@@ -53,7 +56,7 @@ void WriteContinued(const Conversation& chat, const ContinuedStyle& style, Promp
   const size_t i = chat.size() - 1;
   const ChatMessage& message = chat.messages[i];
   const std::string_view thinking = ThinkingOf(message), answer = AnswerOf(message);
-  if (!thinking.empty() && (style.keeps_thinking || answer.empty())) {
+  if (!thinking.empty() && style.keeps_thinking) {
     prompt.Markup(style.opening);
     prompt.Content(chat.Field(i, "thinking"), thinking);
     if (!answer.empty()) prompt.Markup(kEndThink);
@@ -65,16 +68,25 @@ void WriteContinued(const Conversation& chat, const ContinuedStyle& style, Promp
 
 std::vector<CallArgument> ArgumentsOf(const ToolCall& call) {
   if (call.arguments.empty()) return {};
-  if (!IsJson(call.arguments)) return {{.name = "arguments", .value = call.arguments, .is_string = true}};
-  const auto json = nlohmann::ordered_json::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return {{.name = "arguments", .value = call.arguments, .is_string = true}};
+  const std::vector<CallArgument> no_object = {
+      {.name = "arguments", .value = call.arguments, .is_string = true}};
+  if (!IsJson(call.arguments)) return no_object;
+  if (call.arguments[call.arguments.find_first_not_of(" \n\r\t")] != '{') return no_object;
   std::vector<CallArgument> arguments;
-  for (const auto& [name, value] : json.items()) {
-    const bool is_string = value.is_string();
-    arguments.push_back(
-        {.name = name,
-         .value = is_string ? value.get<std::string>() : SpacedJson(value.dump(), JsonSpacing::kSpaced),
-         .is_string = is_string});
+  absl::flat_hash_map<std::string, size_t> places;
+  for (auto& [name, text] : MemberTexts(call.arguments)) {
+    const bool is_string = text.starts_with('"');
+    CallArgument argument = {.name = name,
+                             .value = is_string ? nlohmann::json::parse(text).get<std::string>()
+                                                : SpacedJson(text, JsonSpacing::kSpaced),
+                             .is_string = is_string};
+    // Of members of one name the last counts, at the place of the first.
+    const auto [place, is_new] = places.try_emplace(std::move(name), arguments.size());
+    if (is_new) {
+      arguments.push_back(std::move(argument));
+    } else {
+      arguments[place->second] = std::move(argument);
+    }
   }
   return arguments;
 }

@@ -27,6 +27,7 @@ struct Conversation {
   std::string effort;                  // as the template writes it; empty: it writes none
   bool continues = false;              // the answer goes on with the last message, an assistant's
   std::optional<bool> clear_thinking;  // the request's wish for GLM's past answers
+  std::string_view schema;             // that the answer follows, as JSON; empty: none is shown
   // The client's index of each message, for the names of fields in errors.
   std::span<const size_t> indices;
   // By message: of a result, which of its answer's calls it answers (ConversationOrder).
@@ -74,10 +75,13 @@ struct ChatSetup {
   std::string default_system;        // Kimi-K2: of conversations without a system text at their beginning
   bool compact_json = false;         // Kimi-K2: of the tools
   std::string references_begin, references_end;  // around definitions of tools in a result
-  std::string part_join = "\n";                  // between the parts of a message
-  bool has_clear_thinking = false;               // GLM: the template asks for it
-  std::vector<ChatEffort> efforts;               // GLM-5.2; empty: the format has none
-  std::string default_effort;                    // where the request does not choose
+  bool reminds_of_system = false;                // DSML: later system texts are a user's, between tags
+  bool has_reminders = false;                    // V4: the tokenizer has the mark of role latest_reminder
+  bool shows_schema = false;        // V4: the schema that a request asks for stands in the prompt
+  std::string part_join = "\n";     // between the parts of a message
+  bool has_clear_thinking = false;  // GLM: the template asks for it
+  std::vector<ChatEffort> efforts;  // GLM-5.2; empty: the format has none
+  std::string default_effort;       // where the request does not choose
   GlmDialect glm;
 };
 
@@ -113,7 +117,8 @@ struct CallArgument {
   std::string value;  // the text of a string, or JSON
   bool is_string;
 };
-// The arguments of `call`. Arguments that are no JSON object are one argument of the name "arguments".
+// The arguments of `call`, with numbers as the client wrote them. Arguments that are no JSON object are one
+// argument of the name "arguments".
 std::vector<CallArgument> ArgumentsOf(const ToolCall& call);
 
 // DeepSeek-V3-0324 and R1; V3.1; V3.2; V4; GLM from 4.7 on; Kimi-K2.

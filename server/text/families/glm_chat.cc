@@ -72,8 +72,9 @@ void DeclareTools(const Conversation& chat, const GlmDialect& dialect, PromptWri
       "\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided "
       "with function signatures within <tools></tools> XML tags:\n<tools>\n"));
   for (const ChatTool& tool : chat.tools) {
-    prompt.Content("chat.tools", dialect.bare_functions ? FunctionJson(tool, JsonSpacing::kSpaced)
-                                                        : ToolJson(tool, JsonSpacing::kSpaced));
+    prompt.Content("chat.tools", dialect.bare_functions
+                                     ? FunctionJson(tool, JsonSpacing::kSpaced, /*shows_strict=*/false)
+                                     : ToolJson(tool, JsonSpacing::kSpaced));
     prompt.Markup("\n");
   }
   prompt.Markup(absl::StrCat(

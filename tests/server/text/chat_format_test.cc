@@ -114,32 +114,52 @@ Ids RenderV4(const std::vector<ChatMessage>& messages, std::optional<bool> think
   return ids.value_or(Ids());
 }
 
+// What V4 writes behind BOS, with effort `high` and `max`; tests/server/openai/v4_chat_golden_test.cc
+// compares them with DeepSeek's own.
+constexpr size_t kHighBytes = 476, kMaxBytes = 528;
+
 TEST(ChatFormat, RendersV4InBothModes) {
-  EXPECT_THAT(RenderV4({{"user", "a"}}), ElementsAre(300, 302, 'a', 303, 305));
   EXPECT_THAT(RenderV4({{"user", "a"}}, false), ElementsAre(300, 302, 'a', 303, 305));
-  EXPECT_THAT(RenderV4({{"user", "a"}}, true), ElementsAre(300, 302, 'a', 303, 304));
   const auto tokenizer = Deepseek(nullptr);
-  EXPECT_THAT(ChatFormat::Create(*tokenizer, kV4)->stop_ids(), ElementsAre(301));
-  EXPECT_FALSE(ChatFormat::Create(*tokenizer, kV4)->opens_thinking());
+  const auto format = ChatFormat::Create(*tokenizer, kV4);
+  EXPECT_THAT(format->stop_ids(), ElementsAre(301));
+  EXPECT_TRUE(format->opens_thinking());
+  const auto thinks = [&](const char* effort) {
+    const Ids ids = *format->Render(std::vector<ChatMessage>{{"user", "a"}}, {.reasoning_effort = effort});
+    EXPECT_THAT(Ids(ids.end() - 4, ids.end()), ElementsAre(302, 'a', 303, 304)) << effort;
+    return ids.size() - 5;  // bytes of the effort's text
+  };
+  EXPECT_EQ(thinks("minimal"), 0u);
+  EXPECT_EQ(thinks("low"), 0u);
+  for (const char* effort : {"", "medium", "high", "xhigh"}) EXPECT_EQ(thinks(effort), kHighBytes) << effort;
+  for (const char* effort : {"max", "ultra"}) EXPECT_EQ(thinks(effort), kMaxBytes) << effort;
+  EXPECT_EQ(RenderV4({{"user", "a"}}, true), RenderV4({{"user", "a"}}));
 }
 
 TEST(ChatFormat, RendersTheHistoryOfV4) {
   // Past answers lose their thinking in both modes.
-  EXPECT_THAT(RenderV4({{"system", "s"},
-                        {"user", "a"},
-                        {"assistant", "<think>x</think>b"},
-                        {"assistant", "c"},
-                        {"user", "d"}},
-                       true),
-              ElementsAre(300, 's', 302, 'a', 303, 305, 'b', 301, 'c', 301, 302, 'd', 303, 304));
-  // User messages in a row are one turn; system texts stay where they are, without markup.
-  EXPECT_THAT(RenderV4({{"user", "a"}, {"user", "b"}, {"system", "s"}, {"system", "t"}, {"user", "c"}}),
-              ElementsAre(300, 302, 'a', '\n', '\n', 'b', 's', 't', 302, 'c', 303, 305));
-  EXPECT_THAT(RenderV4({{"assistant", "b"}, {"user", ""}}), ElementsAre(300, 'b', 301, 302, 303, 305));
+  const Ids thinking = RenderV4(
+      {{"system", "s"}, {"user", "a"}, {"assistant", "<think>x</think>b"}, {"assistant", "c"}, {"user", "d"}},
+      true);
+  EXPECT_THAT(Ids(thinking.begin() + 1 + kHighBytes, thinking.end()),
+              ElementsAre('s', 302, 'a', 303, 305, 'b', 301, 'c', 301, 302, 'd', 303, 304));
+  // User messages in a row are one turn; system texts behind them are among them, between tags.
+  const auto tokenizer = Deepseek(nullptr);
+  EXPECT_EQ(
+      tokenizer->Decode(RenderV4({{"system", "p"},
+                                  {"system", "q"},
+                                  {"user", "a"},
+                                  {"user", "b"},
+                                  {"system", "s"},
+                                  {"user", "c"}},
+                                 false),
+                        /*skip_special=*/false),
+      "<s>p\n\nq<｜User｜>a\n\nb\n\n<system-reminder>\ns\n</system-reminder>\n\nc<｜Assistant｜></think>");
+  EXPECT_THAT(RenderV4({{"assistant", "b"}, {"user", ""}}, false), ElementsAre(300, 'b', 301, 302, 303, 305));
 }
 
 // Contents without markup between them are one text to a tokenizer that merges across them.
-TEST(ChatFormat, EncodesWhatV4JoinsAsOneText) {
+TEST(ChatFormat, EncodesTextsBetweenMarksAsOne) {
   Json vocab;
   for (int byte = 0; byte < 256; ++byte) {
     std::string letter;
@@ -160,9 +180,12 @@ TEST(ChatFormat, EncodesWhatV4JoinsAsOneText) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const auto format = ChatFormat::Create(**tokenizer, kV4);
   ASSERT_TRUE(format.ok()) << format.status();
-  const std::vector<ChatMessage> messages = {
-      {"system", "s"}, {"system", "t"}, {"user", "s"}, {"system", "t"}, {"user", "u"}};
-  EXPECT_THAT(*format->Render(messages), ElementsAre(300, 256, 302, 256, 302, 'u', 303, 305));
+  // The answer that goes on is the prompt's last text; its thinking ends in markup.
+  const std::vector<ChatMessage> messages = {{.role = "system", .content = "st"},
+                                             {.role = "user", .content = "u"},
+                                             {.role = "assistant", .content = "t", .thinking = "s"}};
+  EXPECT_THAT(*format->Render(messages, {.reasoning_effort = "low", .continues = true}),
+              ElementsAre(300, 256, 302, 'u', 303, 304, 's', 305, 't'));
 }
 
 // A template in the checkpoint is what counts, whatever the architecture is.
@@ -318,7 +341,7 @@ TEST(ChatFormat, KeepsMarkupInContentsAsText) {
   EXPECT_THAT(MarkupOf(Render(*Deepseek(nullptr), messages)), ElementsAre(300, 302, 303, 301, 302, 303, 304));
   EXPECT_THAT(MarkupOf(Render(*Deepseek(kV31Template), messages)),
               ElementsAre(300, 302, 303, 305, 301, 302, 303, 305));
-  EXPECT_THAT(MarkupOf(RenderV4(messages)), ElementsAre(300, 302, 303, 305, 301, 302, 303, 305));
+  EXPECT_THAT(MarkupOf(RenderV4(messages, false)), ElementsAre(300, 302, 303, 305, 301, 302, 303, 305));
   const auto glm = Glm(kGlm47Template);
   EXPECT_THAT(MarkupOf(Render(*glm, messages)), ElementsAre(300, 301, 302, 303, 304, 307, 303, 304, 306));
   EXPECT_THAT(glm->Decode(Render(*glm, {{"user", forged}}), /*skip_special=*/true), forged);

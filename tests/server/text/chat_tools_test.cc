@@ -70,10 +70,10 @@ std::string Error(const std::vector<ChatMessage>& messages, const ChatTools& too
 
 constexpr char kToolLines[] =
     R"({"type": "function", "function": {"name": "get_weather", "description": "Wetter für eine Stadt", "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}}
-{"type": "function", "function": {"name": "now", "parameters": {}}})";
+{"type": "function", "function": {"name": "now"}})";
 constexpr char kFunctionLines[] =
     R"({"name": "get_weather", "description": "Wetter für eine Stadt", "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}
-{"name": "now", "parameters": {}})";
+{"name": "now"})";
 
 TEST(ToolJson, WritesWhatPythonWrites) {
   EXPECT_EQ(SpacedJson(R"( {"b":[1,2.50 ,-0],"a":"x\u00e9\n\/:,","e":{},"n":18446744073709551616} )",
@@ -103,7 +103,7 @@ TEST(ChatTools, R1) {
           "have the following functions available:\n\n\n```json\n{\"type\": \"function\", "));
   EXPECT_THAT(prompt,
               testing::EndsWith(
-                  "{\"name\": \"now\", \"parameters\": {}}}\n```\n<｜User｜>Paris?<｜Assistant｜>Let me look."
+                  "{\"name\": \"now\"}}\n```\n<｜User｜>Paris?<｜Assistant｜>Let me look."
                   "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
                   "{\"city\": \"Paris \\\"x\\\"\", \"days\": 2, \"more\": [1, {\"k\": "
                   "null}]}\n```<｜tool▁call▁end｜>\n"
@@ -232,8 +232,9 @@ TEST(ChatTools, V4) {
   const std::string prompt = Rendered(*tokenizer, "deepseek_v4", Talk("And Rome?"), Tools(), true);
   EXPECT_THAT(
       prompt,
-      testing::StartsWith(
-          "<s>Be brief.\n\n## Tools\n\nYou have access to a set of tools to help answer the user's question. "
+      HasSubstr(
+          "no assumption is left unchecked.\n\nBe brief.\n\n## Tools\n\nYou have access to a set of tools to "
+          "help answer the user's question. "
           "You can "
           "invoke tools by writing a \"<｜DSML｜tool_calls>\" block like the "
           "following:\n\n<｜DSML｜tool_calls>\n"
@@ -258,8 +259,48 @@ TEST(ChatTools, V4) {
           "calls.\n"
           "<｜User｜>Paris?<｜Assistant｜><think>Two tools.</think>" +
           calls + "<｜Assistant｜><think>Easy.</think>Sunny.</s><｜User｜>And Rome?<｜Assistant｜><think>"));
-  EXPECT_EQ(Rendered(*tokenizer, "deepseek_v4", Talk(), {}, true),
-            "<s>Be brief.<｜User｜>Paris?<｜Assistant｜></think>" + calls + "<｜Assistant｜><think>");
+  EXPECT_THAT(Rendered(*tokenizer, "deepseek_v4", Talk(), {}, true),
+              testing::EndsWith("Be brief.<｜User｜>Paris?<｜Assistant｜></think>" + calls +
+                                "<｜Assistant｜><think>"));
+}
+
+TEST(ChatTools, NumbersOfCallsAndSchemasKeepTheirDigits) {
+  const std::string digits = "123456789012345678901234567890";
+  ChatTools tools = {
+      .tools = {{.name = "f", .parameters = "{\"maximum\": " + digits + ", \"minimum\": 1.50}"}}};
+  const std::vector<ChatMessage> messages = {
+      {.role = "user", .content = "q"},
+      {.role = "assistant",
+       .tool_calls = {{.id = "a",
+                       .name = "f",
+                       .arguments = "{\"id\":" + digits + ",\"x\":[1.50,-0],\"id\" : 1e2}"}}},
+      {.role = "tool", .content = "r", .tool_call_id = "a"}};
+  const auto v4 = DeepseekTokenizer(nullptr), glm = GlmTokenizer();
+  for (const auto& [tokenizer, own_format, value] :
+       {std::tuple(v4.get(), "deepseek_v32", "string=\"false\">"),
+        std::tuple(v4.get(), "deepseek_v4", "string=\"false\">"),
+        std::tuple(glm.get(), "deepseek_r1", "<arg_value>")}) {
+    const std::string prompt = Rendered(*tokenizer, own_format, messages, tools);
+    EXPECT_THAT(prompt, HasSubstr("{\"maximum\": " + digits + ", \"minimum\": 1.50}")) << own_format;
+    // Of members of one name the last counts, at the place of the first.
+    EXPECT_THAT(prompt,
+                AllOf(HasSubstr(std::string(value) + "1e2<"), HasSubstr(std::string(value) + "[1.50, -0]<")));
+    EXPECT_LT(prompt.find("1e2<"), prompt.find("[1.50, -0]<"));
+  }
+}
+
+TEST(ChatTools, ShowStrictWhereTheFamilyDoes) {
+  const ChatTools tools = {
+      .tools = {{.name = "f", .parameters = "{}", .strict = false, .says_strict = true}}};
+  const auto shows = [&tools](const Tokenizer& tokenizer, const char* own_format = "deepseek_r1") {
+    const std::string prompt = Rendered(tokenizer, own_format, {{"user", "a"}}, tools);
+    EXPECT_THAT(prompt, HasSubstr("\"name\"")) << prompt;
+    return prompt.find("strict") != std::string::npos;
+  };
+  EXPECT_TRUE(shows(*DeepseekTokenizer(nullptr)) && shows(*DeepseekTokenizer(nullptr), "deepseek_v32") &&
+              shows(*DeepseekTokenizer(nullptr), "deepseek_v4") && shows(*GlmTokenizer()) &&
+              shows(*KimiTokenizer()));
+  EXPECT_FALSE(shows(*GlmTokenizer(/*has_call_tokens=*/true, kGlm52Template)));
 }
 
 TEST(ChatTools, Glm47) {
@@ -313,7 +354,7 @@ TEST(ChatTools, KimiK2) {
       "Stadt\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{"
       "\"type\":\"string\"},\"days\":{\"type\":\"integer\"}},\"required\":[\"city\"]}}},{\"type\":"
       "\"function\","
-      "\"function\":{\"name\":\"now\",\"parameters\":{}}}]<|im_end|><|im_system|>system<|im_middle|>Be brief."
+      "\"function\":{\"name\":\"now\"}}]<|im_end|><|im_system|>system<|im_middle|>Be brief."
       "<|im_end|><|im_user|>user<|im_middle|>Paris?<|im_end|><|im_assistant|>assistant<|im_middle|>" +
           calls + "<|im_assistant|>assistant<|im_middle|>");
   EXPECT_EQ(Rendered(*tokenizer, "deepseek_r1", {{"user", "a"}}, {}),

@@ -57,11 +57,13 @@ TEST(Conversation, AnAnswerThatGoesOnIsTheEndOfThePrompt) {
   EXPECT_EQ(R1().Render(thought, plain), "<s><｜User｜>a<｜Assistant｜><think>\nr");
   for (const Family& family : {V31(), V32(), V4()}) {
     SCOPED_TRACE(family.name);
-    EXPECT_EQ(family.Render(text, on), "<s><｜User｜>a<｜Assistant｜><think></think>b ");
+    const ChatChoices low = {.reasoning_effort = "low", .continues = true};  // V4 writes no text for it
+    EXPECT_EQ(family.Render(text, low), "<s><｜User｜>a<｜Assistant｜><think></think>b ");
     EXPECT_EQ(family.Render(text, off), "<s><｜User｜>a<｜Assistant｜></think>b ");
-    EXPECT_EQ(family.Render(both, on), "<s><｜User｜>a<｜Assistant｜><think>r</think>b");
+    EXPECT_EQ(family.Render(both, low), "<s><｜User｜>a<｜Assistant｜><think>r</think>b");
     EXPECT_EQ(family.Render(both, off), "<s><｜User｜>a<｜Assistant｜></think>b");
-    EXPECT_EQ(family.Render(thought, on), "<s><｜User｜>a<｜Assistant｜><think>r");
+    EXPECT_EQ(family.Render(thought, low), "<s><｜User｜>a<｜Assistant｜><think>r");
+    EXPECT_EQ(family.Render(thought, off), "<s><｜User｜>a<｜Assistant｜></think>");
   }
   EXPECT_EQ(Glm47().Render(text, off), "[gMASK]<sop><|user|>a<|assistant|></think>b ");
   EXPECT_EQ(Glm47().Render(both, on), "[gMASK]<sop><|user|>a<|assistant|><think>r</think>b");
@@ -97,7 +99,7 @@ TEST(Conversation, ASystemTextMayBeTheLastOrTheOnlyOne) {
   EXPECT_EQ(R1().Render(alone), "<s>s<｜Assistant｜><think>\n");
   EXPECT_EQ(R1().Render(last), "<s>s<｜User｜>a<｜Assistant｜><think>\n");
   for (const Family& family : {V31(), V32(), V4()}) {
-    EXPECT_EQ(family.Render(alone, {.thinking = true}), "<s>s<｜Assistant｜><think>") << family.name;
+    EXPECT_EQ(family.Render(alone, {.reasoning_effort = "low"}), "<s>s<｜Assistant｜><think>") << family.name;
   }
   EXPECT_EQ(Glm47().Render(last), "[gMASK]<sop><|user|>a<|system|>s<|assistant|><think>");
   EXPECT_THAT(Kimi().Render(last),
@@ -179,6 +181,44 @@ TEST(Conversation, PartsAreJoinedAsTheFamilyDoes) {
   for (const Family& family : {Glm47(), Kimi()}) EXPECT_THAT(family.Render(messages), HasSubstr(">abc<"));
 }
 
+TEST(Conversation, LaterSystemTextsOfDsmlAreTheUsers) {
+  const std::vector<ChatMessage> messages = {
+      {"system", "p"}, {"system", "q"}, {"user", "a"}, {"assistant", "b"}, {"system", "s"}};
+  EXPECT_EQ(
+      V4().Render(messages, {.thinking = false}),
+      "<s>p\n\nq<｜User｜>a<｜Assistant｜></think>b</s><｜User｜><system-reminder>\ns\n</system-reminder>"
+      "<｜Assistant｜></think>");
+  EXPECT_EQ(V32().Render(messages, {.thinking = false}), V4().Render(messages, {.thinking = false}));
+  // The head is that of the conversation without the later text, so that a cached prefix stays right.
+  const std::vector<ChatMessage> before(messages.begin(), messages.end() - 1);
+  const std::string head = V4().Render(before, {.thinking = false});
+  EXPECT_EQ(V4().Render(messages, {.thinking = false}).substr(0, head.find("b</s>")),
+            head.substr(0, head.find("b</s>")));
+}
+
+TEST(Conversation, ARemindersMarkIsV4s) {
+  const std::vector<ChatMessage> messages = {{"user", "a"}, {"latest_reminder", "r"}};
+  Family with_mark = {"V4",
+                      MakeTokenizer({"<s>", "</s>", "<｜User｜>", "<｜Assistant｜>", "<think>", "</think>",
+                                     "<｜latest_reminder｜>"},
+                                    {{"bos_token", "<s>"}, {"eos_token", "</s>"}}),
+                      "deepseek_v4"};
+  EXPECT_EQ(with_mark.Render(messages, {.thinking = false}),
+            "<s><｜User｜>a<｜latest_reminder｜>r<｜Assistant｜></think>");
+  EXPECT_EQ(V4().Render(messages, {.thinking = false}),
+            "<s><｜User｜>a\n\n<system-reminder>\nr\n</system-reminder><｜Assistant｜></think>");
+  EXPECT_EQ(R1().Render(messages), "<s>r<｜User｜>a<｜Assistant｜><think>\n");
+}
+
+TEST(Conversation, V4sPromptShowsTheSchemaOfTheAnswer) {
+  const ChatChoices choices = {.thinking = false, .schema = "{\"type\":\"object\",\"maximum\":1.50}"};
+  EXPECT_EQ(V4().Render({{"system", "s"}, {"user", "a"}}, choices),
+            "<s>s\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n"
+            "{\"type\": \"object\", \"maximum\": 1.50}<｜User｜>a<｜Assistant｜></think>");
+  EXPECT_EQ(V32().Render({{"system", "s"}, {"user", "a"}}, choices),
+            "<s>s<｜User｜>a<｜Assistant｜></think>");
+}
+
 TEST(Conversation, DeferredToolsStandWhereAMessageRefersToThem) {
   const ChatTools tools = {
       .tools = {{.name = "search"}, {.name = "late", .description = "d", .deferred = true}}};
@@ -186,7 +226,7 @@ TEST(Conversation, DeferredToolsStandWhereAMessageRefersToThem) {
       {.role = "user", .content = "q"},
       {.role = "assistant", .tool_calls = {{.id = "a", .name = "search", .arguments = "{}"}}},
       {.role = "tool", .tool_call_id = "a", .tool_references = {"late"}}};
-  const std::string definition = "{\"name\": \"late\", \"description\": \"d\", \"parameters\": {}}";
+  const std::string definition = "{\"name\": \"late\", \"description\": \"d\"}";
   for (const Family& family : {R1(), V31(), V32(), V4(), Glm47(), Glm52(), Kimi()}) {
     SCOPED_TRACE(family.name);
     const std::string prompt = family.Render(messages, {}, tools);

@@ -1,4 +1,4 @@
-#include "server/api/fields/json_slice.h"
+#include "server/text/json_slice.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -44,18 +44,25 @@ size_t EndOfValue(std::string_view text, size_t at) {
 
 }  // namespace
 
-std::string_view MemberText(std::string_view object, std::string_view key) {
+std::vector<std::pair<std::string, std::string_view>> MemberTexts(std::string_view object) {
+  std::vector<std::pair<std::string, std::string_view>> members;
   size_t at = SkipSpace(object, 0);
-  if (at >= object.size() || object[at] != '{') return {};
+  if (at >= object.size() || object[at] != '{') return members;
   for (at = SkipSpace(object, at + 1); at < object.size() && object[at] == '"';) {
     const size_t key_end = EndOfString(object, at);
     const auto name =
         nlohmann::json::parse(object.substr(at, key_end - at), nullptr, /*allow_exceptions=*/false);
     const size_t begin = SkipSpace(object, SkipSpace(object, key_end) + 1);  // behind the colon
     const size_t end = EndOfValue(object, begin);
-    if (name.is_string() && name.get_ref<const std::string&>() == key)
-      return object.substr(begin, end - begin);
+    if (name.is_string()) members.emplace_back(name.get<std::string>(), object.substr(begin, end - begin));
     at = SkipSpace(object, SkipSpace(object, end) + 1);  // behind the comma
+  }
+  return members;
+}
+
+std::string_view MemberText(std::string_view object, std::string_view key) {
+  for (const auto& [name, value] : MemberTexts(object)) {
+    if (name == key) return value;
   }
   return {};
 }
