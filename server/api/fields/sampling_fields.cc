@@ -64,6 +64,7 @@ void ReadCommonFields(FieldReader& fields, ClientRequest& request) {
     request.keeps_stop |= fields.Bool(name, false);
   }
   request.max_draft_tokens = fields.Int("max_draft_tokens");
+  request.thinking_budget = fields.Int("thinking_token_budget");
   request.strict_acceptance = fields.Bool("strict_acceptance", false);
   const int32_t priority = fields.Int("priority").value_or(0);
   request.priority = std::clamp(priority, -kMaxPriority, kMaxPriority);

@@ -20,6 +20,10 @@ void ReadEffort(FieldReader& fields, const char* field, ChatChoices& choices) {
   if (const auto effort = fields.String(field)) choices.reasoning_effort = *effort;
 }
 
+void ReadBudget(FieldReader& fields, const char* field, ThinkingFields& thinking) {
+  if (const auto budget = fields.Int(field)) thinking.budget = budget;
+}
+
 // The object `field`, or null where there is none.
 const json* FindObject(FieldReader& fields, const char* field) {
   const json* value = fields.Find(field);
@@ -47,6 +51,7 @@ void ReadReasoning(FieldReader& fields, ThinkingFields& thinking) {
   FieldReader read(*object, "reasoning.", fields.context());
   ReadSwitch(read, "enabled", thinking.choices);
   ReadEffort(read, "effort", thinking.choices);
+  ReadBudget(read, "max_tokens", thinking);
   thinking.hides_thinking |= read.Bool("exclude", false);
   read.End();
   fields.Keep(read.status());
@@ -67,6 +72,7 @@ void ReadThinkingObject(FieldReader& fields, ThinkingFields& thinking) {
   } else if (type != "adaptive" && type != "between_tools") {
     read.Refuse("type", absl::StrCat(ShowJson(type), ", allowed enabled, disabled, adaptive, between_tools"));
   }
+  ReadBudget(read, "budget_tokens", thinking);
   thinking.hides_thinking |= read.String("display") == "omitted";
   read.End();
   fields.Keep(read.status());
@@ -93,6 +99,14 @@ ThinkingFields ReadThinking(FieldReader& fields) {
   }
   ReadReasoning(fields, thinking);
   ReadThinkingObject(fields, thinking);
+  if (const json* object = FindObject(fields, "custom_params"); object != nullptr) {
+    FieldReader read(*object, "custom_params.", fields.context());
+    ReadBudget(read, "thinking_budget", thinking);
+    read.End();
+    fields.Keep(read.status());
+  }
+  ReadBudget(fields, "thinking_budget", thinking);
+  ReadBudget(fields, "thinking_budget_tokens", thinking);
   ReadThink(fields, thinking.choices);
   ReadSwitch(fields, "enable_thinking", thinking.choices);
   ReadEffort(fields, "reasoning_effort", thinking.choices);

@@ -10,6 +10,7 @@ namespace foredraft {
 
 struct ThinkingFields {
   ChatChoices choices;
+  std::optional<int32_t> budget;  // ClientRequest::thinking_budget, by the names of other servers
   bool hides_thinking = false;  // it is computed and counted, and left out of the answer
 };
 

@@ -59,6 +59,7 @@ void ReadChat(FieldReader& fields, std::string_view body, OpenAiRequest& chat) {
   const ThinkingFields thinking = ReadThinking(fields);
   request.choices = thinking.choices;
   chat.hides_thinking = thinking.hides_thinking;
+  if (!request.thinking_budget.has_value()) request.thinking_budget = thinking.budget;
   if (request.constraint && request.constraint->field == "response_format.json_schema.schema") {
     request.choices.schema = request.constraint->source;
   }

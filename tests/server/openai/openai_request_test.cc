@@ -416,6 +416,23 @@ struct Thought {
   bool hides = false;
 };
 
+TEST(OpenAiRequest, EverySpellingOfAThinkingBudgetIsRead) {
+  for (const char* fields :
+       {R"("thinking_token_budget": 9)", R"("thinking_budget": 9)", R"("thinking_budget_tokens": 9)",
+        R"("reasoning": {"max_tokens": 9})", R"("thinking": {"type": "enabled", "budget_tokens": 9})",
+        R"("custom_params": {"thinking_budget": 9})",
+        R"("thinking_token_budget": 9, "thinking_budget": 5)"}) {
+    SCOPED_TRACE(fields);
+    const OpenAiRequest request =
+        Read(OpenAiKind::kChat,
+             std::string(R"({"messages": [{"role": "user", "content": "a"}], )") + fields + "}");
+    EXPECT_EQ(request.common.thinking_budget, 9);
+  }
+  EXPECT_EQ(
+      Read(OpenAiKind::kCompletion, R"({"prompt": "a", "thinking_token_budget": -1})").common.thinking_budget,
+      -1);
+}
+
 TEST(OpenAiRequest, EverySpellingOfThinkingIsRead) {
   const Thought cases[] = {
       {R"("user": "a")", std::nullopt},
