@@ -124,12 +124,29 @@ std::string RenderedDeepseek(const std::vector<ChatMessage>& messages, bool v31,
   return text + kAssistant + (!v31 ? "<think>\n" : thinks ? "<think>" : "</think>");
 }
 
+// What a past answer's content has before its first </think>, without <think>.
+std::string Thought(std::string_view content) {
+  const size_t end = content.find("</think>");
+  if (end == std::string_view::npos) return "";
+  content = content.substr(0, end);
+  const size_t begin = content.rfind("<think>");
+  if (begin != std::string_view::npos) content.remove_prefix(begin + std::string_view("<think>").size());
+  return std::string(StripWhiteSpace(content));
+}
+
 std::string RenderedGlm(const std::vector<ChatMessage>& messages, bool thinks) {
   std::string text = "[gMASK]<sop>";
-  for (const ChatMessage& message : messages) {
+  size_t last_user = 0;  // answers behind it keep their thinking; all do where there is none
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].role == "user") last_user = i;
+  }
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
     text += "<|" + message.role + "|>";
     if (message.role == "assistant") {
       const std::string answer = Tail(message.content, message.content.rfind("</think>"));
+      const std::string thought = i >= last_user ? Thought(message.content) : "";
+      if (!thought.empty()) text += "<think>" + thought;
       text += "</think>" + std::string(StripWhiteSpace(answer));
     } else {
       text += message.content;
@@ -143,9 +160,20 @@ int64_t CountRole(const std::vector<ChatMessage>& messages, std::string_view rol
                        [&](const auto& message) { return message.role == role; });
 }
 
-void CheckPrompt(std::string_view name, const Format& made, const std::vector<ChatMessage>& messages,
+// What is rendered: reminders are system texts of these formats, an empty answer at the end is left out.
+std::vector<ChatMessage> Rendered(std::vector<ChatMessage> messages) {
+  for (ChatMessage& message : messages) {
+    if (message.role == "latest_reminder") message.role = "system";
+  }
+  if (!messages.empty() && messages.back().role == "assistant" && messages.back().content.empty())
+    messages.pop_back();
+  return messages;
+}
+
+void CheckPrompt(std::string_view name, const Format& made, const std::vector<ChatMessage>& sent,
                  std::optional<bool> thinking) {
-  const auto ids = made.format->Render(messages, {.thinking = thinking});
+  const std::vector<ChatMessage> messages = Rendered(sent);
+  const auto ids = made.format->Render(sent, {.thinking = thinking});
   if (!ids.ok()) {
     CHECK_EQ(ids.status().code(), absl::StatusCode::kInvalidArgument) << ids.status();
     const std::string message(ids.status().message());

@@ -185,7 +185,7 @@ TEST_F(OpenAiServiceTest, RefusalsAreJsonWithTheirStatus) {
       {kCompletion, R"({"prompt": [5], "top_p": 2})", 400, "top_p: 2"},
       {kChat, R"({"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 0})", 400,
        "max_completion_tokens: 0"},
-      {kCompletion, R"({"prompt": [5], "max_tokens": 100000})", 400, "max_tokens"},
+      {kCompletion, R"({"prompt": [5], "max_tokens": -2})", 400, "max_tokens"},
       {kCompletion, R"({"prompt": ""})", 400, "empty"},
       {kCompletion, R"({"prompt": [5], "model": "gpt-4"})", 404, "allowed scripted"},
       {kChat, R"({"messages": []})", 400, "messages"},
