@@ -131,7 +131,7 @@ std::string Thought(std::string_view content) {
   content = content.substr(0, end);
   const size_t begin = content.rfind("<think>");
   if (begin != std::string_view::npos) content.remove_prefix(begin + std::string_view("<think>").size());
-  return std::string(StripWhiteSpace(content));
+  return std::string(content);
 }
 
 std::string RenderedGlm(const std::vector<ChatMessage>& messages, bool thinks) {

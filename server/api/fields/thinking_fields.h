@@ -11,7 +11,7 @@ namespace foredraft {
 struct ThinkingFields {
   ChatChoices choices;
   std::optional<int32_t> budget;  // ClientRequest::thinking_budget, by the names of other servers
-  bool hides_thinking = false;  // it is computed and counted, and left out of the answer
+  bool hides_thinking = false;    // it is computed and counted, and left out of the answer
 };
 
 // Where fields contradict each other, off wins over on, and the request's own reasoning_effort over others.
