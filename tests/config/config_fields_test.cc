@@ -30,6 +30,7 @@ constexpr const char* kFixedKeys[] = {
     "server.cors_origins",
     "server.http_hosts",
     "server.allow_insecure",
+    "server.unknown_fields",
     "server.max_message_mib",
     "server.max_connections",
     "server.max_streams_per_connection",

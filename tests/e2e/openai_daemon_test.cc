@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -305,6 +306,28 @@ TEST_F(OpenAiDaemon, FiveHundredOpenStreamsTakeNoThreads) {
   RecordProperty("more_kib", static_cast<int>((memory_during - memory) / 1024));
   EXPECT_LE(during, before + 1);
   EXPECT_LT(memory_during, memory + (64 << 20));
+}
+
+TEST(OpenAiReload, UnknownFieldsAreReloaded) {
+  const std::string config = TestDir("unknown_fields") + "/f.yaml";
+  const std::string head = std::string("model: ") + kModel +
+                           "\nserver: {grpc_address: \"127.0.0.1:0\", metrics_address: \"127.0.0.1:0\", "
+                           "http_address: \"127.0.0.1:0\"";
+  WriteText(config, head + ", unknown_fields: refuse}\n");
+  Daemon daemon({}, config);
+  const auto ask = [&daemon] {
+    const json body = {{"prompt", "1 2 3"}, {"max_tokens", 2}, {"max_token", 2}, {"verbosity", "low"}};
+    return Ask(PortOf(daemon.http_address()), "POST", kCompletion, body.dump());
+  };
+  const HttpReply refused = ask();
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("max_token: unknown, nearest is max_tokens"));
+  WriteText(config, head + "}\n");
+  daemon.process().Signal(SIGHUP);
+  EXPECT_TRUE(daemon.EventuallyMetric("config_reloads_total", "result=\"accepted\"", 1));
+  const HttpReply taken = ask();
+  EXPECT_EQ(taken.status, 200) << taken.body;
+  EXPECT_EQ(taken.headers.at("x-foredraft-ignored"), "max_token, verbosity");
 }
 
 }  // namespace
