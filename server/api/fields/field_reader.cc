@@ -134,8 +134,7 @@ void FieldReader::EndField(const std::string& scope, const std::string& key, con
     case FieldClass::kTaken:
       break;
   }
-  const auto is_key = [&key](const char* asked) { return key == asked; };
-  if (std::none_of(asked_.begin(), asked_.end(), is_key)) EndUnknown(scope, key);
+  if (!WasAsked(key)) EndUnknown(scope, key);
 }
 
 void FieldReader::EndUnknown(const std::string& scope, const std::string& key) {
@@ -150,10 +149,19 @@ void FieldReader::EndUnknown(const std::string& scope, const std::string& key) {
 }
 
 void FieldReader::End() {
-  const std::string scope = NoteName(path_);
+  // A message has few fields, most of which were asked for. Of an object that has many, each is looked up.
+  constexpr size_t kFewFields = 32;
+  const bool is_small = object_.size() <= kFewFields;
+  std::string scope;
   for (const auto& [key, value] : object_.items()) {
-    if (!value.is_null()) EndField(scope, key, value);
+    if (value.is_null() || (is_small && WasAsked(key))) continue;
+    if (scope.empty()) scope = NoteName(path_);
+    EndField(scope, key, value);
   }
+}
+
+bool FieldReader::WasAsked(const std::string& key) const {
+  return std::any_of(asked_.begin(), asked_.end(), [&key](const char* asked) { return key == asked; });
 }
 
 absl::Status ReadIds(const nlohmann::json& array, const std::string& field, std::vector<int32_t>& ids) {

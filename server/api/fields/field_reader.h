@@ -64,6 +64,7 @@ class FieldReader {
  private:
   void EndField(const std::string& scope, const std::string& key, const nlohmann::json& value);
   void EndUnknown(const std::string& scope, const std::string& key);
+  bool WasAsked(const std::string& key) const;
   void RefuseValue(const char* field, const nlohmann::json& value, const char* allowed);
 
   const nlohmann::json& object_;
