@@ -33,7 +33,7 @@ class UnknownFieldsTest : public testing::Test {
   HttpReply Post(const json& more, const std::vector<std::string>& headers = {}) {
     json body = {{"prompt", {5, 6, 7}}, {"max_tokens", 4}, {"seed", 1}, {"return_token_ids", true}};
     body.update(more);
-    return Ask(server_.frontend().http_port(), "POST", kCompletion, body.dump(), headers);
+    return Ask(server_.listeners().http_port(), "POST", kCompletion, body.dump(), headers);
   }
   static std::string Ignored(const HttpReply& reply) {
     const auto found = reply.headers.find(kIgnoredHeader);
