@@ -77,23 +77,30 @@ class PretendedEngine {
 
 // The text of all tokens, as their marks say, is what was sent, and a stop string that was found. A chat's
 // answer is in parts; what spells out calls is in none.
-void CheckText(const ServedAbacus::Answer& answer, const std::vector<std::string>& stops, bool is_chat) {
+void CheckText(const ServedAbacus::Answer& answer, const std::vector<std::string>& stops, bool keeps_stop,
+               bool is_chat) {
   CHECK(IsValidUtf8(answer.whole.text)) << answer.whole.text;
   CHECK(IsValidUtf8(answer.whole.thinking)) << answer.whole.thinking;
   for (const CallDelta& call : answer.whole.calls) {
     CHECK(IsValidUtf8(call.arguments) && !call.id.empty() && !call.name.empty()) << call.arguments;
   }
-  for (const std::string& stop : stops) CHECK(answer.whole.text.find(stop) == std::string::npos) << stop;
+  // A stop string that is kept is the end of the text.
+  const bool kept = keeps_stop && answer.end.matched_stop.has_value();
+  for (const std::string& stop : stops) {
+    const size_t at = answer.whole.text.find(stop);
+    CHECK(at == std::string::npos || (kept && at + stop.size() == answer.whole.text.size())) << stop;
+  }
+  CHECK(!kept || is_chat || answer.whole.text.ends_with(*answer.end.matched_stop)) << answer.whole.text;
   int64_t marked = 0;
   for (const TokenMark& mark : answer.whole.marks) marked += mark.text_bytes;
-  const size_t matched = answer.end.matched_stop ? answer.end.matched_stop->size() : 0;
+  const size_t matched = answer.end.matched_stop && !kept ? answer.end.matched_stop->size() : 0;
   const auto sent = static_cast<int64_t>(answer.whole.text.size() + answer.whole.thinking.size());
   if (is_chat) {
-    CHECK(answer.whole.calls.empty() && matched == 0 ? marked == sent : marked >= sent) << marked;
+    CHECK(answer.whole.calls.empty() && matched == 0 && !kept ? marked == sent : marked >= sent) << marked;
     return;
   }
   CHECK_GE(marked, sent + static_cast<int64_t>(matched));
-  CHECK(matched > 0 || marked == sent) << marked;
+  CHECK(matched > 0 || kept || marked == sent) << marked;
 }
 
 void CheckCounts(const ServedAbacus::Answer& answer) {
@@ -188,6 +195,7 @@ ServedAbacus::Answer ServedAbacus::Play(CheckedRequest checked) {
   const std::vector<std::string> stops =
       checked.request.sampling.min_tokens > 0 ? std::vector<std::string>{} : checked.spec.stop;
   const bool is_chat = checked.spec.answer.has_value();
+  const bool keeps_stop = checked.spec.keeps_stop;
   CHECK_EQ(static_cast<size_t>(checked.spec.prompt_tokens), checked.request.prompt_ids.size());
   SteadyTime now{};
   PretendedEngine engine(checked.request);
@@ -202,7 +210,7 @@ ServedAbacus::Answer ServedAbacus::Play(CheckedRequest checked) {
   answer.stats = stream.stats();
   for (const OutputDelta& delta : answer.deltas) answer.whole.Append(delta);
   CheckCounts(answer);
-  CheckText(answer, stops, is_chat);
+  CheckText(answer, stops, keeps_stop, is_chat);
   return answer;
 }
 
