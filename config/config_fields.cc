@@ -380,6 +380,7 @@ const ConfigBlock kBlocks[] = {
      "Structured output ([structured-output.md](structured-output.md)). `null` refuses every request that "
      "asks for it; a reload may turn it off and on again where it was on at the start.",
      true},
+    {"thinking", "Thoughts of models that think."},
     {"log", "The log of the process."},
 };
 
