@@ -41,7 +41,7 @@ void LogEnd(const OutputStream& stream) {
           "queue %.1f ms, first token %.1f ms, total %.1f ms%s%s%s",
           outcome, stats.prompt_tokens, stats.cached_tokens, stats.completion_tokens, stats.steps,
           stats.accepted_tokens, stats.draft_tokens, stats.queue_ms, stats.ttft_ms, stats.total_ms,
-          stats.forced ? ", forced acceptance" : "",
+          stats.budget_reached ? ", thinking budget reached" : "", stats.forced ? ", forced acceptance" : "",
           ignored == 0 ? "" : absl::StrCat(", ignored ", ignored, ignored == 1 ? " field" : " fields")),
       {{"outcome", outcome},
        {"client", stream.spec().client},

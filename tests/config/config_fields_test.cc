@@ -101,6 +101,7 @@ constexpr const char* kFixedKeys[] = {
     "constraints.cache_mib",
     "constraints.threads",
     "constraints.max_live",
+    "thinking.wind_down",
     "log.level",
     "log.format",
 };

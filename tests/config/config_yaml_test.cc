@@ -25,7 +25,7 @@ TEST(EmitYaml, ShowsEveryKeyWithItsValue) {
 
 TEST(EmitYaml, OptionalBlocksThatAreOffAreNull) {
   const std::string yaml = EmitYaml(ParseOrDie("model: /m\ncuda_graph_config: null\nconstraints: null"));
-  EXPECT_THAT(yaml, HasSubstr("\nspeculative_config: null\nconstraints: null\nlog:"));
+  EXPECT_THAT(yaml, HasSubstr("\nspeculative_config: null\nconstraints: null\nthinking:"));
   EXPECT_THAT(yaml, HasSubstr("\ncuda_graph_config: null\ncublaslt:"));
 }
 

@@ -54,7 +54,7 @@ def check_completions(prefix: pathlib.Path) -> None:
         (("foredraft", "ser"), ["serve"]),
         (("foredraft", "serve", "--c"), ["--config"]),
         (("foredraft", "serve", "--config", "et"), ["etc"]),
-        (("foredraft", "quantize", "--dtype", ""), ["int4", "fp8", "nvfp4"]),
+        (("foredraft", "quantize", "--dtype", ""), ["fp8", "int4", "nvfp4"]),
         (("foredraft", "completion", "z"), ["zsh"]),
         (("foredraft", "serve", "--backend", ""), ["cpu", "cuda"]),
         (("foredraft", "serve", "--set", "server.http_a"), ["server.http_address="]),

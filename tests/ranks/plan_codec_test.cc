@@ -70,6 +70,7 @@ IterationPlan FullPlan() {
                       .logprob_count = -1,
                       .phase = Phase::kThinking,
                       .thinking = {.begin = 11, .end = 12},
+                      .thinking_budget = {.limit = 40, .end_ids = {13, 12}},
                       .draft_cap = 2,
                       .strict = true,
                       .prompt_len = 100,

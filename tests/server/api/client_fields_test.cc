@@ -112,6 +112,7 @@ std::vector<json> ChatBodies() {
       {"reasoning", json::object()},
       {"output_config", json::object()},
       {"thinking", json::object()},
+      {"custom_params", json::object()},
       {"chat_template_kwargs", json::object()},
       {"tool_choice", function}};
   json flat = full, allowed = full, flat_allowed = full;
