@@ -6,7 +6,7 @@
 
 namespace foredraft {
 
-// Whoever installs the sink sets the level; before that it is kInfo.
+// The level is kInfo until a sink is installed, whose owner sets it.
 void SetLeastLogLevel(LogLevel level);
 bool IsLogged(LogLevel level);
 

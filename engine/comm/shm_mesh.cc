@@ -89,7 +89,7 @@ struct ShmMesh::Segment {
   std::array<RankCounters, kMaxRanks> ranks;
   Slot slots[kMaxRanks][2];
 
-  // Of a group of `ranks`: what lies behind is not there.
+  // The segment of a group of `ranks` ends behind their slots.
   static size_t BytesFor(int ranks) { return offsetof(Segment, slots) + ranks * sizeof(Segment::slots[0]); }
 };
 

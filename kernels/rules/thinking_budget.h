@@ -24,7 +24,8 @@ constexpr bool IsMasked(const SlotArrays& slots, int32_t slot) {
   return slots.constants[slot].constrained != 0 && slots.progress[slot].gate == Gate::kBehind;
 }
 
-// As above, for the row behind the slot's committed tokens and these drafts.
+// The token that the row behind the slot's committed tokens and these drafts has to emit; kNoToken: the
+// model's choice.
 constexpr int32_t ForcedBehind(const SlotArrays& slots, int32_t slot, const DraftHistory& drafts) {
   const SlotConstants& constants = slots.constants[slot];
   if (constants.thought_end_count == 0 || IsMasked(slots, slot)) return kNoToken;

@@ -384,7 +384,7 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInpu
                   Grouped(kMaxTokenizeBytes));
   }
   if (const auto* messages = std::get_if<ChatMessages>(&input)) {
-    FieldNotes notes;  // counting tells nobody
+    FieldNotes notes;  // of a count, which nobody is told
     return ChatIds(*messages, choices, tools, notes);
   }
   RETURN_IF_ERROR(CheckNoChat(input, choices, tools));

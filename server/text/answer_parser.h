@@ -142,7 +142,7 @@ class AnswerParser {
   bool has_arguments_ = false;  // some were written
   std::vector<std::string> keys_;
   bool is_string_ = false;  // the argument
-  bool is_bare_ = false;    // kTagged: no mark stands in front of the value
+  bool is_bare_ = false;    // kTagged: the value has no mark in front
   size_t searched_ = 0;     // bytes of pending_ in which the end of a JSON value does not begin
 };
 

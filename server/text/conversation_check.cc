@@ -55,7 +55,7 @@ class CallResults {
   CallResults(std::span<const ChatMessage> messages, size_t answer)
       : messages_(messages), answer_(answer), results_(messages[answer].tool_calls.size(), kNoCall) {
     const std::vector<ToolCall>& calls = messages[answer].tool_calls;
-    // Of calls with one id the first without a result is meant.
+    // A result belongs to the first call with its id that has none yet.
     for (size_t c = calls.size(); c-- > 0;) calls_of_id_[calls[c].id].push_back(c);
   }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What of a request had no effect: fields that nobody knows, and hints or parts that this model cannot
-// follow. Clients find the names in a header of the answer, operators in the log and in a metric.
+// The parts of a request that had no effect: unknown fields, and hints that this model cannot follow. Clients
+// find the names in a header of the answer, operators in the log and in a metric.
 
 #include <array>
 #include <cstddef>

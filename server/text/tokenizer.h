@@ -64,7 +64,7 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }
   // Jinja source; nothing if the checkpoint has none.
   const std::optional<std::string>& chat_template() const { return templates_.chat; }
-  // Of checkpoints that have another template for requests with tools.
+  // The template for requests with tools, where a checkpoint has one of its own.
   const std::optional<std::string>& tool_template() const { return templates_.tool_use; }
 
  private:

@@ -14,7 +14,7 @@ namespace foredraft::cpu {
 
 // Multiplies rows by one stripe; sets the table of `args`, whose other members are set.
 using WeightProduct = void (*)(const IsaKernels& isa, GemmTileArgs& args);
-// Of a format that HasKernels takes: weight_product.cc.
+// The product of a format that HasKernels takes; weight_product.cc lists them.
 WeightProduct ProductOf(const WeightFormat& format);
 
 // The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute

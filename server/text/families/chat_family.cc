@@ -80,7 +80,7 @@ std::vector<CallArgument> ArgumentsOf(const ToolCall& call) {
                              .value = is_string ? nlohmann::json::parse(text).get<std::string>()
                                                 : SpacedJson(text, JsonSpacing::kSpaced),
                              .is_string = is_string};
-    // Of members of one name the last counts, at the place of the first.
+    // A name that comes twice has its last value, at its first place.
     const auto [place, is_new] = places.try_emplace(std::move(name), arguments.size());
     if (is_new) {
       arguments.push_back(std::move(argument));

@@ -77,11 +77,11 @@ struct ChatSetup {
   std::string references_begin, references_end;  // around definitions of tools in a result
   bool reminds_of_system = false;                // DSML: later system texts are a user's, between tags
   bool has_reminders = false;                    // V4: the tokenizer has the mark of role latest_reminder
-  bool shows_schema = false;        // V4: the schema that a request asks for stands in the prompt
-  std::string part_join = "\n";     // between the parts of a message
-  bool has_clear_thinking = false;  // GLM: the template asks for it
-  std::vector<ChatEffort> efforts;  // GLM-5.2; empty: the format has none
-  std::string default_effort;       // where the request does not choose
+  bool shows_schema = false;                     // V4: the prompt has the schema of the answer
+  std::string part_join = "\n";                  // between the parts of a message
+  bool has_clear_thinking = false;               // GLM: the template asks for it
+  std::vector<ChatEffort> efforts;               // GLM-5.2; empty: the format has none
+  std::string default_effort;                    // where the request does not choose
   GlmDialect glm;
 };
 

@@ -118,7 +118,7 @@ TEST_P(ShmMeshOf, BlocksOfAnyLengthArriveWhole) {
 TEST_P(ShmMeshOf, ASlowRankLosesNothing) {
   const int ranks = GetParam();
   InProcessRendezvous store;
-  Meshes meshes = Connect(ranks, store, /*threads=*/100);  // too many for the cores: nobody spins
+  Meshes meshes = Connect(ranks, store, /*threads=*/100);  // more than cores, so no rank spins
   ForEach(ranks, [&](int rank) {
     std::minstd_rand random(static_cast<uint32_t>(rank + 1));
     for (int n = 1; n <= 400; ++n) {

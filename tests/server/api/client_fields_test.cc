@@ -90,7 +90,7 @@ TEST(NameLog, SaysEachNameOnceAndThenNoMore) {
   EXPECT_THAT(lines.back(), HasSubstr("further names are counted"));
 }
 
-// Bodies in which every object that a reader knows stands once.
+// Bodies that together have every object that a reader knows.
 std::vector<json> ChatBodies() {
   const json function = {{"type", "function"}, {"function", {{"name", "f"}}}};
   const json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}};

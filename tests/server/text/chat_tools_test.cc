@@ -282,7 +282,7 @@ TEST(ChatTools, NumbersOfCallsAndSchemasKeepTheirDigits) {
         std::tuple(glm.get(), "deepseek_r1", "<arg_value>")}) {
     const std::string prompt = Rendered(*tokenizer, own_format, messages, tools);
     EXPECT_THAT(prompt, HasSubstr("{\"maximum\": " + digits + ", \"minimum\": 1.50}")) << own_format;
-    // Of members of one name the last counts, at the place of the first.
+    // A name that comes twice has its last value, at its first place.
     EXPECT_THAT(prompt,
                 AllOf(HasSubstr(std::string(value) + "1e2<"), HasSubstr(std::string(value) + "[1.50, -0]<")));
     EXPECT_LT(prompt.find("1e2<"), prompt.find("[1.50, -0]<"));
