@@ -37,15 +37,26 @@ Matrix<T> Dense(T* data, int32_t rows, int32_t cols) {
   return {data, rows, cols, cols};
 }
 
-// A weight [n, k] (y = x W^T) in the backend's own layout: only the backend that packed it reads `data`.
+// A weight [n, k] (y = x W^T) in the backend's own layout: only the backend that packed it reads `data`. It
+// may be a part of a larger weight, some of its outputs or some of its inputs, and gives the bits of the
+// whole then. kernels/rules/weight_segments.h defines segments.
 struct PackedWeight {
   const void* data = nullptr;
   const float* scales = nullptr;  // in the backend's layout; null where `data` has them or there are none
   int32_t n = 0;                  // output features
   int32_t k = 0;                  // input features
   WeightFormat format;            // as packed
+  // The canonical segments of k that this part has, a power of two up to kMaxSegments. 0: the weight has no
+  // segments, and a kernel may split k as it likes. 1: the part is one segment, which no kernel splits.
+  int32_t segments = 0;
+  // The shape of the whole weight. Where the shape decides bits, such as splits of k, this one does. 0: n, k.
+  int32_t whole_n = 0;
+  int32_t whole_k = 0;
 
   constexpr explicit operator bool() const { return data != nullptr; }
+
+  constexpr int32_t plan_n() const { return whole_n > 0 ? whole_n : n; }
+  constexpr int32_t plan_k() const { return whole_k > 0 ? whole_k : k; }
 };
 
 // `count` weights of one shape and format: the experts of a layer, the heads of W_UK.
