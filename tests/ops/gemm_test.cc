@@ -15,6 +15,7 @@ struct Shape {
   int block_n;
   int block_k;
   bool bias;
+  int segments = 0;  // of k (kernels/rules/weight_segments.h)
 };
 
 // Ragged in n and k, stacked parts, abacus' shapes and slices of R1's.
@@ -45,6 +46,11 @@ const Shape kShapes[] = {
     // Few outputs of many inputs: CUDA splits k.
     {"bf16 16x4096, bias", {16}, 4096, DType::kBF16, 0, 0, true},
     {"f8 24x4096", {24}, 4096, DType::kF8E4M3, 128, 128, false},
+    {"bf16 in segments of 48, bias", {40}, 384, DType::kBF16, 0, 0, true, 8},
+    {"bf16 in segments of 128", {24}, 1024, DType::kBF16, 0, 0, false, 8},
+    {"f8 in segments, bias", {40}, 512, DType::kF8E4M3, 128, 128, true, 4},
+    {"int4 in segments", {70}, 1024, DType::kInt4, 0, 32, false, 8},
+    {"nvfp4 in segments, bias", {50, 20}, 512, DType::kF4E2M1, 0, 16, true, 4},
 };
 
 OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<bf16>& x,
@@ -63,10 +69,12 @@ OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<
     for (int i = 0; i < count; ++i) std::copy_n(&x[rows[i] * k], k, &inputs[i * x_stride]);
     float* out = rig.Poisoned<float>(count * n);
     bf16* out_bf16 = rig.Poisoned<bf16>(count * n);
+    PackedWeight packed = rig.Pack(weight.parts);
+    packed.segments = shape.segments;
     const GemmParams params = {.out = Dense(out, count, n),
                                .out_bf16 = Dense(out_bf16, count, n),
                                .x = {rig.Put(inputs), count, k, x_stride},
-                               .weight = rig.Pack(weight.parts),
+                               .weight = packed,
                                .bias = shape.bias ? rig.Put(bias) : nullptr};
     rig.Run([&] { rig.ops().gemm(rig.stream(), params); });
     const std::vector<float> values = rig.Get(out, count * n);

@@ -24,13 +24,13 @@ namespace foredraft {
 inline constexpr int kStripeWidth = 32;
 inline constexpr int kMaxTileRows = 32;
 
-// Rows x one stripe of a GEMM. Each (row, output) is computed by the same operations in the same order for
-// any `rows`: the sum of a k block, times its scale; blocks added in order.
+// Rows x one stripe of a GEMM, or a segment of its k. Each (row, output) is computed by the same operations
+// in the same order for any `rows`: the sum of a k block, times its scale; blocks added in order.
 struct GemmTileArgs {
   float* tile;                  // [rows, 32]
   const uint16_t* const* x;     // [rows] -> [k] bf16 bits
-  const unsigned char* stripe;  // its first pair
-  const float* scales;          // f8: [k_blocks, 32]; else null
+  const unsigned char* stripe;  // its first pair or group
+  const float* scales;          // f8: [k_blocks, 32]; NVFP4: [32], the tensor scales; else null
   const uint16_t* table;        // 4 bits: [16], the values of the codes as bf16 bits; else null
   int32_t rows;                 // 1..kMaxTileRows
   int32_t k;

@@ -160,14 +160,14 @@ inline void GroupsInRegisters(const GemmTileArgs& args, __m512i table, const uns
   for (int i = 0; i < 2 * R; ++i) _mm512_storeu_ps(tile + 16 * i, out[i / 2][i % 2]);
 }
 
-// Rows [row, row + count), count <= Max, of the groups from k = `first` to `end`; groups begin at `stripe`.
+// Rows [row, row + count), count <= Max, of the groups from k = `first` to `end`.
 template <int Max, class Form>
-[[gnu::noinline]] void Groups(const GemmTileArgs& args, const unsigned char* stripe, __m512i table,
-                              int32_t first, int32_t end, int row, int count) {
+[[gnu::noinline]] void Groups(const GemmTileArgs& args, __m512i table, int32_t first, int32_t end, int row,
+                              int count) {
   if constexpr (Max > 1) {
-    if (count < Max) return Groups<Max - 1, Form>(args, stripe, table, first, end, row, count);
+    if (count < Max) return Groups<Max - 1, Form>(args, table, first, end, row, count);
   }
-  const unsigned char* w = stripe + first / Form::Len(args) * Form::GroupBytes(args);
+  const unsigned char* w = args.stripe + first / Form::Len(args) * Form::GroupBytes(args);
   if constexpr (Max <= Form::kRegisterRows) {
     GroupsInRegisters<Max, Form>(args, table, w, first, end, row);
   } else {
@@ -185,7 +185,7 @@ constexpr int32_t kPieceLen = 512;  // about: k whose codes all row blocks take 
 
 // Row blocks and pieces of k are sized for registers and caches; they do not change bits.
 template <class Form>
-void AllRows(const GemmTileArgs& args, const unsigned char* stripe) {
+void AllRows(const GemmTileArgs& args) {
   const __m512i table = LoadCodeTable(args.table);
   ZeroTile(args);
   const int block_rows = Form::BlockRows(args.rows);
@@ -195,25 +195,24 @@ void AllRows(const GemmTileArgs& args, const unsigned char* stripe) {
     const int32_t end = args.k - first < piece ? args.k : first + piece;
     for (int block = 0; block < blocks; ++block) {
       const int row = args.rows * block / blocks, next = args.rows * (block + 1) / blocks;
-      Groups<kMostBlockRows, Form>(args, stripe, table, first, end, row, next - row);
+      Groups<kMostBlockRows, Form>(args, table, first, end, row, next - row);
     }
   }
 }
 
 }  // namespace
 
-void Gemm4BitAvx512(const GemmTileArgs& args) { AllRows<Groups4Bit>(args, args.stripe); }
+void Gemm4BitAvx512(const GemmTileArgs& args) { AllRows<Groups4Bit>(args); }
 
 void Gemm4BitFewRowsAvx512(const GemmTileArgs& args) {
   ZeroTile(args);
-  Groups<2, Groups4BitAsAmx>(args, args.stripe, LoadCodeTable(args.table), 0, args.k, 0, args.rows);
+  Groups<2, Groups4BitAsAmx>(args, LoadCodeTable(args.table), 0, args.k, 0, args.rows);
 }
 
 void GemmNvfp4Avx512(const GemmTileArgs& args) {
-  const auto* const tensor_scales = reinterpret_cast<const float*>(args.stripe);
-  AllRows<GroupsNvfp4>(args, args.stripe + kStripeWidth * sizeof(float));
+  AllRows<GroupsNvfp4>(args);
   for (int i = 0; i < args.rows * kStripeWidth; i += 16) {
-    const __m512 scales = _mm512_loadu_ps(tensor_scales + i % kStripeWidth);
+    const __m512 scales = _mm512_loadu_ps(args.scales + i % kStripeWidth);
     _mm512_storeu_ps(args.tile + i, _mm512_mul_ps(_mm512_loadu_ps(args.tile + i), scales));
   }
 }

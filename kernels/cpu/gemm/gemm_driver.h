@@ -14,8 +14,24 @@ namespace foredraft::cpu {
 
 // Multiplies rows by one stripe; sets the table of `args`, whose other members are set.
 using WeightProduct = void (*)(const IsaKernels& isa, GemmTileArgs& args);
-// The product of a format that HasKernels takes; weight_product.cc lists them.
-WeightProduct ProductOf(const WeightFormat& format);
+
+// The product with a stripe of a weight, whose format HasKernels takes; weight_product.cc lists them. The sum
+// of the products with its canonical segments where it has some (kernels/rules/weight_segments.h).
+class StripeProduct {
+ public:
+  StripeProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe);
+
+  // tile[row][32] = x[row] times the stripe, for `rows` rows, 1 to kMaxTileRows. Moves the pointers in x.
+  void Multiply(const uint16_t** x, int32_t rows, float* tile) const;
+
+ private:
+  const IsaKernels& isa_;
+  const WeightProduct product_;
+  GemmTileArgs first_{};        // of the first segment, but for rows and tile
+  const int32_t segments_;      // 1 where the weight has none
+  int64_t segment_bytes_ = 0;   // from a segment of the stripe to the next
+  int64_t segment_scales_ = 0;  // FP8: floats from the scales of a segment to the next one's
+};
 
 // The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute
 // bound, about 1/8 per byte of weights if memory bound.
@@ -57,27 +73,17 @@ void ForEachTile(const CpuContext& context, const TileGrid& grid, int64_t cost, 
 template <class XRow, class Store>
 void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe, int64_t row_begin,
                   int64_t row_end, const XRow& x_row, const Store& store) {
-  const PackedHeader& header = HeaderOf(weight);
-  const Stripe packed = StripeOf(weight, stripe);
+  const StripeProduct product(isa, weight, stripe);
   const int32_t first_output = static_cast<int32_t>(stripe * kStripeWidth);
   const int32_t outputs = std::min(weight.n - first_output, kStripeWidth);
 
   alignas(64) float tile[kMaxTileRows * kStripeWidth];
   const uint16_t* x[kMaxTileRows];
-  GemmTileArgs args{};
-  args.tile = tile;
-  args.x = x;
-  args.stripe = packed.data;
-  args.k = weight.k;
-  args.block_k = header.block_k;
-  args.scales = packed.scales;
-  const WeightProduct product = ProductOf(weight.format);
-
   for (int64_t row = row_begin; row < row_end; row += kMaxTileRows) {
-    args.rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
-    for (int32_t i = 0; i < args.rows; ++i) x[i] = &x_row(row + i)->bits;
-    product(isa, args);
-    for (int32_t i = 0; i < args.rows; ++i) store(row + i, first_output, outputs, tile + i * kStripeWidth);
+    const auto rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
+    for (int32_t i = 0; i < rows; ++i) x[i] = &x_row(row + i)->bits;
+    product.Multiply(x, rows, tile);
+    for (int32_t i = 0; i < rows; ++i) store(row + i, first_output, outputs, tile + i * kStripeWidth);
   }
 }
 

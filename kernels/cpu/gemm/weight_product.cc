@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/gemm/gemm_driver.h"
+#include "kernels/rules/weight_segments.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -27,15 +28,13 @@ constexpr CodeTable kF4E2M1Table = MakeCodeTable(DType::kF4E2M1);
 // bits do not depend on the rows beside it, because the BF16 kernel's do not.
 //
 // A stripe (kernels/cpu/gemm/packed_weight.h) begins with the tensor scales of its 32 outputs in FP32, so
-// that parts with different ones can be stacked at any row. A group has the codes of 4-bit kinds and its 32
-// scales in E4M3.
+// that parts with different ones can be stacked at any row; GemmTileArgs has them apart. A group has the
+// codes of 4-bit kinds and its 32 scales in E4M3.
 constexpr int32_t kNvfp4Group = kNvfp4Format.columns;
 constexpr int32_t kNvfp4Piece = 256;                                                 // 16 KB decoded
 constexpr int64_t kNvfp4GroupBytes = kNvfp4Group / 2 * kStripeWidth + kStripeWidth;  // codes, then scales
 
 void ComputeNvfp4Tile(const IsaKernels& isa, const GemmTileArgs& args) {
-  const auto* const tensor_scales = reinterpret_cast<const float*>(args.stripe);
-  const unsigned char* const groups = args.stripe + kStripeWidth * sizeof(float);
   alignas(64) uint32_t pairs[kNvfp4Piece / 2 * kStripeWidth];
   alignas(64) float sums[kMaxTileRows * kStripeWidth];
   const uint16_t* x[kMaxTileRows];
@@ -43,7 +42,7 @@ void ComputeNvfp4Tile(const IsaKernels& isa, const GemmTileArgs& args) {
   for (int32_t first = 0; first < args.k; first += kNvfp4Piece) {
     const int32_t len = std::min(kNvfp4Piece, args.k - first);
     isa.decode_nvfp4({.pairs = pairs,
-                      .groups = groups + first / kNvfp4Group * kNvfp4GroupBytes,
+                      .groups = args.stripe + first / kNvfp4Group * kNvfp4GroupBytes,
                       .count = len / kNvfp4Group});
     for (int32_t row = 0; row < args.rows; ++row) x[row] = args.x[row] + first;
     isa.gemm_bf16({.tile = first == 0 ? args.tile : sums,
@@ -56,7 +55,7 @@ void ComputeNvfp4Tile(const IsaKernels& isa, const GemmTileArgs& args) {
                    .block_k = len});
     for (int32_t i = 0; first > 0 && i < values; ++i) args.tile[i] += sums[i];
   }
-  for (int32_t i = 0; i < values; ++i) args.tile[i] *= tensor_scales[i % kStripeWidth];
+  for (int32_t i = 0; i < values; ++i) args.tile[i] *= args.scales[i % kStripeWidth];
 }
 
 struct ProductRow {
@@ -84,14 +83,63 @@ constexpr ProductRow kProducts[] = {
      }},
 };
 
-}  // namespace
-
+// The product of a format that HasKernels takes.
 WeightProduct ProductOf(const WeightFormat& format) {
   for (const ProductRow& row : kProducts) {
     if (row.code == format.code && row.tensor_scale == format.tensor_scale) return row.product;
   }
   CHECK(false) << "no product of " << DTypeName(format.code);
   return nullptr;
+}
+
+void AddTile(const float* other, int32_t values, float* tile) {
+  for (int32_t i = 0; i < values; ++i) tile[i] += other[i];
+}
+
+}  // namespace
+
+StripeProduct::StripeProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe)
+    : isa_(isa), product_(ProductOf(weight.format)), segments_(std::max(weight.segments, 1)) {
+  const PackedHeader& header = HeaderOf(weight);
+  const Stripe packed = StripeOf(weight, stripe);
+  first_.stripe = packed.data;
+  first_.scales = packed.scales;
+  int64_t bytes = header.stripe_bytes;
+  if (weight.format.tensor_scale) {
+    constexpr int64_t kTensorScaleBytes = kStripeWidth * sizeof(float);
+    first_.scales = reinterpret_cast<const float*>(packed.data);
+    first_.stripe += kTensorScaleBytes;
+    bytes -= kTensorScaleBytes;
+  }
+  first_.k = weight.k / segments_;
+  first_.block_k = std::min(header.block_k, first_.k);
+  if (segments_ == 1) return;
+  CHECK(segments_ <= kMaxSegments && weight.k % (2 * segments_) == 0) << segments_ << " of " << weight.k;
+  CHECK(!IsQuantised(weight.format) || first_.k % header.block_k == 0) << segments_ << " of " << weight.k;
+  segment_bytes_ = bytes / segments_;
+  if (packed.scales != nullptr) segment_scales_ = int64_t{header.k_blocks} / segments_ * kStripeWidth;
+}
+
+void StripeProduct::Multiply(const uint16_t** x, int32_t rows, float* tile) const {
+  // The sums of the subtrees that are not added yet, the larger ones first: as the bits of a counter of
+  // segments, at most one of each size.
+  alignas(64) float sums[3][kMaxTileRows * kStripeWidth];
+  static_assert(kMaxSegments == 8);
+  float* const subtrees[] = {tile, sums[0], sums[1], sums[2]};
+  int32_t pending = 0;
+  GemmTileArgs args = first_;
+  args.x = x;
+  args.rows = rows;
+  for (int32_t segment = 0; segment < segments_; ++segment) {
+    args.tile = subtrees[pending++];
+    product_(isa_, args);
+    for (int32_t ends = segment; ends % 2 != 0; ends /= 2, --pending) {
+      AddTile(subtrees[pending - 1], rows * kStripeWidth, subtrees[pending - 2]);
+    }
+    args.stripe += segment_bytes_;
+    args.scales += segment_scales_;
+    for (int32_t row = 0; row < rows; ++row) x[row] += args.k;
+  }
 }
 
 }  // namespace foredraft::cpu
