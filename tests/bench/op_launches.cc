@@ -54,7 +54,17 @@ cuda::GemmSize SizeOf(const PackedWeight& weight, double rows, int groups = 1) {
           .element_bytes = static_cast<int32_t>(DTypeBytes(weight.format.code)),
           .rows = std::max(1, static_cast<int32_t>(std::lround(rows))),
           .groups = groups,
-          .format = weight.format};
+          .format = weight.format,
+          .segments = std::max(weight.segments, 1)};
+}
+
+// kernels/cuda/gemm/weight_kind.cu
+int32_t SplitsOf(const GemmParams& p, const cuda::GemmSize& size, const GpuModel& gpu) {
+  const PackedWeight& w = p.weight;
+  if (p.form != GemmForm::kDecode) return 1;
+  if (w.segments > 0) return cuda::SegmentShares(size, ChoiceRates(gpu));
+  return Is4Bit(w.format) ? cuda::Splits4Bit(w.plan_n(), w.plan_k(), w.format)
+                          : cuda::GemmSplits(w.plan_n(), w.plan_k(), size.element_bytes);
 }
 
 // A launch with `choice`'s tile and splits for the rows of `size`. gemm_plan.h predicts its time, which is
@@ -115,12 +125,8 @@ KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const G
   const PackedWeight& w = p.weight;
   if (w.format.code == DType::kF8E4M3 && !p.x_f8) launches.push_back(QuantizeLaunch(p.x.rows, w.k, gpu));
   const cuda::GemmSize size = SizeOf(w, p.x.rows);
-  if (Is4Bit(w.format)) {
-    const int32_t splits = p.form == GemmForm::kDecode ? cuda::Splits4Bit(w.n, w.k, w.format) : 1;
-    return {Gemm4BitLaunch(size, size, splits, CostOf(p, shape), gpu)};
-  }
-  const int32_t splits =
-      p.form == GemmForm::kDecode ? cuda::GemmSplits(size.n, size.k, size.element_bytes) : 1;
+  const int32_t splits = SplitsOf(p, size, gpu);
+  if (Is4Bit(w.format)) return {Gemm4BitLaunch(size, size, splits, CostOf(p, shape), gpu)};
   launches.push_back(
       GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, splits, ChoiceRates(gpu)), CostOf(p, shape), gpu));
   return launches;

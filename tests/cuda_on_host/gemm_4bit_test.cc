@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/gemm/gemm_plan.h"
 #include "tests/ops/op_harness.h"
+#include "tests/ops/weight_slices.h"
 #include "tests/ops/weights.h"
 
 namespace foredraft {
@@ -33,7 +34,8 @@ const Shape kShapes[] = {
 
 class Problem {
  public:
-  Problem(OpRig& rig, const Shape& shape, const std::vector<TestWeight>& weights, const std::vector<bf16>& x)
+  Problem(OpRig& rig, const Shape& shape, const std::vector<TestWeight>& weights, const std::vector<bf16>& x,
+          int segments = 0)
       : rig_(rig), n_(shape.n) {
     std::vector<int32_t> offsets = {0};
     for (const int rows : shape.rows) offsets.push_back(offsets.back() + rows);
@@ -42,6 +44,7 @@ class Problem {
     const PackedWeights packed = PackAll(rig, groups, [&](int g) -> const TestWeight& { return weights[g]; });
     problem_.x = Dense<const bf16>(rig.Put(x), row_count_, shape.k);
     problem_.weight = packed.first;
+    problem_.weight.segments = segments;
     problem_.data_stride = packed.data_stride;
     problem_.ranges = {groups > 1 ? rig.Put(offsets) : nullptr, row_count_, groups};
   }
@@ -153,6 +156,42 @@ TEST(Gemm4Bit, ManySplitRowsAreComputedInPieces) {
   last.rows = {10};
   const std::vector<float> alone = Problem(rig, last, weights, {x.end() - 10 * shape.k, x.end()}).Run(0, 2);
   EXPECT_EQ(BytesOf(alone.data(), alone.size()), BytesOf(&all[1020 * shape.n], 10 * shape.n));
+}
+
+// Segments of one block and of two, several tiles for a block of threads.
+const Shape kSegmentShapes[] = {
+    {"int4", 72, 1024, DType::kInt4, 32, {35}},
+    {"int4, groups of 128", 40, 2048, DType::kInt4, 128, {3}},
+    {"fp4, more tiles than blocks", 200, 1024, DType::kF4E2M1, 64, {70}},
+    {"nvfp4", 72, 1024, DType::kF4E2M1, 16, {35}},
+};
+
+TEST(Gemm4Bit, EveryTileAndShareGivesTheTreeOfSegments) {
+  for (const Shape& shape : kSegmentShapes) {
+    SCOPED_TRACE(shape.name);
+    Noise noise(66);
+    const std::vector<TestWeight> weights = MakeWeights(noise, shape);
+    const std::vector<bf16> x = MakeRows(noise, shape);
+    OpRig rig({}, RunMode::kEager);
+    for (const int segments : {2, 4, 8}) {
+      std::vector<std::vector<float>> values;
+      for (int segment = 0; segment < segments; ++segment) {
+        std::vector<bf16> part = x;  // the inputs of the segment alone: their product is its value
+        for (size_t i = 0; i < part.size(); ++i) {
+          if (static_cast<int>(i) % shape.k / (shape.k / segments) != segment) part[i] = bf16{0};
+        }
+        values.push_back(Problem(rig, shape, weights, part).Run(0));
+      }
+      const std::vector<float> expected = TreeSum(values);
+      Problem problem(rig, shape, weights, x, segments);
+      for (const int32_t tile : kTiles) {
+        for (int shares = 1; shares <= (tile < 64 ? segments : 1); shares *= 2) {
+          EXPECT_EQ(problem.Run(tile, shares), expected)
+              << segments << " segments, " << shares << " shares, " << tile << " rows";
+        }
+      }
+    }
+  }
 }
 
 // Neither the splits nor the sums of a row may depend on where its inputs lie.

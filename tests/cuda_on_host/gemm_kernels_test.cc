@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/gemm_hopper.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 #include "tests/ops/op_harness.h"
+#include "tests/ops/weight_slices.h"
 #include "tests/ops/weights.h"
 
 namespace foredraft {
@@ -33,7 +34,8 @@ const Shape kShapes[] = {
 // One problem on the device, for any of the kernels.
 class Problem {
  public:
-  Problem(OpRig& rig, const Shape& shape, const std::vector<TestWeight>& weights, const std::vector<bf16>& x)
+  Problem(OpRig& rig, const Shape& shape, const std::vector<TestWeight>& weights, const std::vector<bf16>& x,
+          int segments = 0)
       : rig_(rig), n_(shape.n) {
     std::vector<int32_t> offsets = {0};
     for (const int rows : shape.rows) offsets.push_back(offsets.back() + rows);
@@ -42,6 +44,7 @@ class Problem {
                                          [&](int g) -> const TestWeight& { return weights[g]; });
     problem_.x = Dense<const bf16>(rig.Put(x), row_count_, shape.k);
     problem_.weight = packed.first;
+    problem_.weight.segments = segments;
     problem_.data_stride = packed.data_stride;
     problem_.scale_stride = packed.scale_stride;
     const int32_t groups = static_cast<int32_t>(shape.rows.size());
@@ -204,6 +207,42 @@ TEST(GemmKernels, SplitsAreAddedInOrder) {
         if (t.rows > 64 && t.outputs == 128) continue;  // not there
         EXPECT_EQ(problem.Hopper(t, splits), expected) << t.rows << " rows, " << t.outputs << " outputs";
       }
+    }
+  }
+}
+
+// Ragged rows and outputs; several tiles for a block; segments of one step and of two.
+const Shape kSegmentShapes[] = {
+    {"bf16, few rows", 24, 512, DType::kBF16, {5}},
+    {"bf16, more tiles than blocks", 136, 1024, DType::kBF16, {70}},
+    {"f8, few rows", 24, 1024, DType::kF8E4M3, {5}},
+    {"f8, more tiles than blocks", 136, 1024, DType::kF8E4M3, {70}},
+};
+
+TEST(GemmKernels, EveryTileAndShareGivesTheTreeOfSegments) {
+  for (const Shape& shape : kSegmentShapes) {
+    SCOPED_TRACE(shape.name);
+    Noise noise(48);
+    const std::vector<TestWeight> weights = MakeWeights(noise, shape);
+    const std::vector<bf16> x = MakeRows(noise, shape);
+    OpRig rig({}, RunMode::kEager);
+    for (const int segments : {2, 4, 8}) {
+      std::vector<std::vector<float>> values;
+      for (int segment = 0; segment < segments; ++segment) {
+        values.push_back(Problem(rig, shape, weights, OnlySplit(shape, x, segment, segments)).Hopper());
+      }
+      const std::vector<float> expected = TreeSum(values);
+      Problem problem(rig, shape, weights, x, segments);
+      for (const cuda::GemmTile& t : kTiles) {
+        const int most = t.rows <= 64 && t.outputs < 128 ? segments : 1;  // others are not there
+        for (int shares = 1; shares <= most; shares *= 2) {
+          EXPECT_EQ(problem.Hopper(t, shares), expected)
+              << segments << " segments, " << shares << " shares, " << t.rows << " x " << t.outputs;
+        }
+      }
+      if (shape.dtype != DType::kBF16) continue;
+      EXPECT_EQ(problem.Tile(16), expected) << segments << " segments, TileGemm";
+      EXPECT_EQ(problem.Tile(64), expected) << segments << " segments, TileGemm";
     }
   }
 }

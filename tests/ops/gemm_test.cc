@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "tests/ops/op_harness.h"
 #include "tests/ops/weights.h"
@@ -46,6 +47,9 @@ const Shape kShapes[] = {
     // Few outputs of many inputs: CUDA splits k.
     {"bf16 16x4096, bias", {16}, 4096, DType::kBF16, 0, 0, true},
     {"f8 24x4096", {24}, 4096, DType::kF8E4M3, 128, 128, false},
+};
+
+const Shape kSegmentShapes[] = {
     {"bf16 in segments of 48, bias", {40}, 384, DType::kBF16, 0, 0, true, 8},
     {"bf16 in segments of 128", {24}, 1024, DType::kBF16, 0, 0, false, 8},
     {"f8 in segments, bias", {40}, 512, DType::kF8E4M3, 128, 128, true, 4},
@@ -98,8 +102,8 @@ OpCase GemmCase(const Shape& shape, const TestWeight& weight, const std::vector<
   return op_case;
 }
 
-TEST(Gemm, Holds) {
-  for (const Shape& shape : kShapes) {
+void ExpectShapesHold(std::span<const Shape> shapes) {
+  for (const Shape& shape : shapes) {
     if (!BackendHas(shape.dtype, shape.block_k)) continue;
     Noise noise(7);
     const TestWeight weight =
@@ -108,9 +112,12 @@ TEST(Gemm, Holds) {
     const std::vector<bf16> x = noise.Bf16s(kRows * shape.k);
     const std::vector<float> bias = noise.Floats(weight.n);
     ExpectOpHolds(GemmCase(shape, weight, x, bias, kRows));
-    if (HasFailure()) return;
+    if (testing::Test::HasFailure()) return;
   }
 }
+
+TEST(Gemm, Holds) { ExpectShapesHold(kShapes); }
+TEST(Gemm, HoldsInSegments) { ExpectShapesHold(kSegmentShapes); }
 
 TEST(Gemm, WidensEveryF8CodeExactly) {
   // One output per code, a one-hot input: the output is the weight itself.

@@ -5,6 +5,7 @@ set(op_tests
     drafter_invariance_test.cc
     expert_exchange_test.cc
     experts_test.cc
+    gemm_segments_test.cc
     gemm_test.cc
     gate_test.cc
     head_gemm_test.cc

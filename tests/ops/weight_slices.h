@@ -1,8 +1,9 @@
 #pragma once
 
-// Parts of weights in a checkpoint's layout, as a rank of several has them.
+// Parts of weights in a checkpoint's layout, as a rank of several has them, and the sum of their products.
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/device.h"
@@ -51,5 +52,18 @@ class WeightSlice {
   std::vector<uint8_t> data_;
   std::vector<uint8_t> scales_;
 };
+
+// The tree over `values`, whose number is a power of two.
+inline std::vector<float> TreeSum(std::vector<std::vector<float>> values) {
+  while (values.size() > 1) {
+    for (size_t i = 0; i < values.size() / 2; ++i) {
+      std::vector<float> sum = values[2 * i];
+      for (size_t j = 0; j < sum.size(); ++j) sum[j] += values[2 * i + 1][j];
+      values[i] = std::move(sum);
+    }
+    values.resize(values.size() / 2);
+  }
+  return values[0];
+}
 
 }  // namespace foredraft

@@ -197,7 +197,7 @@ TunedGemms::TunedGemms(const std::map<GemmShape, TunedAlgorithm>& algorithms) {
 }
 
 bool TunedGemms::Supports(const GemmParams& p) const {
-  if (p.bias != nullptr || (p.out && p.out_bf16)) return false;
+  if (p.bias != nullptr || (p.out && p.out_bf16) || p.weight.segments > 0) return false;
   if (!algorithms_.contains(ShapeOf(p))) return false;
   const bool f8 = p.weight.format.code == DType::kF8E4M3;
   return (f8 || Aligned16(p.x)) && (p.out ? Aligned16(p.out) : Aligned16(p.out_bf16));

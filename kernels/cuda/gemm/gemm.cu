@@ -38,8 +38,9 @@ void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& pro
 //   any other                               | TileGemm       | TileGemm
 // clang-format on
 //
-// The weight's shape and the form alone decide, because in the decode form HopperGemm and Gemm4Bit may split
-// k (GemmSplits, Splits4Bit). head_gemm and grouped_gemm choose by the same rule and split nothing.
+// The whole weight's shape and the form alone decide, because in the decode form HopperGemm and Gemm4Bit may
+// split k (GemmSplits, Splits4Bit). head_gemm and grouped_gemm choose by the same rule and split nothing. A
+// weight with segments never uses cuBLASLt; its segments have to be of 128 bytes for HopperGemm.
 // Without a tuning file cuBLASLt is not used: only `foredraft tune` checks that an algorithm gives a row the
 // same bits for all row counts.
 void Gemm(Stream& stream, const GemmParams& p) {
@@ -57,7 +58,7 @@ void Gemm(Stream& stream, const GemmParams& p) {
                          .weight = p.weight,
                          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
   const WeightKind& kind = KindOf(p.weight.format);
-  problem.splits = p.form == GemmForm::kDecode ? kind.splits(p.weight) : 1;
+  problem.splits = p.form == GemmForm::kDecode ? kind.splits(stream, problem) : 1;
   const int64_t prepared_bytes = (PreparedBytes(p) + 1023) / 1024 * 1024;
   const int64_t partial_bytes = kind.partial_bytes(stream, problem);
   if (prepared_bytes + partial_bytes > 0) {

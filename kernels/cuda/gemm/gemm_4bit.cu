@@ -25,6 +25,7 @@ struct Gemm4BitParams {
   const unsigned char* weight;  // of group 0, weight_4bit.h
   float4* partials;             // splits > 1: [tiles, splits, sums of a thread / 4, kThreads]
   uint32_t* counters;           // splits > 1: [tiles], zero
+  float4* waiting;              // segments > 1: [blocks] sums of segments
   int64_t out_stride;
   int64_t out_bf16_stride;
   int64_t out_group_stride;
@@ -34,9 +35,10 @@ struct Gemm4BitParams {
   int64_t weight_tile_bytes;
   int32_t whole_chunks;  // rows of x are 16-byte aligned, and so are their ends
   int32_t n;
-  int32_t x_bytes;  // k inputs
-  int32_t steps;    // blocks of 128 inputs
-  int32_t splits;   // of the steps; each is an item of its own
+  int32_t x_bytes;   // k inputs
+  int32_t steps;     // blocks of 128 inputs
+  int32_t splits;    // of the steps; each is an item of its own
+  int32_t segments;  // of the steps; a split has some of them
   int32_t tensor_scale_bytes;
   GroupRowRanges ranges;
 };
@@ -116,8 +118,8 @@ __device__ __forceinline__ void StoreTile(const Gemm4BitParams& p, const GemmIte
 }
 
 // Split k: every block passes its sums on through memory, and the one that comes last adds those of all
-// splits, ascending, into `sums`. False in the others.
-template <int kTileRows>
+// splits, ascending or by the tree of segments, into `sums`. False in the others.
+template <int kTileRows, bool kSegmented>
 __device__ bool AddSplits(const Gemm4BitParams& p, const GemmItem& item, int32_t& is_last,
                           Sums4<kTileRows>& sums) {
   constexpr int kVectors = Tile4<kTileRows>::kSums / 4;
@@ -133,7 +135,7 @@ __device__ bool AddSplits(const Gemm4BitParams& p, const GemmItem& item, int32_t
   if (thread == 0) is_last = CountSplit(p.counters + item.tile, p.splits) ? 1 : 0;
   __syncthreads();
   if (is_last == 0) return false;
-  SumSplits<kVectors, 8>(parts, kThreads, p.splits, reinterpret_cast<float(&)[4 * kVectors]>(sums));
+  SumSplits<kVectors, kSegmented ? 4 : 8, kSegmented>(parts, kThreads, p.splits, FlatSums<kTileRows>(sums));
   return true;
 }
 
@@ -170,7 +172,16 @@ __device__ __forceinline__ void ScaleTile(const float* tensor_scales, const Warp
   }
 }
 
+// Ends a chain of k: NVFP4's tensor scales multiply it.
 template <class Format, int kTileRows>
+__device__ __forceinline__ void EndChain(const unsigned char* tile, const WarpPlace<kTileRows>& place,
+                                         Sums4<kTileRows>& sums) {
+  if constexpr (Format::kCodes == Codes4::kNvfp4) {
+    ScaleTile<kTileRows>(reinterpret_cast<const float*>(tile), place, sums);
+  }
+}
+
+template <class Format, int kTileRows, bool kSegmented>
 __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Shared4<kTileRows>& shared) {
   constexpr int kStages = Tile4<kTileRows>::kStages;
   const WarpPlace<kTileRows> place;
@@ -189,6 +200,11 @@ __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Share
   }
   Sums4<kTileRows> sums;
   ClearSums<kTileRows>(sums);
+  constexpr int kSums = Tile4<kTileRows>::kSums;
+  WaitingSums<kSums> waiting(p.waiting + int64_t{blockIdx.x} * (WaitingBytes(kThreads, kSums) / 16),
+                             kThreads);
+  int32_t chain_end = kSegmented ? p.steps / p.segments : count;  // the step that a segment ends before
+  int32_t segment = 0;
   for (int32_t step = 0; step < count; ++step) {
     CpAsyncWait<kStages - 2>();
     __syncthreads();  // this stage has arrived for all threads, and the stage loaded next is free
@@ -197,16 +213,23 @@ __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Share
     CpAsyncCommit();
     const int stage = step % kStages;
     MultiplyBlock<Format, kTileRows>(shared.x[stage], shared.weight[stage], place, sums);
+    if constexpr (kSegmented) {
+      if (step + 1 < chain_end) continue;
+      EndChain<Format, kTileRows>(tile, place, sums);
+      AddSegment(segment++, p.segments / p.splits, waiting, FlatSums<kTileRows>(sums));
+      chain_end += p.steps / p.segments;
+      if (step + 1 < count) ClearSums<kTileRows>(sums);
+    }
   }
   CpAsyncWait<0>();
-  if (p.splits > 1 && !AddSplits<kTileRows>(p, item, shared.is_last, sums)) return;
-  if constexpr (Format::kCodes == Codes4::kNvfp4) {
-    ScaleTile<kTileRows>(reinterpret_cast<const float*>(tile), place, sums);
+  if constexpr (kTileRows < 64 || !kSegmented) {
+    if (p.splits > 1 && !AddSplits<kTileRows, kSegmented>(p, item, shared.is_last, sums)) return;
   }
+  if constexpr (!kSegmented) EndChain<Format, kTileRows>(tile, place, sums);
   StoreTile<kTileRows>(p, item, place, sums);
 }
 
-template <class Format, int kTileRows>
+template <class Format, int kTileRows, bool kSegmented>
 __global__ void __launch_bounds__(kThreads, Resident4Bit(kTileRows))
     Gemm4BitKernel(const __grid_constant__ Gemm4BitParams p) {
   auto& shared = SharedStorage<Shared4<kTileRows>>();
@@ -217,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, Resident4Bit(kTileRows))
   const uint32_t items = shared.tile_starts[p.ranges.groups] * n_tiles * p.splits;
   for (uint32_t index = blockIdx.x; index < items; index += gridDim.x) {
     const GemmItem item = FindItem(p.ranges, shared.tile_starts, kTileRows, n_tiles, p.splits, index);
-    ComputeItem<Format, kTileRows>(p, item, shared);
+    ComputeItem<Format, kTileRows, kSegmented>(p, item, shared);
   }
 }
 
@@ -242,26 +265,34 @@ Gemm4BitParams MakeParams(const GemmProblem& q) {
   p.whole_chunks = TmaCanLoad(q.x, q.x_group_stride) && p.x_bytes % 16 == 0 ? 1 : 0;
   p.steps = layout.blocks();
   p.splits = q.splits;
+  p.segments = std::max(q.weight.segments, 1);
   p.tensor_scale_bytes = layout.tensor_scale_bytes();
   p.ranges = q.ranges;
   return p;
 }
 
-// The kernel of a format that Is4BitLayout takes.
+template <Codes4 kCodes, int kGroup, int kTileRows>
+auto KernelOf(bool segmented) -> void (*)(Gemm4BitParams) {
+  using Format = Format4<kCodes, kGroup>;
+  return segmented ? Gemm4BitKernel<Format, kTileRows, true> : Gemm4BitKernel<Format, kTileRows, false>;
+}
+
+// The kernel of a weight whose format Is4BitLayout takes.
 template <int kTileRows>
-auto KernelOf(const WeightFormat& format) -> void (*)(Gemm4BitParams) {
-  if (format.tensor_scale) return Gemm4BitKernel<Format4<Codes4::kNvfp4, 16>, kTileRows>;
-  const bool int4 = format.code == DType::kInt4;
-  switch (format.columns) {
+auto KernelOf(const PackedWeight& weight) -> void (*)(Gemm4BitParams) {
+  const bool segmented = weight.segments > 1;
+  if (weight.format.tensor_scale) return KernelOf<Codes4::kNvfp4, 16, kTileRows>(segmented);
+  const bool int4 = weight.format.code == DType::kInt4;
+  switch (weight.format.columns) {
     case 32:
-      return int4 ? Gemm4BitKernel<Format4<Codes4::kInt4, 32>, kTileRows>
-                  : Gemm4BitKernel<Format4<Codes4::kMxfp4, 32>, kTileRows>;
+      return int4 ? KernelOf<Codes4::kInt4, 32, kTileRows>(segmented)
+                  : KernelOf<Codes4::kMxfp4, 32, kTileRows>(segmented);
     case 64:
-      return int4 ? Gemm4BitKernel<Format4<Codes4::kInt4, 64>, kTileRows>
-                  : Gemm4BitKernel<Format4<Codes4::kMxfp4, 64>, kTileRows>;
+      return int4 ? KernelOf<Codes4::kInt4, 64, kTileRows>(segmented)
+                  : KernelOf<Codes4::kMxfp4, 64, kTileRows>(segmented);
     default:
-      return int4 ? Gemm4BitKernel<Format4<Codes4::kInt4, 128>, kTileRows>
-                  : Gemm4BitKernel<Format4<Codes4::kMxfp4, 128>, kTileRows>;
+      return int4 ? KernelOf<Codes4::kInt4, 128, kTileRows>(segmented)
+                  : KernelOf<Codes4::kMxfp4, 128, kTileRows>(segmented);
   }
 }
 
@@ -275,13 +306,17 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
   shape.block = dim3(kThreads);
   shape.shared_bytes = sizeof(Shared4<kTileRows>);
   Gemm4BitParams params = MakeParams(q);
+  CHECK(params.segments == 1 || q.weight.k % (params.segments * kBlock4Inputs) == 0) << q.weight.k;
+  params.partials = static_cast<float4*>(q.partials);
+  params.waiting = params.partials;
   if (q.splits > 1) {
+    CHECK(params.segments == 1 || (params.segments % q.splits == 0 && kTileRows < 64)) << params.segments;
     CHECK(q.partials != nullptr && q.ranges.groups == 1 && q.splits <= params.steps);
     CHECK_LE(tiles, CudaStream::kZeroCounters);
-    params.partials = static_cast<float4*>(q.partials);
+    params.waiting += tiles * q.splits * kTileRows * kTile4Outputs / 4;
     params.counters = cuda.ZeroCounters();
   }
-  Launch(stream, KernelOf<kTileRows>(q.weight.format), shape, params);
+  Launch(stream, KernelOf<kTileRows>(q.weight), shape, params);
 }
 
 // Split k is computed for so many rows at a time, which bounds the partial sums and counters.
@@ -296,12 +331,16 @@ int32_t TileRowsOf(Stream& stream, const GemmProblem& q) {
 }  // namespace
 
 int64_t PartialBytes4Bit(Stream& stream, const GemmProblem& q, int32_t tile_rows) {
-  if (q.splits == 1) return 0;
+  if (q.splits == 1 && q.weight.segments <= 1) return 0;
   if (tile_rows == 0) tile_rows = TileRowsOf(stream, q);
+  const int32_t tile_values = tile_rows * kTile4Outputs;
+  const int64_t blocks = int64_t{Resident4Bit(tile_rows)} * RatesOf(stream).multiprocessors;
+  const int64_t waiting = q.weight.segments > 1 ? blocks * WaitingBytes(kThreads, tile_values / kThreads) : 0;
+  if (q.splits == 1) return waiting;
   GroupRowRanges rows = q.ranges;
   rows.rows = std::min(rows.rows, kSplitRowsAtOnce);
   const int64_t tiles = RowTiles(rows, tile_rows) * ((q.weight.n + kTile4Outputs - 1) / kTile4Outputs);
-  return tiles * q.splits * tile_rows * kTile4Outputs * static_cast<int64_t>(sizeof(float));
+  return tiles * q.splits * tile_values * static_cast<int64_t>(sizeof(float)) + waiting;
 }
 
 void Gemm4Bit(Stream& stream, const GemmProblem& problem, int32_t tile_rows) {

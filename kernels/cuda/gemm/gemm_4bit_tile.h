@@ -42,6 +42,11 @@ template <int kTileRows>
 using Sums4 = float[Tile4<kTileRows>::kRowParts][Tile4<kTileRows>::kOutputParts][4];
 
 template <int kTileRows>
+__device__ __forceinline__ float (&FlatSums(Sums4<kTileRows>& sums))[Tile4<kTileRows>::kSums] {
+  return reinterpret_cast<float(&)[Tile4<kTileRows>::kSums]>(sums);
+}
+
+template <int kTileRows>
 __device__ __forceinline__ void ClearSums(Sums4<kTileRows>& sums) {
 #pragma unroll
   for (auto& row : sums) {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/dense/quantize_vec4.h"
 #include "kernels/cuda/gemm/gemm_gate_up.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_hopper_launch.h"
 #include "kernels/cuda/gemm/gemm_hopper_tile.h"
 #include "kernels/dtype.h"
 #include "kernels/exp.h"

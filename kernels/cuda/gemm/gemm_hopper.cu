@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "kernels/cuda/common/ptx_attention.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_hopper_launch.h"
 #include "kernels/cuda/gemm/gemm_hopper_tile.h"
 #include "kernels/cuda/gemm/split_sum.h"
 
@@ -61,8 +62,10 @@ struct KernelShared {
   int32_t is_last[Tile::kConsumers];  // of a tile's blocks, this one has counted last
 };
 
-// Two groups of 128 outputs have no registers to spare for it.
-constexpr bool CanSplit(int consumers, int outputs) { return consumers == 1 || outputs < 128; }
+// Two groups of 128 outputs have no registers to spare for it. A tree takes more.
+template <class Tile>
+constexpr bool kCanSplit =
+    Tile::kSegmented ? Tile::kConsumers == 1 && Tile::kN < 128 : Tile::kConsumers == 1 || Tile::kN < 128;
 
 __device__ __forceinline__ void SyncConsumerGroup(int group) {
   if (group == 0) {
@@ -73,7 +76,8 @@ __device__ __forceinline__ void SyncConsumerGroup(int group) {
 }
 
 // Split k: every block passes its sums on through memory, and the one that comes last adds those of all
-// splits, ascending, into `sum`. False in the others. The consumer groups of a block are independent.
+// splits, ascending or by the tree of segments, into `sum`. False in the others. The consumer groups of a
+// block are independent.
 template <class Tile>
 __device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const FragmentOrigin& origin,
                           int32_t (&is_last)[Tile::kConsumers], float (&sum)[Tile::kSums]) {
@@ -94,7 +98,7 @@ __device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const
   if (thread == 0) is_last[group] = CountSplit(p.counters + tile, p.splits) ? 1 : 0;
   SyncConsumerGroup(group);
   if (is_last[group] == 0) return false;
-  if (warp_has_rows) SumSplits<kVectors, 16>(parts, kGroupThreads, p.splits, sum);
+  if (warp_has_rows) SumSplits<kVectors, 16, Tile::kSegmented>(parts, kGroupThreads, p.splits, sum);
   return true;
 }
 
@@ -104,29 +108,32 @@ __global__ void __launch_bounds__((Tile::kConsumers + 1) * kGroupThreads, 1)
   auto& shared = SharedStorage<KernelShared<Tile>>();
   RunHopperGemm<kF8>(p, shared.tile,
                      [&](const GemmItem& item, const FragmentOrigin& origin, float(&sum)[Tile::kSums]) {
-                       if constexpr (CanSplit(Tile::kConsumers, Tile::kN)) {
+                       if constexpr (kCanSplit<Tile>) {
                          if (p.splits > 1 && !AddSplits<Tile>(p, item, origin, shared.is_last, sum)) return;
                        }
                        StoreTile(p, item, origin, sum);
                      });
 }
 
-template <int kConsumers, int kTileN>
+template <class Tile>
 void LaunchHopper(Stream& stream, const GemmProblem& q, int32_t tile_rows) {
-  using Tile = TileShape<kConsumers, kTileN>;
-  const int64_t tiles = RowTiles(q.ranges, tile_rows) * ((q.weight.n + kTileN - 1) / kTileN);
+  const int64_t tiles = RowTiles(q.ranges, tile_rows) * ((q.weight.n + Tile::kN - 1) / Tile::kN);
   LaunchShape shape;
   shape.grid = HopperGrid(stream, tiles * q.splits);
-  shape.block = dim3((kConsumers + 1) * kGroupThreads);
+  shape.block = dim3((Tile::kConsumers + 1) * kGroupThreads);
   shape.shared_bytes = sizeof(KernelShared<Tile>);
   HopperGemmParams params = MakeHopperParams<Tile>(q, tile_rows);
   params.splits = q.splits;
+  CHECK(!Tile::kSegmented || (params.steps % params.segments == 0 && params.segments % q.splits == 0));
   if (q.splits > 1) {
     CHECK(q.partials != nullptr && q.ranges.groups == 1 && q.splits <= kMaxGemmSplits);
-    CHECK(CanSplit(kConsumers, kTileN) && q.splits <= params.steps);
-    CHECK_LE(tiles * kConsumers, CudaStream::kZeroCounters);
+    CHECK(kCanSplit<Tile> && q.splits <= params.steps);
+    CHECK_LE(tiles * Tile::kConsumers, CudaStream::kZeroCounters);
     params.partials = static_cast<float4*>(q.partials);
     params.counters = static_cast<CudaStream&>(stream).ZeroCounters();
+  } else if (Tile::kSegmented && !WaitInShared(Tile::kN)) {
+    CHECK(q.partials != nullptr);
+    params.waiting = static_cast<float4*>(q.partials);
   }
   if (q.weight.format.code == DType::kF8E4M3) {
     Launch(stream, &HopperGemmKernel<true, Tile>, shape, params);
@@ -135,18 +142,27 @@ void LaunchHopper(Stream& stream, const GemmProblem& q, int32_t tile_rows) {
   }
 }
 
+template <int kConsumers, int kTileN>
+void LaunchWidth(Stream& stream, const GemmProblem& q, int32_t tile_rows) {
+  if (q.weight.segments > 1) {
+    LaunchHopper<TileShape<kConsumers, kTileN, false, 0, /*segmented=*/true>>(stream, q, tile_rows);
+  } else {
+    LaunchHopper<TileShape<kConsumers, kTileN>>(stream, q, tile_rows);
+  }
+}
+
 template <int kConsumers>
 void LaunchOfWidth(Stream& stream, const GemmProblem& q, GemmTile tile) {
   switch (tile.outputs) {
     case 16:
-      return LaunchHopper<kConsumers, 16>(stream, q, tile.rows);
+      return LaunchWidth<kConsumers, 16>(stream, q, tile.rows);
     case 32:
-      return LaunchHopper<kConsumers, 32>(stream, q, tile.rows);
+      return LaunchWidth<kConsumers, 32>(stream, q, tile.rows);
     case 64:
-      return LaunchHopper<kConsumers, 64>(stream, q, tile.rows);
+      return LaunchWidth<kConsumers, 64>(stream, q, tile.rows);
     default:
       CHECK_EQ(tile.outputs, 128);  // a block of weight scales
-      return LaunchHopper<kConsumers, 128>(stream, q, tile.rows);
+      return LaunchWidth<kConsumers, 128>(stream, q, tile.rows);
   }
 }
 
@@ -162,9 +178,9 @@ GemmTile TileOf(Stream& stream, const GemmProblem& q) {
 }  // namespace
 
 bool HopperSupports(const PackedWeight& weight) {
+  const int64_t row_bytes = weight.k * static_cast<int64_t>(DTypeBytes(weight.format.code));
   return RunsHopperKernels() && !Is4Bit(weight.format) &&
-         weight.k * static_cast<int64_t>(DTypeBytes(weight.format.code)) % kTileRowBytes == 0 &&
-         weight.n % 8 == 0;
+         row_bytes % (int64_t{std::max(weight.segments, 1)} * kTileRowBytes) == 0 && weight.plan_n() % 8 == 0;
 }
 
 bool TmaCanLoad(Matrix<const bf16> x, int64_t x_group_stride) {
@@ -179,7 +195,8 @@ GemmSize SizeOf(const GemmProblem& q) {
           .rows = ragged && q.expected_rows > 0 ? q.expected_rows : q.ranges.rows,
           .groups = q.ranges.groups,
           .ragged = ragged,
-          .format = q.weight.format};
+          .format = q.weight.format,
+          .segments = std::max(q.weight.segments, 1)};
 }
 
 GemmRates RatesOf(Stream& stream) {
@@ -189,11 +206,16 @@ GemmRates RatesOf(Stream& stream) {
 }
 
 int64_t HopperPartialBytes(Stream& stream, const GemmProblem& q, GemmTile tile) {
-  if (q.splits == 1) return 0;
+  if (q.splits == 1 && q.weight.segments <= 1) return 0;
   if (tile.rows == 0) tile = TileOf(stream, q);
+  const int32_t kernel_rows = tile.rows > 64 ? 128 : 64;
+  if (q.splits == 1) {
+    const int64_t blocks = RatesOf(stream).multiprocessors;
+    return WaitInShared(tile.outputs) ? 0 : blocks * WaitingBytesOfTile(kernel_rows, tile.outputs);
+  }
   GroupRowRanges rows = q.ranges;
   rows.rows = std::min(rows.rows, kSplitRowsAtOnce);
-  const int64_t tile_floats = (tile.rows > 64 ? 128 : 64) * tile.outputs;
+  const int64_t tile_floats = kernel_rows * tile.outputs;
   const int64_t tiles = RowTiles(rows, tile.rows) * ((q.weight.n + tile.outputs - 1) / tile.outputs);
   return tiles * q.splits * tile_floats * static_cast<int64_t>(sizeof(float));
 }

@@ -13,12 +13,14 @@
 
 namespace foredraft::cuda {
 
-// Rows of a multiple of 128 bytes, n a multiple of 8; on a GPU of capability 9.0.
+// Rows, or segments of rows, of a multiple of 128 bytes, and n of the whole weight a multiple of 8; on a GPU
+// of capability 9.0.
 bool HopperSupports(const PackedWeight& weight);
 
 // As TileGemm; BF16 x must satisfy TmaCanLoad. PlanGemm (gemm_plan.h) chooses the tile; tests pass one. All
 // tiles give the same bits. With splits > 1, for a single group, k is cut into that many parts, whose sums
-// are added in ascending order: the number of splits decides bits.
+// are added in ascending order: the number of splits decides bits. A weight with segments has the sum of
+// these by the tree, whatever the splits are, which share the segments.
 void HopperGemm(Stream& stream, const GemmProblem& problem, GemmTile tile = {});
 
 // The memory for GemmProblem::partials that HopperGemm needs with the same arguments.

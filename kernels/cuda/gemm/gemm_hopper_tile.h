@@ -12,6 +12,7 @@
 #include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 #include "kernels/cuda/gemm/packed_weight.h"
+#include "kernels/cuda/gemm/segment_sums.h"
 
 namespace foredraft::cuda {
 
@@ -36,6 +37,7 @@ struct HopperGemmParams {
   int32_t n;
   int32_t steps;        // k tiles of 128 bytes
   int32_t splits;       // of the steps; each is an item of its own
+  int32_t segments;     // of the steps; a split has some of them
   int32_t tile_rows;    // of x per tile, at most the kernel's
   int32_t box_rows;     // of x that are loaded per tile: no more than there are, past them TMA is slow
   int32_t scale_rows;   // whose scales are loaded per tile; FP8
@@ -43,14 +45,18 @@ struct HopperGemmParams {
   int32_t pair_stores;  // 1: outputs 2 i and 2 i + 1 of a row can be stored together
   float4* partials;     // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
   uint32_t* counters;   // splits > 1: [tiles, consumer groups], zero
+  float4* waiting;      // [blocks] sums of segments, where these wait in device memory
   GroupRowRanges ranges;
 };
 
 // The tile of a block: each consumer warpgroup has 64 rows by tile_n outputs. The groups have the same
 // outputs of different rows; or, with `pair`, the same rows, and the second group the outputs p.n further.
-// `other_bytes`: shared memory needed besides the stages.
-template <int consumers, int tile_n, bool pair = false, int other_bytes = 0>
+// `other_bytes`: shared memory needed besides the stages. `segmented`: k has more than one segment.
+template <int consumers, int tile_n, bool pair = false, int other_bytes = 0, bool segmented = false>
 struct TileShape {
+  static constexpr bool kSegmented = segmented;
+  static constexpr int kWaitingBytes =
+      segmented && WaitInShared(tile_n) ? WaitingBytesOfTile(64 * consumers, tile_n) : 0;
   static constexpr int kConsumers = consumers;
   static constexpr bool kPair = pair;
   static constexpr int kRows = pair ? 64 : 64 * kConsumers;
@@ -58,7 +64,8 @@ struct TileShape {
   static constexpr int kWeightRows = pair ? consumers * kN : kN;
   static constexpr int kSums = kN / 2;  // of a thread
   // Narrow tiles get more stages, so that enough bytes are in flight to hide memory latency.
-  static constexpr int kStages = (kGemmSharedBudget - other_bytes) / GemmStageBytes(kRows, kWeightRows);
+  static constexpr int kStages =
+      (kGemmSharedBudget - other_bytes - kWaitingBytes) / GemmStageBytes(kRows, kWeightRows);
 };
 
 template <class Tile>
@@ -68,6 +75,7 @@ struct HopperShared {
   alignas(1024) unsigned char weight[kStages][Tile::kWeightRows * kTileRowBytes];
   alignas(128) float x_scales[kStages][ScaleRows(Tile::kRows)];
   alignas(16) float weight_scales[kStages][Tile::kPair ? 2 : 1][kScalesPerLoad];
+  float4 waiting[Tile::kWaitingBytes > 0 ? Tile::kWaitingBytes / 16 : 1];
   Mbarrier full[kStages];   // the stage's bytes have arrived
   Mbarrier empty[kStages];  // all consumer warps have released the stage
   int32_t tile_starts[kMaxGroups + 1];
@@ -78,6 +86,7 @@ struct StepRange {
   int32_t first;
   int32_t end;
 
+  __device__ StepRange(int32_t first_step, int32_t end_step) : first(first_step), end(end_step) {}
   __device__ StepRange(const HopperGemmParams& p, const GemmItem& item)
       : first(item.split * p.steps / p.splits), end((item.split + 1) * p.steps / p.splits) {}
 };
@@ -312,6 +321,36 @@ struct F8Consumer {
   }
 };
 
+template <int kSums>
+__device__ __forceinline__ void Clear(float (&sum)[kSums]) {
+#pragma unroll
+  for (float& value : sum) value = 0.0f;
+}
+
+// sum = the products of an item. sum_up(steps) writes those of a chain.
+template <class Tile, class SumUp>
+__device__ __forceinline__ void SumItem(const HopperGemmParams& p, HopperShared<Tile>& shared,
+                                        const GemmItem& item, float (&sum)[Tile::kSums],
+                                        const SumUp& sum_up) {
+  const StepRange steps(p, item);
+  if constexpr (!Tile::kSegmented) {
+    sum_up(steps);
+  } else {
+    constexpr int kThreads = Tile::kConsumers * kGroupThreads;
+    float4* of_block = shared.waiting;
+    if (!WaitInShared(Tile::kN)) {
+      of_block = p.waiting + int64_t{blockIdx.x} * (WaitingBytes(kThreads, Tile::kSums) / 16);
+    }
+    WaitingSums<Tile::kSums> waiting(of_block, kThreads);
+    const int32_t count = p.segments / p.splits, length = p.steps / p.segments;
+    for (int32_t index = 0; index < count; ++index) {
+      const int32_t first = steps.first + index * length;
+      sum_up(StepRange(first, first + length));
+      AddSegment(index, count, waiting, sum);
+    }
+  }
+}
+
 // The epilogue store(item, origin, sums) receives this thread's accumulators of an item.
 template <class Tile, class Store>
 __device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared, const Store& store) {
@@ -320,10 +359,11 @@ __device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared,
   F8Consumer<Tile> consumer{shared};
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
     float sum[Tile::kSums];
-#pragma unroll
-    for (float& value : sum) value = 0.0f;
     consumer.scale_row = consumer.origin.row + item.first_row % kScaleAlignment;
-    consumer.template Sum<kOverlapped>(StepRange(p, item), sum);
+    SumItem<Tile>(p, shared, item, sum, [&](const StepRange& steps) {
+      Clear(sum);
+      consumer.template Sum<kOverlapped>(steps, sum);
+    });
     store(item, consumer.origin, sum);
   });
 }
@@ -335,18 +375,22 @@ __device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<Tile>& share
   PipelineState<Tile::kStages> pipeline;
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
     float sum[Tile::kSums];
-    int last = 0;  // the stage whose wgmmas may be in flight
-    const StepRange steps(p, item);
-    for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {
-      MbarrierWait(shared.full[pipeline.stage], pipeline.parity, "gemm stage full");
-      Multiply<false>(sum, shared.x[pipeline.stage] + offsets.x,
-                      shared.weight[pipeline.stage] + offsets.weight, step > steps.first);
-      WarpgroupWait<1>();
-      if (step > steps.first) ReleaseStage(shared.empty[last]);
-      last = pipeline.stage;
-    }
-    WarpgroupWaitAll(sum);
-    ReleaseStage(shared.empty[last]);
+    SumItem<Tile>(p, shared, item, sum, [&](const StepRange& steps) {
+      // The sums of the segment before are not what wgmma begins with. Where the assembler takes them to be,
+      // it serialises the wgmmas.
+      if constexpr (Tile::kSegmented) Clear(sum);
+      int last = 0;  // the stage whose wgmmas may be in flight
+      for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {
+        MbarrierWait(shared.full[pipeline.stage], pipeline.parity, "gemm stage full");
+        Multiply<false>(sum, shared.x[pipeline.stage] + offsets.x,
+                        shared.weight[pipeline.stage] + offsets.weight, step > steps.first);
+        WarpgroupWait<1>();
+        if (step > steps.first) ReleaseStage(shared.empty[last]);
+        last = pipeline.stage;
+      }
+      WarpgroupWaitAll(sum);
+      ReleaseStage(shared.empty[last]);
+    });
     store(item, origin, sum);
   });
 }
@@ -380,92 +424,6 @@ __device__ __forceinline__ void RunHopperGemm(const HopperGemmParams& p, HopperS
       ConsumeBf16(p, shared, store);
     }
   }
-}
-
-// ---- for the host ----
-
-// The descriptors of x and its scales, with box_rows and scale_rows as `p` has them.
-inline void EncodeF8Rows(const GemmProblem& q, HopperGemmParams& p) {
-  const QuantizedRows& x = q.x_f8;
-  const uint64_t k = q.weight.k, rows = x.rows, pitch = x.pitch;
-  p.x = EncodeTensorMap({.data = x.codes,
-                         .element_bytes = 1,
-                         .extent = {k, 1, rows},
-                         .pitch = {pitch, pitch},
-                         .box = {kTileRowBytes, 1, static_cast<uint32_t>(p.box_rows)},
-                         .swizzled = true});
-  const uint64_t scale_row_bytes = x.scale_pitch * sizeof(float), k_blocks = k / kScaleBlock;
-  const uint64_t scales = (rows + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
-  p.x_scales = EncodeTensorMap({.data = x.scales,
-                                .element_bytes = sizeof(float),
-                                .extent = {scales, k_blocks, 1},
-                                .pitch = {scale_row_bytes, scale_row_bytes * k_blocks},
-                                .box = {static_cast<uint32_t>(p.scale_rows), 1, 1},
-                                .swizzled = false});
-}
-
-inline void EncodeBf16Rows(const GemmProblem& q, HopperGemmParams& p) {
-  const bool grouped = q.x_group_stride != 0;
-  const uint64_t row_pitch = q.x.stride * sizeof(bf16), groups = q.ranges.groups;
-  p.x = EncodeTensorMap(
-      {.data = q.x.data,
-       .element_bytes = sizeof(bf16),
-       .extent = {static_cast<uint64_t>(q.weight.k), grouped ? groups : 1, static_cast<uint64_t>(q.x.rows)},
-       .pitch = {grouped ? q.x_group_stride * sizeof(bf16) : row_pitch, row_pitch},
-       .box = {kTileRowBytes / sizeof(bf16), 1, static_cast<uint32_t>(p.box_rows)},
-       .swizzled = true});
-  p.x_grouped = grouped;
-}
-
-// The kernel multiplies 64 rows per consumer group; what shared memory holds past the box of x reaches no row
-// that is stored.
-template <class Tile>
-HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
-  CHECK(tile_rows > 0 && tile_rows % 16 == 0 && tile_rows <= Tile::kRows) << tile_rows;
-  const int32_t element = static_cast<int32_t>(DTypeBytes(q.weight.format.code));
-  const uint64_t k = q.weight.k, n = q.weight.n, groups = q.ranges.groups;
-  const uint64_t row_bytes = k * element;
-
-  HopperGemmParams p = {};
-  // A group of ragged rows may begin at any row, its scales at a multiple of kScaleAlignment.
-  const bool ragged = q.ranges.offsets != nullptr;
-  p.box_rows = ragged ? tile_rows : std::min(tile_rows, q.ranges.rows);
-  p.scale_rows = ragged ? tile_rows + kScaleAlignment
-                        : (p.box_rows + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
-  p.weight = EncodeTensorMap(
-      {.data = q.weight.data,
-       .element_bytes = element,
-       .extent = {k, n, groups},
-       .pitch = {row_bytes, groups > 1 ? static_cast<uint64_t>(q.data_stride) : row_bytes * n},
-       .box = {static_cast<uint32_t>(kTileRowBytes / element), Tile::kN, 1},
-       .swizzled = true});
-  if (q.weight.format.code == DType::kF8E4M3) {
-    EncodeF8Rows(q, p);
-  } else {
-    EncodeBf16Rows(q, p);
-  }
-  p.out = q.out.data;
-  p.out_bf16 = q.out_bf16.data;
-  p.bias = q.bias;
-  p.weight_scales = q.weight.scales;
-  p.out_stride = q.out.stride;
-  p.out_bf16_stride = q.out_bf16.stride;
-  p.out_group_stride = q.out_group_stride;
-  p.weight_scale_stride = q.scale_stride;
-  p.weight_scale_pitch = ScalePitch(q.weight.k);
-  p.n = q.weight.n;
-  p.steps = static_cast<int32_t>(row_bytes / kTileRowBytes);
-  p.splits = 1;
-  p.tile_rows = tile_rows;
-  p.pair_stores = (reinterpret_cast<uintptr_t>(p.out) % 8 | reinterpret_cast<uintptr_t>(p.out_bf16) % 4 |
-                   p.out_stride % 2 | p.out_bf16_stride % 2 | p.out_group_stride % 2 | p.n % 2) == 0;
-  p.ranges = q.ranges;
-  return p;
-}
-
-// At most a block per multiprocessor.
-inline dim3 HopperGrid(Stream& stream, int64_t items) {
-  return ItemGrid(items, static_cast<CudaStream&>(stream).multiprocessor_count());
 }
 
 }  // namespace foredraft::cuda

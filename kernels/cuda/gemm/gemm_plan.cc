@@ -126,6 +126,21 @@ int32_t EvenTileRows(int32_t rows, int32_t most) {
   return std::max(((rows + tiles - 1) / tiles + 15) / 16 * 16, 16);
 }
 
+int32_t KernelRows(GemmTile tile) { return tile.rows > kWarpgroupRows ? 2 * kWarpgroupRows : kWarpgroupRows; }
+
+// Bytes that a tile's sums of segments take to and from device memory.
+double WaitingTraffic(GemmTile tile, int32_t segments) {
+  if (WaitInShared(tile.outputs)) return 0;
+  return 2.0 * sizeof(float) * (segments - 1) * KernelRows(tile) * tile.outputs;
+}
+
+// Shared memory of a block besides the stages.
+int32_t OtherBytes(GemmTile tile, int32_t segments) {
+  if (tile.outputs == kGateUpOutputs) return kGateUpExchangeBytes;
+  const bool wait = segments > 1 && WaitInShared(tile.outputs);
+  return wait ? WaitingBytesOfTile(KernelRows(tile), tile.outputs) : 0;
+}
+
 // Calls visit(rows) for the numbers of rows a tile may have, largest first.
 template <class Visit>
 void ForTileRows(const GemmSize& size, int32_t largest, const Visit& visit) {
@@ -145,13 +160,14 @@ GemmPlan PredictGemm(const GemmSize& size, GemmTile tile, int32_t splits, const 
   plan.items = groups.row_tiles * tiles_n * splits;
   plan.blocks = static_cast<int32_t>(std::min<double>(std::ceil(plan.items), rates.multiprocessors));
   plan.waves = static_cast<int32_t>(std::ceil(plan.items / rates.multiprocessors));
-  plan.stages = Stages(tile, tile.outputs == kGateUpOutputs ? kGateUpExchangeBytes : 0);
+  plan.stages = Stages(tile, OtherBytes(tile, size.segments));
   plan.bytes_in_flight = int64_t{plan.stages} * (tile.rows + tile.outputs) * kStepBytes;
   if (plan.items == 0) return plan;
 
-  const ItemCost item = {.us = steps * StepUs(tile, size.element_bytes == 1, rates) + kEpilogue,
-                         .memory_bytes = item_row_bytes * size.n / tiles_n * groups.active / groups.row_tiles,
-                         .l2_bytes = item_row_bytes * (tile.rows + tile.outputs)};
+  const ItemCost item = {
+      .us = steps * StepUs(tile, size.element_bytes == 1, rates) + kEpilogue,
+      .memory_bytes = item_row_bytes * size.n / tiles_n * groups.active / groups.row_tiles,
+      .l2_bytes = item_row_bytes * (tile.rows + tile.outputs) + WaitingTraffic(tile, size.segments)};
   const double full = std::floor(plan.items / rates.multiprocessors);
   const double rest = plan.items - full * rates.multiprocessors;
   plan.microseconds = kStart + full * WaveUs(rates.multiprocessors, item, rates) + kEnd;
@@ -164,7 +180,8 @@ GemmPlan PlanGemm(const GemmSize& size, int32_t splits, const GemmRates& rates) 
   GemmPlan best = {};
   ForTileRows(size, 128, [&](int32_t rows) {
     for (const int32_t outputs : {128, 64, 32, 16}) {
-      if (splits > 1 && rows > kWarpgroupRows && outputs == 128) continue;
+      const int32_t too_large = (rows > kWarpgroupRows ? 1 : 0) + (outputs == 128 ? 1 : 0);
+      if (splits > 1 && too_large > (size.segments > 1 ? 0 : 1)) continue;
       const GemmPlan plan = PredictGemm(size, {rows, outputs}, splits, rates);
       if (best.tile.rows == 0 || plan.microseconds < 0.99 * best.microseconds) best = plan;
     }
@@ -227,6 +244,7 @@ GemmPlan Predict4Bit(const GemmSize& size, int32_t tile_rows, int32_t splits, co
 GemmPlan Plan4Bit(const GemmSize& size, int32_t splits, const GemmRates& rates) {
   GemmPlan best = {};
   for (const int32_t rows : {16, 32, 64}) {
+    if (splits > 1 && size.segments > 1 && rows == 64) continue;  // registers
     const GemmPlan plan = Predict4Bit(size, rows, splits, rates);
     if (best.tile.rows == 0 || plan.microseconds < 0.99 * best.microseconds) best = plan;
   }
@@ -237,7 +255,7 @@ namespace {
 
 // The least predicted time(rows, splits) over all `rows`.
 template <class Time>
-int32_t BestSplits(int32_t steps, std::initializer_list<int32_t> rows, const Time& time) {
+int32_t BestSplits(int32_t steps, int32_t most, std::initializer_list<int32_t> rows, const Time& time) {
   constexpr double kGainWanted = 0.9;
   const auto time_of_all = [&](int32_t splits) {
     double sum = 0;
@@ -246,7 +264,7 @@ int32_t BestSplits(int32_t steps, std::initializer_list<int32_t> rows, const Tim
   };
   int32_t best = 1;
   double best_time = time_of_all(1);
-  for (int32_t splits = 2; splits <= kMaxGemmSplits && steps >= 4 * splits; splits *= 2) {
+  for (int32_t splits = 2; splits <= most && steps >= 4 * splits; splits *= 2) {
     const double split_time = time_of_all(splits);
     if (split_time < kGainWanted * best_time) {
       best = splits;
@@ -259,16 +277,26 @@ int32_t BestSplits(int32_t steps, std::initializer_list<int32_t> rows, const Tim
 }  // namespace
 
 int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes) {
-  return BestSplits(k * element_bytes / kStepBytes, {8, 32, 128}, [&](int32_t rows, int32_t splits) {
-    return PlanGemm({.n = n, .k = k, .element_bytes = element_bytes, .rows = rows}, splits).microseconds;
-  });
+  return BestSplits(
+      k * element_bytes / kStepBytes, kMaxGemmSplits, {8, 32, 128}, [&](int32_t rows, int32_t splits) {
+        return PlanGemm({.n = n, .k = k, .element_bytes = element_bytes, .rows = rows}, splits).microseconds;
+      });
 }
 
 int32_t Splits4Bit(int32_t n, int32_t k, const WeightFormat& format) {
   constexpr int32_t kMostTiles = 256;  // more fill a device, and their partial sums would be large
   if (Layout4Bit{n, k, format.columns}.tiles() > kMostTiles) return 1;
-  return BestSplits((k + kBlock4Inputs - 1) / kBlock4Inputs, {1, 8, 32}, [&](int32_t rows, int32_t splits) {
-    return Plan4Bit({.n = n, .k = k, .rows = rows, .format = format}, splits).microseconds;
+  return BestSplits((k + kBlock4Inputs - 1) / kBlock4Inputs, kMaxGemmSplits, {1, 8, 32},
+                    [&](int32_t rows, int32_t splits) {
+                      return Plan4Bit({.n = n, .k = k, .rows = rows, .format = format}, splits).microseconds;
+                    });
+}
+
+int32_t SegmentShares(const GemmSize& size, const GemmRates& rates) {
+  const bool four_bits = Is4Bit(size.format);
+  const int32_t steps = four_bits ? size.k / kBlock4Inputs : Steps(size);
+  return BestSplits(steps, size.segments, {size.rows}, [&](int32_t, int32_t splits) {
+    return (four_bits ? Plan4Bit(size, splits, rates) : PlanGemm(size, splits, rates)).microseconds;
   });
 }
 

@@ -4,8 +4,9 @@
 // use, and how long they should take. A pure function of shapes without CUDA's headers: launches, unit tests
 // and tests/bench call the same one.
 //
-// Only the number of splits of k decides bits. It follows from the weight's shape alone. Tile sizes decide
-// time and nothing else, so they may depend on the number of rows.
+// Only the number of splits of k decides bits. It follows from the whole weight's shape alone. Tile sizes
+// decide time and nothing else, so they may depend on the number of rows. So may the splits of a weight with
+// segments: they only say which blocks sum them.
 //
 // The prediction of Hopper's kernels, per block of one multiprocessor (SM):
 //   step    one k tile of 128 bytes: the longest of wgmma, of a step with its rows' TMA, and of the loads at
@@ -22,6 +23,7 @@
 
 #include <cstdint>
 
+#include "kernels/rules/weight_segments.h"
 #include "kernels/weight_format.h"
 
 namespace foredraft::cuda {
@@ -41,6 +43,7 @@ struct GemmSize {
   int32_t groups = 1;                 // weights: experts, heads
   bool ragged = false;                // each row belongs to one random group: experts
   WeightFormat format = kInt4Format;  // of Gemm4Bit
+  int32_t segments = 1;               // canonical segments of k (kernels/rules/weight_segments.h)
 };
 
 // The rates of a device.
@@ -71,7 +74,7 @@ inline constexpr int32_t kMaxGemmSplits = 8;
 int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes);
 
 // What HopperGemm does with this tile and these splits. It has no kernel for splits with more than 64 rows by
-// 128 outputs.
+// 128 outputs; of a weight with segments, none for more than 64 rows or 128 outputs.
 GemmPlan PredictGemm(const GemmSize& size, GemmTile tile, int32_t splits, const GemmRates& rates = {});
 
 // The tile with the least predicted time.
@@ -96,6 +99,23 @@ GemmPlan Plan4Bit(const GemmSize& size, int32_t splits = 1, const GemmRates& rat
 
 // As GemmSplits, over fewer rows: 4 bits are for few streams.
 int32_t Splits4Bit(int32_t n, int32_t k, const WeightFormat& format);
+
+// The blocks that share the segments of a tile, of either kernel: 1 unless more gain 10% with these rows.
+int32_t SegmentShares(const GemmSize& size, const GemmRates& rates = {});
+
+// ---- sums of segments that wait for others (segment_sums.h) ----
+
+inline constexpr int32_t kWaitingSets = 3;  // of 1, 2 and 4 segments
+
+// The bytes of a block whose `threads` have `sums` each.
+constexpr int32_t WaitingBytes(int32_t threads, int32_t sums) { return kWaitingSets * threads * sums * 4; }
+
+// Of a Hopper tile: `rows` and `outputs` of the kernel. They are in shared memory up to 64 outputs; beyond
+// that the stages would be too few, so they are in device memory.
+constexpr int32_t WaitingBytesOfTile(int32_t rows, int32_t outputs) {
+  return WaitingBytes(rows * 2, outputs / 2);
+}
+constexpr bool WaitInShared(int32_t outputs) { return outputs <= 64; }
 
 // ---- shared memory of the kernels for Hopper ----
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemm/gemm_item_search.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
 #include "kernels/cuda/gemm/packed_weight.h"
+#include "kernels/cuda/gemm/segment_sums.h"
 
 namespace foredraft::cuda {
 namespace {
@@ -40,7 +41,8 @@ struct TileGemmParams {
   int64_t weight_scale_stride;
   int32_t weight_scale_pitch;
   int32_t n;
-  int32_t row_bytes;  // k inputs of either operand
+  int32_t row_bytes;  // k inputs of either operand, or a segment of them
+  int32_t segments;
   GroupRowRanges ranges;
 };
 
@@ -77,7 +79,11 @@ struct WarpTile {
 
 template <int kTileRows>
 struct Accumulators {
+  static constexpr int kSums = WarpTile<kTileRows>::kRowParts * WarpTile<kTileRows>::kOutputParts * 4;
+
   float v[WarpTile<kTileRows>::kRowParts][WarpTile<kTileRows>::kOutputParts][4];
+
+  __device__ __forceinline__ float (&flat())[kSums] { return reinterpret_cast<float(&)[kSums]>(v); }
 
   __device__ __forceinline__ void Clear() {
 #pragma unroll
@@ -146,19 +152,34 @@ struct TileWalk {
   TileShared<kTileRows>& shared;
   const unsigned char* weight;  // of the item's group
   int32_t first_output;
+  int32_t segment_steps;
+
+  __device__ void FindRows(const GemmItem& item) const {
+    for (int row = static_cast<int>(threadIdx.x); row < kTileRows; row += kThreads) {
+      const int32_t problem_row = item.first_row + row;
+      const unsigned char* source = nullptr;
+      if (problem_row < item.end_row) {
+        const int64_t x_row = p.x_rows != nullptr ? p.x_rows[problem_row] : problem_row;
+        source = p.x.data + x_row * p.x.pitch + item.group * p.x.group_stride;
+      }
+      shared.x_row[row] = source;
+    }
+  }
 
   __device__ void Load(int32_t step) const {
     const int stage = step % kStages;
+    const int32_t segment = p.segments > 1 ? step / segment_steps : 0, end = (segment + 1) * p.row_bytes;
+    const int32_t first_byte = segment * p.row_bytes + (step - segment * segment_steps) * kStepBytes;
     for (int chunk = static_cast<int>(threadIdx.x); chunk < (kTileRows + kTileN) * 8; chunk += kThreads) {
       const int row = chunk / 8;
       const int first = chunk % 8 * 16;
-      const int32_t byte = step * kStepBytes + first;
+      const int32_t byte = first_byte + first;
       if (row < kTileRows) {
-        LoadChunk(&shared.x[stage][row][first], shared.x_row[row], byte, p.row_bytes, p.x.vector_loads != 0);
+        LoadChunk(&shared.x[stage][row][first], shared.x_row[row], byte, end, p.x.vector_loads != 0);
       } else {
         const int32_t output = first_output + row - kTileRows;
         const unsigned char* source = output < p.n ? weight + output * p.weight.pitch : nullptr;
-        LoadChunk(&shared.weight[stage][row - kTileRows][first], source, byte, p.row_bytes,
+        LoadChunk(&shared.weight[stage][row - kTileRows][first], source, byte, end,
                   p.weight.vector_loads != 0);
       }
     }
@@ -216,34 +237,28 @@ __device__ __forceinline__ void StoreTile(const TileGemmParams& p, const GemmIte
   }
 }
 
-template <int kTileRows, bool kF8>
+template <int kTileRows, bool kF8, bool kSegmented>
 __device__ void ComputeItem(const TileGemmParams& p, const GemmItem& item, TileShared<kTileRows>& shared) {
   using Tile = WarpTile<kTileRows>;
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int first_row = warp / Tile::kWarpsN * Tile::kRows;
   const int first_output = warp % Tile::kWarpsN * Tile::kOutputs;
+  const int32_t segment_steps = (p.row_bytes + kStepBytes - 1) / kStepBytes;
   const TileWalk<kTileRows> walk = {p, shared, p.weight.data + item.group * p.weight.group_stride,
-                                    item.tile_n * kTileN};
+                                    item.tile_n * kTileN, segment_steps};
 
   __syncthreads();  // the previous item's reads are done
-  for (int row = static_cast<int>(threadIdx.x); row < kTileRows; row += kThreads) {
-    const int32_t problem_row = item.first_row + row;
-    const unsigned char* source = nullptr;
-    if (problem_row < item.end_row) {
-      const int64_t x_row = p.x_rows != nullptr ? p.x_rows[problem_row] : problem_row;
-      source = p.x.data + x_row * p.x.pitch + item.group * p.x.group_stride;
-    }
-    shared.x_row[row] = source;
-  }
+  walk.FindRows(item);
   __syncthreads();
 
-  const int32_t steps = (p.row_bytes + kStepBytes - 1) / kStepBytes;
+  const int32_t steps = kSegmented ? segment_steps * p.segments : segment_steps;
   for (int32_t step = 0; step < kStages - 1; ++step) {
     if (step < steps) walk.Load(step);
     CpAsyncCommit();
   }
   Accumulators<kTileRows> sum;
   sum.Clear();
+  [[maybe_unused]] SumsInRegisters<Accumulators<kTileRows>::kSums> waiting;
   for (int32_t step = 0; step < steps; ++step) {
     CpAsyncWait<kStages - 2>();
     __syncthreads();  // this stage has arrived for all threads, and the stage loaded next is free
@@ -267,12 +282,17 @@ __device__ void ComputeItem(const TileGemmParams& p, const GemmItem& item, TileS
                                       sum);
       }
     }
+    if constexpr (kSegmented) {
+      if ((step + 1) % segment_steps != 0) continue;
+      AddSegment(step / segment_steps, p.segments, waiting, sum.flat());
+      if (step + 1 < steps) sum.Clear();
+    }
   }
   CpAsyncWait<0>();
   StoreTile(p, item, first_row, walk.first_output + first_output, sum);
 }
 
-template <int kTileRows, bool kF8>
+template <int kTileRows, bool kF8, bool kSegmented>
 __global__ void __launch_bounds__(kThreads) TileGemmKernel(const __grid_constant__ TileGemmParams p) {
   auto& shared = SharedStorage<TileShared<kTileRows>>();
   GridDependencySync();
@@ -282,7 +302,7 @@ __global__ void __launch_bounds__(kThreads) TileGemmKernel(const __grid_constant
   const uint32_t items = shared.tile_starts[p.ranges.groups] * n_tiles;
   for (uint32_t index = blockIdx.x; index < items; index += gridDim.x) {
     const GemmItem item = FindItem(p.ranges, shared.tile_starts, kTileRows, n_tiles, /*splits=*/1, index);
-    ComputeItem<kTileRows, kF8>(p, item, shared);
+    ComputeItem<kTileRows, kF8, kSegmented>(p, item, shared);
   }
 }
 
@@ -308,6 +328,10 @@ TileGemmParams MakeParams(const GemmProblem& q) {
   }
   p.weight = {static_cast<const unsigned char*>(q.weight.data), weight_pitch, q.data_stride,
               weight_pitch % 16 == 0};
+  p.segments = std::max(q.weight.segments, 1);
+  p.row_bytes = static_cast<int32_t>(weight_pitch / p.segments);
+  CHECK(weight_pitch % p.segments == 0 && (p.segments == 1 || p.row_bytes % (f8 ? kStepBytes : 16) == 0))
+      << p.segments << " segments of " << q.weight.k;
   p.out_stride = q.out.stride;
   p.out_bf16_stride = q.out_bf16.stride;
   p.out_group_stride = q.out_group_stride;
@@ -315,7 +339,6 @@ TileGemmParams MakeParams(const GemmProblem& q) {
   p.weight_scale_stride = q.scale_stride;
   p.weight_scale_pitch = ScalePitch(q.weight.k);
   p.n = q.weight.n;
-  p.row_bytes = static_cast<int32_t>(weight_pitch);
   p.ranges = q.ranges;
   return p;
 }
@@ -331,10 +354,13 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
   shape.block = dim3(kThreads);
   shape.shared_bytes = sizeof(TileShared<kTileRows>);
   const TileGemmParams params = MakeParams(q);
-  if (q.weight.format.code == DType::kF8E4M3) {
-    Launch(stream, &TileGemmKernel<kTileRows, true>, shape, params);
+  const bool f8 = q.weight.format.code == DType::kF8E4M3;
+  if (params.segments > 1) {
+    Launch(stream, f8 ? &TileGemmKernel<kTileRows, true, true> : &TileGemmKernel<kTileRows, false, true>,
+           shape, params);
   } else {
-    Launch(stream, &TileGemmKernel<kTileRows, false>, shape, params);
+    Launch(stream, f8 ? &TileGemmKernel<kTileRows, true, false> : &TileGemmKernel<kTileRows, false, false>,
+           shape, params);
   }
 }
 

@@ -6,7 +6,7 @@
 // Bits of an output: with BF16 weights, one accumulator over k16 groups in ascending order. With FP8 weights,
 // for each block of 128 inputs a sum from zero over its k16 groups (E4M3 codes are exact in BF16), then out =
 // fma(scale of x * scale of w, sum, out), blocks ascending. They do not depend on tile sizes, row indices or
-// row counts.
+// row counts. Of a weight with segments, these are the values of its segments.
 
 #include <cstdint>
 
@@ -33,7 +33,7 @@ struct GemmProblem {
   GroupRowRanges ranges = {};       // with offsets in device memory, `rows` is the largest total
   int32_t expected_rows = 0;        // with offsets: expected total, for the choice of tiles; 0: ranges.rows
   int32_t splits = 1;               // of k; more than 1 only for HopperGemm and Gemm4Bit
-  void* partials = nullptr;         // splits > 1: HopperPartialBytes or PartialBytes4Bit, 256-byte aligned
+  void* partials = nullptr;         // HopperPartialBytes or PartialBytes4Bit, 256-byte aligned
 };
 
 // Rows [first, first + count) of a problem with one group.

@@ -1,13 +1,14 @@
 #pragma once
 
 // Split k: the blocks of a tile leave their sums in device memory, and the one that comes last adds them up,
-// in the order of the splits. Each block stores its sums, synchronises its threads, calls CountSplit with one
-// of them, and synchronises again.
+// in the order of the splits or by the tree of segments. Each block stores its sums, synchronises its
+// threads, calls CountSplit with one of them, and synchronises again.
 
 #include <cstdint>
 
 #include "kernels/cuda/common/ptx_hopper.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
+#include "kernels/cuda/gemm/segment_sums.h"
 
 namespace foredraft::cuda {
 
@@ -22,13 +23,35 @@ __device__ __forceinline__ bool CountSplit(uint32_t* counter, int32_t splits) {
   return last;
 }
 
+// values[0] = the sum of the first `count` values by the binary tree; `count` is a power of two, or more than
+// kCount.
+template <int kCount, int kVectors>
+__device__ __forceinline__ void FoldTree(int32_t count, float4 (&values)[kCount][kVectors]) {
+#pragma unroll
+  for (int width = 1; width < kCount; width *= 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2 * width) {
+      if (i + width >= count) break;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        values[i][v].x = __fadd_rn(values[i][v].x, values[i + width][v].x);
+        values[i][v].y = __fadd_rn(values[i][v].y, values[i + width][v].y);
+        values[i][v].z = __fadd_rn(values[i][v].z, values[i + width][v].z);
+        values[i][v].w = __fadd_rn(values[i][v].w, values[i + width][v].w);
+      }
+    }
+  }
+}
+
 // Adds a thread's vectors of all splits up into `sums`: `parts` has those of one split after another, each
 // `vector_stride` from the one before. kLoads of them are in flight, since each takes the time of an L2
-// access.
-template <int kVectors, int kLoads>
+// access. Splits that share segments are a power of two, added by the tree (segment_sums.h).
+template <int kVectors, int kLoads, bool kTree>
 __device__ __forceinline__ void SumSplits(const float4* parts, int64_t vector_stride, int32_t splits,
                                           float (&sums)[4 * kVectors]) {
   constexpr int kSplits = kVectors >= kLoads ? 1 : kLoads / kVectors;  // at once
+  // Rounds of loads are subtrees.
+  [[maybe_unused]] SumsInRegisters<4 * kVectors, TreeLevels(kMaxGemmSplits / kSplits)> waiting;
 #pragma unroll
   for (float& sum : sums) sum = -0.0f;  // leaves what is added to it as it is
   for (int32_t first = 0; first < splits; first += kSplits) {
@@ -41,9 +64,14 @@ __device__ __forceinline__ void SumSplits(const float4* parts, int64_t vector_st
         if (first + i < splits) values[i][v] = __ldcg(parts + at);
       }
     }
+    if constexpr (kTree) {
+      FoldTree<kSplits>(splits - first, values);
+#pragma unroll
+      for (float& sum : sums) sum = -0.0f;
+    }
 #pragma unroll
     for (int i = 0; i < kSplits; ++i) {
-      if (first + i >= splits) break;
+      if (first + i >= splits || (kTree && i > 0)) break;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         sums[4 * v] = __fadd_rn(sums[4 * v], values[i][v].x);
@@ -52,6 +80,7 @@ __device__ __forceinline__ void SumSplits(const float4* parts, int64_t vector_st
         sums[4 * v + 3] = __fadd_rn(sums[4 * v + 3], values[i][v].w);
       }
     }
+    if constexpr (kTree) AddSegment(first / kSplits, (splits + kSplits - 1) / kSplits, waiting, sums);
   }
 }
 

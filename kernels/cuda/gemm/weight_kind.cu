@@ -10,9 +10,17 @@
 namespace foredraft::cuda {
 namespace {
 
-int32_t SplitsOfElements(const PackedWeight& weight) {
+int32_t SplitsOfElements(Stream& stream, const GemmProblem& q) {
+  const PackedWeight& weight = q.weight;
   if (!HopperSupports(weight)) return 1;
-  return GemmSplits(weight.n, weight.k, static_cast<int32_t>(DTypeBytes(weight.format.code)));
+  if (weight.segments > 0) return SegmentShares(SizeOf(q), RatesOf(stream));
+  return GemmSplits(weight.plan_n(), weight.plan_k(), static_cast<int32_t>(DTypeBytes(weight.format.code)));
+}
+
+int32_t SplitsOf4Bit(Stream& stream, const GemmProblem& q) {
+  const PackedWeight& weight = q.weight;
+  if (weight.segments > 0) return SegmentShares(SizeOf(q), RatesOf(stream));
+  return Splits4Bit(weight.plan_n(), weight.plan_k(), weight.format);
 }
 
 // Both kernels give the same bits for BF16, so the alignment of x may decide there.
@@ -31,7 +39,7 @@ constexpr WeightKind kKinds[] = {
     {.has = Is4BitLayout,
      .upload = Upload4Bit,
      .fill_random = FillRandom4Bit,
-     .splits = [](const PackedWeight& w) { return Splits4Bit(w.n, w.k, w.format); },
+     .splits = SplitsOf4Bit,
      .partial_bytes = [](Stream& stream, const GemmProblem& q) { return PartialBytes4Bit(stream, q); },
      .product = [](Stream& stream, const GemmProblem& q) { Gemm4Bit(stream, q); }},
 };

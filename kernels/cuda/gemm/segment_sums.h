@@ -1,0 +1,85 @@
+#pragma once
+
+// The sum of a tile's canonical segments (kernels/rules/weight_segments.h) in one block. After each segment a
+// thread's sums join a binary counter: those of 1, 2 and 4 segments wait for the ones beside them, so that
+// the additions are those of the tree. They wait in memory, because three more sets of them take more
+// registers than the main loops leave; a thread reads there what it has written itself, so nothing is
+// ordered.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/gemm/gemm_plan.h"
+
+namespace foredraft::cuda {
+
+// Of a tree over `count` sums, a power of two.
+constexpr int TreeLevels(int count) { return count == 1 ? 0 : 1 + TreeLevels(count / 2); }
+static_assert(TreeLevels(kMaxSegments) == kWaitingSets);
+
+// Sums in memory of a block: [sets, kSums / 4, threads].
+template <int kSums>
+struct WaitingSums {
+  static constexpr int kLevels = kWaitingSets;
+  static constexpr int kVectors = kSums / 4;
+  float4* own;
+  int threads;
+
+  __device__ __forceinline__ WaitingSums(float4* of_block, int thread_count)
+      : own(of_block + threadIdx.x), threads(thread_count) {}
+
+  template <int kLevel>
+  __device__ __forceinline__ void Keep(const float (&sum)[kSums]) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      own[(kLevel * kVectors + i) * threads] =
+          make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
+    }
+  }
+  template <int kLevel>
+  __device__ __forceinline__ void AddTo(float (&sum)[kSums]) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const float4 kept = own[(kLevel * kVectors + i) * threads];
+      sum[4 * i] = __fadd_rn(kept.x, sum[4 * i]);
+      sum[4 * i + 1] = __fadd_rn(kept.y, sum[4 * i + 1]);
+      sum[4 * i + 2] = __fadd_rn(kept.z, sum[4 * i + 2]);
+      sum[4 * i + 3] = __fadd_rn(kept.w, sum[4 * i + 3]);
+    }
+  }
+};
+
+// The same in registers, where there are some left.
+template <int kSums, int levels = kWaitingSets>
+struct SumsInRegisters {
+  static constexpr int kLevels = levels;
+  float sums[kLevels > 0 ? kLevels : 1][kSums];
+
+  template <int kLevel>
+  __device__ __forceinline__ void Keep(const float (&sum)[kSums]) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[kLevel][i] = sum[i];
+  }
+  template <int kLevel>
+  __device__ __forceinline__ void AddTo(float (&sum)[kSums]) const {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sum[i] = __fadd_rn(sums[kLevel][i], sum[i]);
+  }
+};
+
+// Segment `index` of `count`, a power of two, joins the others. After the last one `sum` has the sum of all.
+template <int kLevel = 0, class Waiting, int kSums>
+__device__ __forceinline__ void AddSegment(int32_t index, int32_t count, Waiting& waiting,
+                                           float (&sum)[kSums]) {
+  if constexpr (kLevel < Waiting::kLevels) {
+    if ((index >> kLevel & 1) == 0) {
+      if (index + 1 < count) waiting.template Keep<kLevel>(sum);
+    } else {
+      waiting.template AddTo<kLevel>(sum);
+      AddSegment<kLevel + 1>(index, count, waiting, sum);
+    }
+  }
+}
+
+}  // namespace foredraft::cuda
