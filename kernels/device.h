@@ -68,6 +68,7 @@ struct HostWeight {
   const void* data = nullptr;    // 4-bit kinds: [n, k / 2] bytes, the first code of a pair in the low nibble
   const void* scales = nullptr;  // [format.scale_rows(n), format.scale_columns(k)] of format.scale
   float tensor_scale = 1;        // where the format has one: another factor of every element
+  int32_t whole_n = 0;           // outputs of the tensor that this is a part of; 0: n
 
   const float* f32_scales() const { return static_cast<const float*>(scales); }
   // The scale of the block or group that has this index in `scales`.

@@ -6,6 +6,7 @@ set(op_tests
     expert_exchange_test.cc
     experts_test.cc
     gemm_segments_test.cc
+    gemm_slices_test.cc
     gemm_test.cc
     gate_test.cc
     head_gemm_test.cc

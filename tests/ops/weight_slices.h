@@ -38,6 +38,7 @@ class WeightSlice {
     }
     part_.n = outputs.count;
     part_.k = inputs.count;
+    part_.whole_n = whole.n;
   }
 
   HostWeight host() const {

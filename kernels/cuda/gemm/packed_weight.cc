@@ -10,13 +10,24 @@
 namespace foredraft {
 namespace {
 
-// Whether the grid of the stacked weight is the parts' grids, stacked.
-bool KeepsScaleGrid(std::span<const HostWeight> parts) {
+// Whether the grid of the stacked weight is the parts' grids, stacked. `outputs` of a part.
+template <class Outputs>
+bool KeepsScaleGrid(std::span<const HostWeight> parts, const Outputs& outputs) {
   for (const HostWeight& part : parts) {
     if (part.format.rows != kScaleBlock || part.format.columns != kScaleBlock) return false;
-    if (&part != &parts.back() && part.n % kScaleBlock != 0) return false;
+    if (&part != &parts.back() && outputs(part) % kScaleBlock != 0) return false;
   }
   return true;
+}
+
+// Whether a stacked FP8 weight stays FP8. Parts of tensors do what the whole tensors would: INVALID_ARGUMENT
+// where their own grids do not allow that.
+absl::StatusOr<bool> StaysF8(std::span<const HostWeight> parts) {
+  const bool whole =
+      KeepsScaleGrid(parts, [](const HostWeight& part) { return part.whole_n > 0 ? part.whole_n : part.n; });
+  if (!whole || KeepsScaleGrid(parts, [](const HostWeight& part) { return part.n; })) return whole;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "weight: %d of %d outputs in FP8, allowed multiples of %d", parts[0].n, parts[0].whole_n, kScaleBlock));
 }
 
 int32_t BlocksOf(int32_t extent, int32_t block) { return (extent + block - 1) / block; }
@@ -100,7 +111,11 @@ absl::StatusOr<WeightLayout> LayoutOf(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) layout.n += part.n;
   const WeightFormat& format = parts[0].format;
   RETURN_IF_ERROR(CheckGroup(format));
-  if (format.has_scales() && (!IsF8(format) || KeepsScaleGrid(parts))) layout.format = format;
+  bool stays = format.has_scales();
+  if (IsF8(format)) {
+    ASSIGN_OR_RETURN(stays, StaysF8(parts));
+  }
+  if (stays) layout.format = format;
   return layout;
 }
 

@@ -9,7 +9,8 @@
 // FP8 has one scale, a float multiplier, per 128 x 128 block: [ceil(n / 128), ScalePitch(k)], cuBLASLt's
 // layout BLK128x128; a row of scales is zero past ceil(k / 128). If the checkpoint's blocks have another
 // size, or stacked parts meet inside a block, the grid cannot be kept: the weight is then dequantised to BF16
-// when packed, and its code is kBF16. (All of R1's shapes keep their grid.)
+// when packed, and its code is kBF16. (All of R1's shapes keep their grid.) Parts of tensors are packed as
+// the whole ones would be.
 //
 // An array of weights is one allocation: item i is i * data_stride bytes (i * scale_stride floats) after item
 // 0.
