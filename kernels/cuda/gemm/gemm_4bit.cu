@@ -201,8 +201,8 @@ __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Share
   Sums4<kTileRows> sums;
   ClearSums<kTileRows>(sums);
   constexpr int kSums = Tile4<kTileRows>::kSums;
-  WaitingSums<kSums> waiting(p.waiting + int64_t{blockIdx.x} * (WaitingBytes(kThreads, kSums) / 16),
-                             kThreads);
+  constexpr int64_t kWaitingVectors = WaitingBytes(kWaitingSets, kThreads, kSums) / 16;
+  WaitingSums<kSums, 0> waiting(nullptr, p.waiting + blockIdx.x * kWaitingVectors, kThreads);
   int32_t chain_end = kSegmented ? p.steps / p.segments : count;  // the step that a segment ends before
   int32_t segment = 0;
   for (int32_t step = 0; step < count; ++step) {
@@ -335,7 +335,8 @@ int64_t PartialBytes4Bit(Stream& stream, const GemmProblem& q, int32_t tile_rows
   if (tile_rows == 0) tile_rows = TileRowsOf(stream, q);
   const int32_t tile_values = tile_rows * kTile4Outputs;
   const int64_t blocks = int64_t{Resident4Bit(tile_rows)} * RatesOf(stream).multiprocessors;
-  const int64_t waiting = q.weight.segments > 1 ? blocks * WaitingBytes(kThreads, tile_values / kThreads) : 0;
+  const int64_t waiting =
+      q.weight.segments > 1 ? blocks * WaitingBytes(kWaitingSets, kThreads, tile_values / kThreads) : 0;
   if (q.splits == 1) return waiting;
   GroupRowRanges rows = q.ranges;
   rows.rows = std::min(rows.rows, kSplitRowsAtOnce);

@@ -131,7 +131,7 @@ void LaunchHopper(Stream& stream, const GemmProblem& q, int32_t tile_rows) {
     CHECK_LE(tiles * Tile::kConsumers, CudaStream::kZeroCounters);
     params.partials = static_cast<float4*>(q.partials);
     params.counters = static_cast<CudaStream&>(stream).ZeroCounters();
-  } else if (Tile::kSegmented && !WaitInShared(Tile::kN)) {
+  } else if (Tile::kSegmented && DeviceWaitingBytes(Tile::kRows, Tile::kN) > 0) {
     CHECK(q.partials != nullptr);
     params.waiting = static_cast<float4*>(q.partials);
   }
@@ -211,7 +211,7 @@ int64_t HopperPartialBytes(Stream& stream, const GemmProblem& q, GemmTile tile) 
   const int32_t kernel_rows = tile.rows > 64 ? 128 : 64;
   if (q.splits == 1) {
     const int64_t blocks = RatesOf(stream).multiprocessors;
-    return WaitInShared(tile.outputs) ? 0 : blocks * WaitingBytesOfTile(kernel_rows, tile.outputs);
+    return blocks * DeviceWaitingBytes(kernel_rows, tile.outputs);
   }
   GroupRowRanges rows = q.ranges;
   rows.rows = std::min(rows.rows, kSplitRowsAtOnce);

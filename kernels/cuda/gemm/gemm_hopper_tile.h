@@ -45,7 +45,7 @@ struct HopperGemmParams {
   int32_t pair_stores;  // 1: outputs 2 i and 2 i + 1 of a row can be stored together
   float4* partials;     // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
   uint32_t* counters;   // splits > 1: [tiles, consumer groups], zero
-  float4* waiting;      // [blocks] sums of segments, where these wait in device memory
+  float4* waiting;      // [blocks] sums of segments that wait in device memory
   GroupRowRanges ranges;
 };
 
@@ -55,8 +55,7 @@ struct HopperGemmParams {
 template <int consumers, int tile_n, bool pair = false, int other_bytes = 0, bool segmented = false>
 struct TileShape {
   static constexpr bool kSegmented = segmented;
-  static constexpr int kWaitingBytes =
-      segmented && WaitInShared(tile_n) ? WaitingBytesOfTile(64 * consumers, tile_n) : 0;
+  static constexpr int kWaitingBytes = segmented ? SharedWaitingBytes(64 * consumers, tile_n) : 0;
   static constexpr int kConsumers = consumers;
   static constexpr bool kPair = pair;
   static constexpr int kRows = pair ? 64 : 64 * kConsumers;
@@ -337,11 +336,10 @@ __device__ __forceinline__ void SumItem(const HopperGemmParams& p, HopperShared<
     sum_up(steps);
   } else {
     constexpr int kThreads = Tile::kConsumers * kGroupThreads;
-    float4* of_block = shared.waiting;
-    if (!WaitInShared(Tile::kN)) {
-      of_block = p.waiting + int64_t{blockIdx.x} * (WaitingBytes(kThreads, Tile::kSums) / 16);
-    }
-    WaitingSums<Tile::kSums> waiting(of_block, kThreads);
+    constexpr int kNear = SetsInShared(Tile::kN);
+    constexpr int kFarBytes = DeviceWaitingBytes(Tile::kRows, Tile::kN);
+    WaitingSums<Tile::kSums, kNear> waiting(shared.waiting,
+                                            p.waiting + int64_t{blockIdx.x} * (kFarBytes / 16), kThreads);
     const int32_t count = p.segments / p.splits, length = p.steps / p.segments;
     for (int32_t index = 0; index < count; ++index) {
       const int32_t first = steps.first + index * length;

@@ -130,15 +130,16 @@ int32_t KernelRows(GemmTile tile) { return tile.rows > kWarpgroupRows ? 2 * kWar
 
 // Bytes that a tile's sums of segments take to and from device memory.
 double WaitingTraffic(GemmTile tile, int32_t segments) {
-  if (WaitInShared(tile.outputs)) return 0;
-  return 2.0 * sizeof(float) * (segments - 1) * KernelRows(tile) * tile.outputs;
+  // A set of the first 1, 2 or 4 segments of twice as many is stored and loaded once.
+  double sums = 0;
+  for (int32_t set = SetsInShared(tile.outputs); segments >> set > 1; ++set) sums += segments >> (set + 1);
+  return 2.0 * sizeof(float) * sums * KernelRows(tile) * tile.outputs;
 }
 
 // Shared memory of a block besides the stages.
 int32_t OtherBytes(GemmTile tile, int32_t segments) {
   if (tile.outputs == kGateUpOutputs) return kGateUpExchangeBytes;
-  const bool wait = segments > 1 && WaitInShared(tile.outputs);
-  return wait ? WaitingBytesOfTile(KernelRows(tile), tile.outputs) : 0;
+  return segments > 1 ? SharedWaitingBytes(KernelRows(tile), tile.outputs) : 0;
 }
 
 // Calls visit(rows) for the numbers of rows a tile may have, largest first.

@@ -107,15 +107,21 @@ int32_t SegmentShares(const GemmSize& size, const GemmRates& rates = {});
 
 inline constexpr int32_t kWaitingSets = 3;  // of 1, 2 and 4 segments
 
-// The bytes of a block whose `threads` have `sums` each.
-constexpr int32_t WaitingBytes(int32_t threads, int32_t sums) { return kWaitingSets * threads * sums * 4; }
-
-// Of a Hopper tile: `rows` and `outputs` of the kernel. They are in shared memory up to 64 outputs; beyond
-// that the stages would be too few, so they are in device memory.
-constexpr int32_t WaitingBytesOfTile(int32_t rows, int32_t outputs) {
-  return WaitingBytes(rows * 2, outputs / 2);
+// The bytes of `sets` in a block whose `threads` have `sums` each.
+constexpr int32_t WaitingBytes(int32_t sets, int32_t threads, int32_t sums) {
+  return sets * threads * sums * 4;
 }
-constexpr bool WaitInShared(int32_t outputs) { return outputs <= 64; }
+
+// The sets of a Hopper tile that are in shared memory: all up to 64 outputs. Beyond that the stages would be
+// too few; the first set, which half of the segments use, is there, and the others are in device memory.
+constexpr int32_t SetsInShared(int32_t outputs) { return outputs <= 64 ? kWaitingSets : 1; }
+// `rows` and `outputs` of the kernel.
+constexpr int32_t SharedWaitingBytes(int32_t rows, int32_t outputs) {
+  return WaitingBytes(SetsInShared(outputs), rows * 2, outputs / 2);
+}
+constexpr int32_t DeviceWaitingBytes(int32_t rows, int32_t outputs) {
+  return WaitingBytes(kWaitingSets - SetsInShared(outputs), rows * 2, outputs / 2);
+}
 
 // ---- shared memory of the kernels for Hopper ----
 

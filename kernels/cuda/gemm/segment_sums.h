@@ -18,30 +18,37 @@ namespace foredraft::cuda {
 constexpr int TreeLevels(int count) { return count == 1 ? 0 : 1 + TreeLevels(count / 2); }
 static_assert(TreeLevels(kMaxSegments) == kWaitingSets);
 
-// Sums in memory of a block: [sets, kSums / 4, threads].
-template <int kSums>
+// Sums in memory of a block: [sets, kSums / 4, threads]. The first kNear sets may lie elsewhere than the
+// others.
+template <int kSums, int kNear>
 struct WaitingSums {
   static constexpr int kLevels = kWaitingSets;
   static constexpr int kVectors = kSums / 4;
-  float4* own;
+  float4* near;
+  float4* far;
   int threads;
 
-  __device__ __forceinline__ WaitingSums(float4* of_block, int thread_count)
-      : own(of_block + threadIdx.x), threads(thread_count) {}
+  __device__ __forceinline__ WaitingSums(float4* near_of_block, float4* far_of_block, int thread_count)
+      : near(near_of_block + threadIdx.x), far(far_of_block + threadIdx.x), threads(thread_count) {}
+
+  template <int kLevel>
+  __device__ __forceinline__ float4& Vector(int i) const {
+    if constexpr (kLevel < kNear) return near[(kLevel * kVectors + i) * threads];
+    return far[((kLevel - kNear) * kVectors + i) * threads];
+  }
 
   template <int kLevel>
   __device__ __forceinline__ void Keep(const float (&sum)[kSums]) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      own[(kLevel * kVectors + i) * threads] =
-          make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
+      Vector<kLevel>(i) = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
     }
   }
   template <int kLevel>
   __device__ __forceinline__ void AddTo(float (&sum)[kSums]) const {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const float4 kept = own[(kLevel * kVectors + i) * threads];
+      const float4 kept = Vector<kLevel>(i);
       sum[4 * i] = __fadd_rn(kept.x, sum[4 * i]);
       sum[4 * i + 1] = __fadd_rn(kept.y, sum[4 * i + 1]);
       sum[4 * i + 2] = __fadd_rn(kept.z, sum[4 * i + 2]);
