@@ -21,6 +21,8 @@ inline constexpr std::string_view kReasonReaderTooSlow = "READER_TOO_SLOW";
 
 // RESOURCE_EXHAUSTED: the process had no memory for the request.
 inline constexpr std::string_view kReasonOutOfMemory = "OUT_OF_MEMORY";
+// INVALID_ARGUMENT: the prompt alone is longer than the context.
+inline constexpr std::string_view kReasonPromptTooLong = "PROMPT_TOO_LONG";
 
 inline absl::Status WithReason(absl::Status status, std::string_view reason) {
   status.SetPayload(kReasonPayload, absl::Cord(std::string(reason)));

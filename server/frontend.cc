@@ -52,7 +52,7 @@ void Frontend::SetMaxQueueSize(int max_queue_size) {
 }
 
 void Frontend::SetUnknownFields(UnknownFields unknown_fields) {
-  wires_->openai.SetRefusesUnknown(unknown_fields == UnknownFields::kRefuse);
+  wires_->http.SetRefusesUnknown(unknown_fields == UnknownFields::kRefuse);
 }
 
 int Frontend::open_calls() const { return wires_->admission.open_calls(); }

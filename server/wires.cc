@@ -34,9 +34,11 @@ Wires::Wires(const FrontendOptions& options, const AdminHooks& hooks, const Wire
                   {.load = context.load,
                    .generated_tokens = [&metrics = context.metrics] { return metrics.generated_tokens(); }},
                   options.max_pending_tokens),
-      openai(admission, context.tokens, context.health, options.max_pending_tokens),
-      page(openai) {
-  openai.SetRefusesUnknown(options.server.unknown_fields == UnknownFields::kRefuse);
+      chat(OpenAiKind::kChat),
+      completions(OpenAiKind::kCompletion),
+      http({&chat, &completions}, admission, context.tokens, context.health, options.max_pending_tokens),
+      page(http) {
+  http.SetRefusesUnknown(options.server.unknown_fields == UnknownFields::kRefuse);
 }
 
 std::vector<grpc::Service*> Wires::api_services() {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The protocols that clients and operators speak: the services of gRPC and OpenAI's API with the chat page,
-// over one Admission. The listeners of Frontend carry them. A header of its own, because those of gRPC's
-// services take seconds to compile.
+// The protocols that clients and operators speak: the services of gRPC, and those over HTTP with the chat
+// page, over one Admission. The listeners of Frontend carry them. A header of its own, because those of
+// gRPC's services take seconds to compile.
 
 #include <grpcpp/impl/service_type.h>
 
@@ -15,7 +15,8 @@
 #include "server/api/admission.h"
 #include "server/api/foredraft_v1/admin_service.h"
 #include "server/api/foredraft_v1/generation_service.h"
-#include "server/api/openai/openai_service.h"
+#include "server/api/http/http_router.h"
+#include "server/api/openai/openai_wire.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
 #include "server/frontend_options.h"
 #include "server/page/chat_page.h"
@@ -45,7 +46,9 @@ struct Wires {
   AdminService api_admin;  // on the API's listener: reads only
   AdminService admin;
   VllmEngineService vllm_engine;  // on the API's listener if there is none for gateways
-  OpenAiService openai;
+  OpenAiWire chat;
+  OpenAiWire completions;
+  HttpRouter http;
   ChatPage page;
 };
 

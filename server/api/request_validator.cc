@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "kernels/slot_arrays.h"
 #include "server/api/constraint_check.h"
+#include "server/api/prompt_size.h"
 #include "server/api/tool_check.h"
 
 namespace foredraft {
@@ -227,7 +228,7 @@ absl::Status RequestValidator::CheckLengths(const ClientRequest& client) const {
 
 absl::Status RequestValidator::CheckPromptLength(const PromptInput& input, const ChatTools& tools) const {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
-    RETURN_IF_ERROR(limits_.size.CheckPrompt("token_ids", static_cast<int64_t>(ids->size())));
+    RETURN_IF_ERROR(CheckPromptTokens("token_ids", static_cast<int64_t>(ids->size())));
   }
   // A message has a token at least.
   const auto most_messages = static_cast<size_t>(std::max(kMaxChatMessages, limits_.size.max_seq_len));
@@ -240,8 +241,11 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input, const
   const size_t bytes = PromptBytes(input, tools);
   const size_t most = static_cast<size_t>(limits_.size.max_seq_len) * limits_.longest_token_bytes;
   if (bytes > most) {
-    return Refuse(InputField(input), ": ", Grouped(bytes), " bytes, at most ", Grouped(most),
-                  " can fit max_seq_len ", Grouped(limits_.size.max_seq_len));
+    const auto longest = static_cast<size_t>(limits_.longest_token_bytes);
+    return WithPromptSize(Refuse(InputField(input), ": ", Grouped(bytes), " bytes, at most ", Grouped(most),
+                                 " can fit max_seq_len ", Grouped(limits_.size.max_seq_len)),
+                          {.tokens = static_cast<int64_t>((bytes + longest - 1) / longest),
+                           .most = limits_.size.max_len() - 1});
   }
   return absl::OkStatus();
 }
@@ -359,10 +363,16 @@ absl::StatusOr<std::vector<TokenBias>> RequestValidator::LogitBias(std::vector<T
   return client;
 }
 
+absl::Status RequestValidator::CheckPromptTokens(const char* input_field, int64_t prompt_len) const {
+  absl::Status status = limits_.size.CheckPrompt(input_field, prompt_len);
+  if (status.ok() || prompt_len == 0) return status;
+  return WithPromptSize(std::move(status), {.tokens = prompt_len, .most = limits_.size.max_len() - 1});
+}
+
 absl::StatusOr<int64_t> RequestValidator::MaxTokens(const ClientRequest& client, const char* input_field,
                                                     int64_t prompt_len, FieldNotes& notes) const {
   if (!client.max_tokens.has_value()) {
-    RETURN_IF_ERROR(limits_.size.CheckPrompt(input_field, prompt_len));
+    RETURN_IF_ERROR(CheckPromptTokens(input_field, prompt_len));
     return limits_.size.max_len() - prompt_len;
   }
   const int64_t asked = *client.max_tokens;
@@ -371,6 +381,7 @@ absl::StatusOr<int64_t> RequestValidator::MaxTokens(const ClientRequest& client,
     notes.Dropped("max_tokens");
     return room;
   }
+  if (asked >= 1) RETURN_IF_ERROR(CheckPromptTokens(input_field, prompt_len));
   RETURN_IF_ERROR(limits_.size.Check(input_field, prompt_len, asked));
   return asked;
 }

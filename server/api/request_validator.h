@@ -101,6 +101,8 @@ class RequestValidator {
   // Ascending by token id.
   absl::StatusOr<std::vector<TokenBias>> LogitBias(std::vector<TokenBias> client) const;
   absl::StatusOr<ThinkingBudget> Budget(const ClientRequest& client, const ThinkingIds& thinking) const;
+  // The status has the prompt's size (prompt_size.h).
+  absl::Status CheckPromptTokens(const char* input_field, int64_t prompt_len) const;
   absl::StatusOr<int64_t> MaxTokens(const ClientRequest& client, const char* input_field, int64_t prompt_len,
                                     FieldNotes& notes) const;
 

@@ -99,6 +99,7 @@ OutputDelta OutputStream::Apply(RequestUpdate update, SteadyTime now) {
   return {.text = std::move(tokens.answer.text),
           .thinking = std::move(tokens.answer.thinking),
           .calls = std::move(tokens.answer.calls),
+          .runs = std::move(tokens.answer.runs),
           .token_ids = std::move(update.token_ids),
           .marks = std::move(tokens.marks),
           .logprobs = std::move(update.logprobs),

@@ -69,6 +69,7 @@ struct OutputDelta {
   std::string text;              // whole characters; of a chat answer without thinking and calls
   std::string thinking;          // of a chat answer, without its tags
   std::vector<CallDelta> calls;  // of a chat answer, ascending by index
+  std::vector<AnswerRun> runs;   // of a chat answer: the order of the three
   std::vector<int32_t> token_ids;
   std::vector<TokenMark> marks;        // one per token
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
@@ -79,6 +80,7 @@ struct OutputDelta {
     text.append(next.text);
     thinking.append(next.thinking);
     AppendCalls(calls, std::move(next.calls));
+    for (const AnswerRun& run : next.runs) AppendRun(runs, run);
     token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
     marks.insert(marks.end(), next.marks.begin(), next.marks.end());
     logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
@@ -90,6 +92,7 @@ struct OutputDelta {
     text.clear();
     thinking.clear();
     calls.clear();
+    runs.clear();
     token_ids.clear();
     marks.clear();
     logprobs.clear();

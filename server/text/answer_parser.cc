@@ -52,6 +52,14 @@ void AppendCalls(std::vector<CallDelta>& calls, std::vector<CallDelta> next) {
   }
 }
 
+void AppendRun(std::vector<AnswerRun>& runs, const AnswerRun& next) {
+  if (!runs.empty() && runs.back().part == next.part && runs.back().call == next.call) {
+    runs.back().bytes += next.bytes;
+  } else {
+    runs.push_back(next);
+  }
+}
+
 AnswerParser::AnswerParser(AnswerOptions options)
     : options_(std::move(options)),
       calls_(options_.syntax->calls()),
@@ -90,7 +98,7 @@ void AnswerParser::End(AnswerDelta& delta) {
       EmitText(std::exchange(pending_, ""));
       break;
     case State::kThinking:  // what could have become a call
-      delta_->thinking += options_.syntax->Unmarked(std::exchange(pending_, ""), /*as_shown=*/true);
+      EmitThinking(std::exchange(pending_, ""));
       break;
     case State::kArguments:
     case State::kKey:
@@ -169,7 +177,7 @@ bool AnswerParser::ReadThinking() {
   if (call < mark) return ReadCallInThought(call);
   size_t safe = mark;
   if (mark == std::string::npos) safe = calls ? BeginningAtEnd(pending_, calls_.call) : pending_.size();
-  delta_->thinking += options_.syntax->Unmarked(pending_.substr(0, safe), /*as_shown=*/true);
+  EmitThinking(pending_.substr(0, safe));
   Drop(safe);
   if (mark == std::string::npos) return false;
   Drop(end_thinking_.size());
@@ -187,7 +195,7 @@ bool AnswerParser::ReadCallInThought(size_t call) {
       name_end != std::string::npos &&
       FindTool(Stripped(std::string_view(pending_).substr(name, name_end - name))) != nullptr;
   const size_t thought_end = is_over && !names_tool ? name : call;
-  delta_->thinking += options_.syntax->Unmarked(pending_.substr(0, thought_end), /*as_shown=*/true);
+  EmitThinking(pending_.substr(0, thought_end));
   Drop(thought_end);
   if (names_tool) state_ = State::kText;
   return is_over;
@@ -408,6 +416,12 @@ bool AnswerParser::BreakCall() {
   return false;
 }
 
+void AnswerParser::EmitThinking(std::string_view marked) {
+  const std::string thinking = options_.syntax->Unmarked(marked, /*as_shown=*/true);
+  delta_->thinking += thinking;
+  if (!thinking.empty()) AppendRun(delta_->runs, {AnswerRun::Part::kThinking, 0, thinking.size()});
+}
+
 void AnswerParser::EmitText(std::string_view marked) {
   std::string text = options_.syntax->Unmarked(marked, /*as_shown=*/true);
   if (behind_calls_) {
@@ -418,20 +432,24 @@ void AnswerParser::EmitText(std::string_view marked) {
     text.insert(0, std::exchange(blanks_, ""));
     behind_calls_ = false;
   }
-  has_text_ |= !text.empty();
+  if (text.empty()) return;
+  has_text_ = true;
   delta_->text += text;
+  AppendRun(delta_->runs, {AnswerRun::Part::kText, 0, text.size()});
 }
 
 void AnswerParser::EmitArguments(std::string_view json) {
   if (json.empty()) return;
   has_arguments_ = true;
   AppendCalls(delta_->calls, {{.index = call_count_ - 1, .arguments = std::string(json)}});
+  AppendRun(delta_->runs, {AnswerRun::Part::kCall, call_count_ - 1, json.size()});
 }
 
 void AnswerParser::Announce(std::string id, const ChatTool& tool) {
   if (calls_.arguments != CallSyntax::Arguments::kJson) arguments_ = ArgumentTypes(tool);
   has_arguments_ = false;
   keys_.clear();
+  AppendRun(delta_->runs, {AnswerRun::Part::kCall, call_count_, 0});
   AppendCalls(delta_->calls, {{.index = call_count_++, .id = std::move(id), .name = tool.name}});
 }
 

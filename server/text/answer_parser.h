@@ -9,6 +9,7 @@
 // answer ends within it, or goes on otherwise than
 // the format says, its arguments are as far as they came (`complete` stays false).
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,10 +35,24 @@ struct CallDelta {
 // Appends deltas that follow those of `calls`.
 void AppendCalls(std::vector<CallDelta>& calls, std::vector<CallDelta> next);
 
+// A stretch of an answer that is one part's, in the order in which the model wrote them.
+struct AnswerRun {
+  enum class Part { kThinking, kText, kCall };
+  Part part;
+  int call = 0;      // of kCall: its index
+  size_t bytes = 0;  // of thinking, text or arguments; of kCall, 0 where it is announced alone
+
+  bool operator==(const AnswerRun&) const = default;
+};
+
+// Appends a run; one of the part that the last run has makes that longer.
+void AppendRun(std::vector<AnswerRun>& runs, const AnswerRun& next);
+
 struct AnswerDelta {
   std::string thinking;
   std::string text;
   std::vector<CallDelta> calls;  // ascending by index, one per call
+  std::vector<AnswerRun> runs;   // the order of all of them
 };
 
 struct AnswerOptions {
@@ -112,6 +127,7 @@ class AnswerParser {
   bool GiveUp();
   // The announced call ends here without being complete; what is left is text.
   bool BreakCall();
+  void EmitThinking(std::string_view marked);
   void EmitText(std::string_view marked);
   void EmitArguments(std::string_view json);
   // What pending_ may yet add to the JSON arguments is held back; its first `end` bytes are the arguments'.

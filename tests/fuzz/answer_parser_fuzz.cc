@@ -85,6 +85,7 @@ AnswerDelta Parse(const Family& family, const std::vector<std::string>& elements
     whole.thinking += delta.thinking;
     whole.text += delta.text;
     AppendCalls(whole.calls, std::move(delta.calls));
+    for (const AnswerRun& run : delta.runs) AppendRun(whole.runs, run);
   };
   std::string piece;
   for (size_t i = 0; i <= elements.size(); ++i) {
@@ -102,7 +103,28 @@ AnswerDelta Parse(const Family& family, const std::vector<std::string>& elements
   return whole;
 }
 
+// The runs are all of the answer, and the calls among them come in their order.
+void CheckRuns(const AnswerDelta& whole) {
+  size_t thinking = 0, text = 0, calls = 0;
+  for (const AnswerRun& run : whole.runs) {
+    switch (run.part) {
+      case AnswerRun::Part::kThinking:
+        thinking += run.bytes;
+        break;
+      case AnswerRun::Part::kText:
+        text += run.bytes;
+        break;
+      case AnswerRun::Part::kCall:
+        CHECK_EQ(static_cast<size_t>(run.call), calls);
+        CHECK_EQ(run.bytes, whole.calls.at(calls++).arguments.size());
+        break;
+    }
+  }
+  CHECK(thinking == whole.thinking.size() && text == whole.text.size() && calls == whole.calls.size());
+}
+
 void CheckAnswer(const Family& family, const AnswerDelta& whole) {
+  CheckRuns(whole);
   CHECK(IsValidUtf8(whole.text) && IsValidUtf8(whole.thinking)) << whole.text;
   const bool makes_json = family.format.answers().calls().arguments != CallSyntax::Arguments::kJson;
   for (size_t i = 0; i < whole.calls.size(); ++i) {
@@ -131,6 +153,7 @@ void TryAnswer(std::string_view input) {
   const AnswerDelta pieces = Parse(family, elements, cut, thinks);
   CHECK_EQ(pieces.text, whole.text);
   CHECK_EQ(pieces.thinking, whole.thinking);
+  CHECK(pieces.runs == whole.runs) << whole.text;
   CHECK_EQ(pieces.calls.size(), whole.calls.size());
   for (size_t i = 0; i < whole.calls.size(); ++i) {
     CHECK_EQ(pieces.calls[i].arguments, whole.calls[i].arguments);

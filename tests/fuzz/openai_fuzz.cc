@@ -117,7 +117,7 @@ void FuzzBody(OpenAiKind kind, bool refuses_unknown, const std::string& body) {
   for (int i = 0; i < std::min(request->choice_count(), kMostPlayedChoices); ++i) {
     auto checked = abacus.validator().Check(request->TakeChoice(i));
     if (!checked.ok()) {
-      (void)ParamOf(kind, {checked.status().message().data(), checked.status().message().size()});
+      (void)ParamOf(WireOf(kind), {checked.status().message().data(), checked.status().message().size()});
       ServedAbacus::CheckRefusal(checked.status());
       continue;
     }

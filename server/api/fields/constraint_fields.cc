@@ -125,6 +125,28 @@ void ReadResponseFormat(FieldReader& fields, std::string_view body, TheConstrain
   fields.Keep(format.status());
 }
 
+// Anthropic's form: {"format": {"type": "json_schema", "schema": ...}} beside an effort, which ReadThinking
+// reads.
+void ReadOutputConfig(FieldReader& fields, std::string_view body, TheConstraint& constraint) {
+  const json* config = fields.Find("output_config");
+  if (config == nullptr || !config->is_object()) return;
+  FieldReader around(*config, "output_config.", fields.context());
+  const json* format = around.Find("format");
+  if (format == nullptr) return;
+  if (!format->is_object()) {
+    return fields.Refuse("output_config.format", absl::StrCat(ShowJson(*format), ", allowed an object"));
+  }
+  const std::string path = "output_config.format.";
+  FieldReader read(*format, path, fields.context());
+  const std::string type = read.String("type").value_or("");
+  if (type != "json_schema") read.Refuse("type", absl::StrCat(ShowJson(type), ", allowed json_schema"));
+  if (read.Find("schema") == nullptr) read.Refuse("schema", "absent, required");
+  ReadNamed(read, {"schema", Constraint::kJsonSchema},
+            MemberText(MemberText(body, "output_config"), "format"), path, constraint);
+  read.End();
+  fields.Keep(read.status());
+}
+
 // vLLM's object of constraints.
 void ReadStructuredOutputs(FieldReader& fields, std::string_view body, TheConstraint& constraint) {
   const json* object = fields.Find("structured_outputs");
@@ -150,9 +172,15 @@ void ReadStructuredOutputs(FieldReader& fields, std::string_view body, TheConstr
 std::optional<ClientConstraint> ReadConstraint(FieldReader& fields, std::string_view body) {
   TheConstraint constraint(fields);
   ReadResponseFormat(fields, body, constraint);
+  if (fields.context().wire == NotedWire::kMessages) ReadOutputConfig(fields, body, constraint);
   ReadStructuredOutputs(fields, body, constraint);
   for (const NamedKind& named : kAtTheTop) ReadNamed(fields, named, body, "", constraint);
   return constraint.Take();
+}
+
+bool IsShown(const ClientConstraint& constraint) {
+  return constraint.field == "response_format.json_schema.schema" ||
+         constraint.field == "output_config.format.schema" || constraint.field == "text.format.schema";
 }
 
 }  // namespace foredraft

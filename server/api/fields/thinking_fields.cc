@@ -1,14 +1,23 @@
 #include "server/api/fields/thinking_fields.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "config/json_text.h"
+#include "server/api/fields/constraint_fields.h"
 
 namespace foredraft {
 namespace {
 
 using nlohmann::json;
+
+struct ThinkingFields {
+  ChatChoices choices;
+  std::optional<int32_t> budget;
+  bool hides_thinking = false;
+};
 
 void Switch(bool on, ChatChoices& choices) { choices.thinking = on && choices.thinking.value_or(true); }
 
@@ -88,12 +97,13 @@ void ReadThink(FieldReader& fields, ChatChoices& choices) {
 
 }  // namespace
 
-ThinkingFields ReadThinking(FieldReader& fields) {
+bool ReadThinking(FieldReader& fields, ClientRequest& request) {
   ThinkingFields thinking;
   ReadTemplateArguments(fields, thinking.choices);
   if (const json* object = FindObject(fields, "output_config"); object != nullptr) {
     FieldReader read(*object, "output_config.", fields.context());
     ReadEffort(read, "effort", thinking.choices);
+    if (fields.context().wire == NotedWire::kMessages) (void)read.Find("format");  // ReadConstraint's
     read.End();
     fields.Keep(read.status());
   }
@@ -111,7 +121,10 @@ ThinkingFields ReadThinking(FieldReader& fields) {
   ReadSwitch(fields, "enable_thinking", thinking.choices);
   ReadEffort(fields, "reasoning_effort", thinking.choices);
   thinking.hides_thinking |= !fields.Bool("include_reasoning", true);
-  return thinking;
+  request.choices = std::move(thinking.choices);
+  if (request.constraint && IsShown(*request.constraint)) request.choices.schema = request.constraint->source;
+  if (!request.thinking_budget.has_value()) request.thinking_budget = thinking.budget;
+  return thinking.hides_thinking;
 }
 
 }  // namespace foredraft

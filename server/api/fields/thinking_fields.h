@@ -3,18 +3,15 @@
 // The fields of a request about the answer's thinking: the spellings of OpenAI's, Anthropic's and other
 // servers' clients, read by one reader.
 
+#include "server/api/client_request.h"
 #include "server/api/fields/field_reader.h"
-#include "server/text/chat_message.h"
 
 namespace foredraft {
 
-struct ThinkingFields {
-  ChatChoices choices;
-  std::optional<int32_t> budget;  // ClientRequest::thinking_budget, by the names of other servers
-  bool hides_thinking = false;    // it is computed and counted, and left out of the answer
-};
-
-// Where fields contradict each other, off wins over on, and the request's own reasoning_effort over others.
-ThinkingFields ReadThinking(FieldReader& fields);
+// Sets the request's choices, with the schema of its constraint where the model is told it, and its budget,
+// unless thinking_token_budget has been read. Where fields contradict each other, off wins over on, and the
+// request's own reasoning_effort over others. Returns whether thinking, which is computed and counted, is
+// left out of the answer.
+bool ReadThinking(FieldReader& fields, ClientRequest& request);
 
 }  // namespace foredraft

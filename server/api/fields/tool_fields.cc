@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -38,32 +37,15 @@ absl::StatusOr<ChatTool> ReadTool(const json& object, std::string_view text, con
                                   FieldContext& context) {
   FieldReader fields(object, name + ".", context);
   ASSIGN_OR_RETURN(const json* function, FunctionOf(name, fields));
-  ChatTool tool;
-  tool.deferred = fields.Bool("defer_loading", false);
+  const bool deferred = fields.Bool("defer_loading", false);
   fields.End();
   RETURN_IF_ERROR(fields.status());
   FieldReader read(*function, name + ".function.", context);
-  tool.name = read.String("name").value_or("");
-  tool.description = read.String("description").value_or("");
-  tool.strict = read.Bool("strict", false);
-  tool.says_strict = read.Find("strict") != nullptr;
-  tool.deferred |= read.Bool("defer_loading", false);
-  if (const json* parameters = read.Find("parameters"); parameters != nullptr) {
-    if (!parameters->is_object()) {
-      read.Refuse("parameters", absl::StrCat(ShowJson(*parameters), ", allowed a JSON schema"));
-    }
-    tool.parameters = std::string(MemberText(MemberText(text, "function"), "parameters"));
-  }
+  ChatTool tool = ReadFunctionTool(read, MemberText(text, "function"), "parameters");
+  tool.deferred |= deferred;
   read.End();
   RETURN_IF_ERROR(read.status());
   return tool;
-}
-
-// The type of a tool that is no function, which the model cannot be told of; empty for a function.
-std::string SkippedType(const json& object) {
-  const auto type = object.find("type");
-  if (type == object.end() || !type->is_string() || *type == "function") return "";
-  return type->get<std::string>();
 }
 
 // Everything that tells a tool from another, with its schema in one spacing.
@@ -73,22 +55,16 @@ std::string KeyOf(const ChatTool& tool) {
 
 absl::StatusOr<std::vector<ChatTool>> ReadToolList(const json& list, std::string_view body,
                                                    FieldContext& context) {
-  if (!list.is_array()) return Refuse("tools: ", ShowJson(list), ", allowed a list of tools");
-  const std::vector<std::string_view> texts = ElementTexts(MemberText(body, "tools"));
-  CHECK_EQ(texts.size(), list.size());
-  std::vector<ChatTool> tools;
-  absl::flat_hash_set<std::string> keys;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string name = absl::StrCat("tools[", i, "]");
-    if (!list[i].is_object()) return Refuse(name, ": ", ShowJson(list[i]), ", allowed an object");
-    if (const std::string type = SkippedType(list[i]); !type.empty()) {
-      context.notes.Dropped(absl::StrCat("tools[].", type.substr(0, FieldNotes::kMostNameBytes)));
-      continue;
-    }
-    ASSIGN_OR_RETURN(ChatTool tool, ReadTool(list[i], texts[i], name, context));
-    if (keys.insert(KeyOf(tool)).second) tools.push_back(std::move(tool));
-  }
-  return tools;
+  ToolList tools;
+  RETURN_IF_ERROR(ToolList::ForEach(
+      list, MemberText(body, "tools"), "tools",
+      [&](const json& object, std::string_view text, const std::string& name) -> absl::Status {
+        if (!SkippedType(object, "function", context).empty()) return absl::OkStatus();
+        ASSIGN_OR_RETURN(ChatTool tool, ReadTool(object, text, name, context));
+        tools.Add(std::move(tool));
+        return absl::OkStatus();
+      }));
+  return tools.Take();
 }
 
 // The name in {"type": "function", "function": {"name": ...}}, or, as in OpenAI's responses API, in
@@ -182,6 +158,55 @@ absl::StatusOr<ToolCall> ReadCustomCall(const std::string& name, FieldReader& fi
 
 }  // namespace
 
+absl::Status ToolList::ForEach(const json& list, std::string_view text, const std::string& name,
+                               const ReadTool& read) {
+  if (!list.is_array()) return Refuse(name, ": ", ShowJson(list), ", allowed a list of tools");
+  const std::vector<std::string_view> texts = ElementTexts(text);
+  CHECK_EQ(texts.size(), list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string member = absl::StrCat(name, "[", i, "]");
+    if (!list[i].is_object()) return Refuse(member, ": ", ShowJson(list[i]), ", allowed an object");
+    RETURN_IF_ERROR(read(list[i], texts[i], member));
+  }
+  return absl::OkStatus();
+}
+
+void ToolList::Add(ChatTool tool) {
+  if (keys_.insert(KeyOf(tool)).second) tools_.push_back(std::move(tool));
+}
+
+ChatTool ReadFunctionTool(FieldReader& fields, std::string_view text, const char* schema) {
+  ChatTool tool;
+  tool.name = fields.String("name").value_or("");
+  tool.description = fields.String("description").value_or("");
+  tool.strict = fields.Bool("strict", false);
+  tool.says_strict = fields.Find("strict") != nullptr;
+  tool.deferred = fields.Bool("defer_loading", false);
+  if (const json* parameters = fields.Find(schema); parameters != nullptr) {
+    if (!parameters->is_object()) {
+      fields.Refuse(schema, absl::StrCat(ShowJson(*parameters), ", allowed a JSON schema"));
+    }
+    tool.parameters = std::string(MemberText(text, schema));
+  }
+  return tool;
+}
+
+std::string SkippedType(const json& object, const char* own, FieldContext& context) {
+  const auto type = object.find("type");
+  if (type == object.end() || !type->is_string() || *type == own) return "";
+  std::string skipped = type->get<std::string>();
+  context.notes.Dropped(absl::StrCat("tools[].", skipped.substr(0, FieldNotes::kMostNameBytes)));
+  return skipped;
+}
+
+void CheckChosen(const ChatTools& tools, const char* field, FieldReader& fields) {
+  if (!tools.names_function()) return;
+  const bool is_known = std::any_of(tools.tools.begin(), tools.tools.end(),
+                                    [&tools](const ChatTool& tool) { return tool.name == tools.function(); });
+  if (is_known) return;
+  fields.Refuse(field, absl::StrCat(ShowJson(std::string(tools.function())), ", allowed a name in tools"));
+}
+
 ChatTools ReadTools(FieldReader& fields, std::string_view body) {
   ChatTools read;
   if (const json* list = fields.Find("tools"); list != nullptr) {
@@ -191,13 +216,7 @@ ChatTools ReadTools(FieldReader& fields, std::string_view body) {
   }
   if (const json* choice = fields.Find("tool_choice"); choice != nullptr) {
     fields.Keep(ReadChoice(*choice, read, fields.context()));
-    const bool is_known = std::any_of(read.tools.begin(), read.tools.end(), [&read](const ChatTool& tool) {
-      return !read.names_function() || tool.name == read.function();
-    });
-    if (read.names_function() && !is_known) {
-      fields.Refuse("tool_choice.function.name",
-                    absl::StrCat(ShowJson(std::string(read.function())), ", allowed a name in tools"));
-    }
+    CheckChosen(read, "tool_choice.function.name", fields);
   }
   read.parallel = fields.Bool("parallel_tool_calls", true);
   return read;

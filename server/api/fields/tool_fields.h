@@ -2,10 +2,13 @@
 
 // The fields of chat requests about tools, as OpenAI's clients send them.
 
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
 #include "server/api/fields/field_reader.h"
@@ -17,6 +20,32 @@ namespace foredraft {
 // `fields` reads: schemas are slices of it. Tools of other types than function are skipped, and noted; of
 // equal tools one counts. Faults are kept in `fields`.
 ChatTools ReadTools(FieldReader& fields, std::string_view body);
+
+// A list of tools, of which equal ones count once.
+class ToolList {
+ public:
+  // `read` is called for each member of the list `name` with its place in the request and its text; `text` is
+  // the list's.
+  using ReadTool = std::function<absl::Status(const nlohmann::json& object, std::string_view text,
+                                              const std::string& name)>;
+  static absl::Status ForEach(const nlohmann::json& list, std::string_view text, const std::string& name,
+                              const ReadTool& read);
+
+  void Add(ChatTool tool);
+  std::vector<ChatTool> Take() { return std::move(tools_); }
+
+ private:
+  std::vector<ChatTool> tools_;
+  absl::flat_hash_set<std::string> keys_;
+};
+
+// Name, description, schema and strict of a function; `text` is that of the object that is read, and `schema`
+// what the wire calls the schema.
+ChatTool ReadFunctionTool(FieldReader& fields, std::string_view text, const char* schema);
+// The type of a tool other than `own` (or none), which the model cannot be told of: it is noted. Else empty.
+std::string SkippedType(const nlohmann::json& object, const char* own, FieldContext& context);
+// Refuses, as `field`, a choice of a function that is not among the tools.
+void CheckChosen(const ChatTools& tools, const char* field, FieldReader& fields);
 
 // A message's tool_calls; `name` is the field's in errors.
 absl::StatusOr<std::vector<ToolCall>> ReadToolCalls(const nlohmann::json& calls, const std::string& name,

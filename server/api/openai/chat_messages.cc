@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
+#include "server/api/conversation/message_gatherer.h"
 #include "server/api/fields/tool_fields.h"
 
 namespace foredraft {
@@ -46,8 +47,7 @@ absl::Status ReadPart(const json& part, const std::string& name, FieldContext& c
   FieldReader fields(part, name + ".", context);
   const std::string type = fields.String("type").value_or("text");
   if (type == "text" || type == "input_text" || type == "output_text" || type == "refusal") {
-    message.content += TextOf(fields, {type == "refusal" ? "refusal" : "text"});
-    message.part_ends.push_back(message.content.size());
+    MessageGatherer::AddText(message, TextOf(fields, {type == "refusal" ? "refusal" : "text"}));
   } else if (type == "thinking" || type == "reasoning") {
     thinking += TextOf(fields, {type == "thinking" ? "thinking" : "reasoning", "text"});
   } else if (type == "tool_reference") {
@@ -181,11 +181,6 @@ absl::StatusOr<ChatMessage> ReadMessage(const json& message, const std::string& 
 }
 
 }  // namespace
-
-bool CanBeContinued(const ChatMessage& message) {
-  return message.role == "assistant" && message.tool_calls.empty() &&
-         (!message.content.empty() || !message.thinking.empty());
-}
 
 absl::StatusOr<ReadMessagesResult> ReadMessages(const json* messages, FieldContext& context) {
   if (messages == nullptr || !messages->is_array()) {

@@ -18,7 +18,4 @@ struct ReadMessagesResult {
 // `messages` null: absent. INVALID_ARGUMENT names the message and its field.
 absl::StatusOr<ReadMessagesResult> ReadMessages(const nlohmann::json* messages, FieldContext& context);
 
-// An assistant's message with text or thinking, and without calls.
-bool CanBeContinued(const ChatMessage& message);
-
 }  // namespace foredraft

@@ -4,10 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/error_reason.h"
-#include "server/api/fields/field_reader.h"
+#include "server/api/openai/openai_error.h"
 #include "server/text/utf8.h"
 
 namespace foredraft {
@@ -258,157 +256,8 @@ std::string WholeBody(const AnswerShape& shape, const std::vector<ChoiceEnd>& ch
   return Dump(body);
 }
 
-namespace {
-
-json ModelOf(const ModelCard& card, int64_t created) {
-  return {{"id", card.name},
-          {"object", "model"},
-          {"created", created},
-          {"owned_by", "foredraft"},
-          {"max_model_len", card.max_seq_len},
-          {"max_draft_len", card.max_draft_len}};
-}
-
-struct ErrorKind {
-  int http_status;
-  const char* type;
-  const char* code;
-};
-
-ErrorKind KindOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kOutOfRange:
-      return {400, "invalid_request_error", "invalid_value"};
-    case absl::StatusCode::kUnauthenticated:
-      return {401, "authentication_error", "invalid_api_key"};
-    case absl::StatusCode::kPermissionDenied:
-      return {403, "permission_error", "permission_denied"};
-    case absl::StatusCode::kNotFound:
-      return {404, "invalid_request_error", "model_not_found"};
-    case absl::StatusCode::kResourceExhausted:
-      if (ReasonOf(status) == kReasonOutOfMemory) {
-        return {503, "service_unavailable_error", "out_of_memory"};
-      }
-      return {429, "rate_limit_error",
-              ReasonOf(status) == kReasonReaderTooSlow ? "reader_too_slow" : "queue_full"};
-    case absl::StatusCode::kUnavailable:
-      return {503, "service_unavailable_error", "unavailable"};
-    case absl::StatusCode::kDeadlineExceeded:
-      return {504, "timeout_error", "deadline_exceeded"};
-    default:
-      return {500, "server_error", "internal_error"};
-  }
-}
-
-json ErrorJson(const char* type, const char* code, const std::string& param, std::string_view text) {
-  return {{"error",
-           {{"message", std::string(text)},
-            {"type", type},
-            {"param", param.empty() ? json(nullptr) : json(param)},
-            {"code", code}}}};
-}
-
-json ErrorJson(const FieldNames& names, const absl::Status& status) {
-  const ErrorKind error = KindOf(status);
-  const std::string text(status.message());
-  if (error.http_status != 400) return ErrorJson(error.type, error.code, "", text);
-  const auto field = status.GetPayload(kClientField);
-  if (field) return ErrorJson(error.type, error.code, std::string(*field), text);
-  return ErrorJson(error.type, error.code, ParamOf(names, text), ClientText(names, text));
-}
-
-bool IsNameByte(unsigned char c) {
-  return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '[' || c == ']';
-}
-
-// A name of foredraft.v1 as the request has it, with what follows its first part.
-std::string ClientName(const FieldNames& names, const std::string& name) {
-  const bool chat = names.kind == OpenAiKind::kChat;
-  const std::pair<std::string_view, std::string_view> renamed[] = {
-      {"sampling.", ""},
-      {"chat.messages", "messages"},
-      {"chat.allowed_tools", "tool_choice.allowed_tools.tools"},
-      {"chat.", ""},
-      {"chat", "messages"},
-      {"text", "prompt"},
-      {"token_ids", "prompt"},
-      {"logprobs", chat ? "top_logprobs" : "logprobs"},
-      {"max_tokens", names.max_tokens},
-      {"thinking", "chat_template_kwargs.enable_thinking"}};
-  for (const auto& [ours, theirs] : renamed) {
-    if (!name.starts_with(ours)) continue;
-    const bool is_prefix = name.size() == ours.size() || ours.back() == '.' || name[ours.size()] == '[';
-    const bool is_messages = ours == "chat.messages";
-    if (is_prefix || is_messages) return std::string(theirs) + name.substr(ours.size());
-  }
-  return name;
-}
-
-}  // namespace
-
-std::string ModelsBody(const ModelCard& card, int64_t created) {
-  return Dump({{"object", "list"}, {"data", json::array({ModelOf(card, created)})}});
-}
-
-std::string ModelBody(const ModelCard& card, int64_t created) { return Dump(ModelOf(card, created)); }
-
 std::string ErrorEvent(const AnswerShape& shape, const absl::Status& status) {
   return Event(ErrorJson(shape.names(), status));
-}
-
-HttpAnswer ErrorAnswer(const FieldNames& names, const absl::Status& status) {
-  const ErrorKind error = KindOf(status);
-  HttpAnswer answer{.status = error.http_status,
-                    .body = Dump(ErrorJson(names, status)),
-                    .content_type = "application/json"};
-  if (error.http_status == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (error.http_status == 429 || error.http_status == 503) answer.headers.emplace_back("Retry-After", "1");
-  return answer;
-}
-
-HttpAnswer ErrorAnswer(int http_status, const std::string& text) {
-  HttpAnswer answer{
-      .status = http_status,
-      .body = Dump(ErrorJson(http_status < 500 ? "invalid_request_error" : "service_unavailable_error",
-                             http_status == 404 ? "unknown_url" : "refused", "", text)),
-      .content_type = "application/json"};
-  if (http_status == 503) answer.headers.emplace_back("Retry-After", "1");
-  return answer;
-}
-
-std::string ParamOf(const FieldNames& names, std::string_view text) {
-  const std::string param(text.substr(0, text.find(": ")));
-  const bool is_name = param.size() < text.size() && std::all_of(param.begin(), param.end(), IsNameByte);
-  return is_name ? ClientName(names, param) : "";
-}
-
-std::string ClientText(const FieldNames& names, std::string_view text) {
-  std::string renamed = ParamOf(names, text);
-  size_t at = renamed.empty() ? 0 : text.find(": ");
-  bool quoted = false;
-  while (at < text.size()) {
-    const char c = text[at];
-    if (quoted && c == '\\') {
-      renamed.append(text.substr(at, 2));
-      at += 2;
-    } else if (c == '"' || quoted || !IsNameByte(static_cast<unsigned char>(c))) {
-      quoted ^= c == '"';
-      renamed.push_back(c);
-      ++at;
-    } else {
-      size_t end = at;
-      while (end < text.size() && IsNameByte(static_cast<unsigned char>(text[end]))) ++end;
-      const std::string word(text.substr(at, end - at));
-      // Words of one part may be words of the sentence.
-      const bool is_field =
-          word.starts_with("chat.") || word.starts_with("sampling.") || word == "max_tokens";
-      renamed.append(is_field ? ClientName(names, word) : word);
-      at = end;
-    }
-  }
-  return renamed;
 }
 
 }  // namespace foredraft

@@ -1,19 +1,19 @@
 #include "server/api/openai/openai_request.h"
 
-#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
+#include "server/api/conversation/message_gatherer.h"
 #include "server/api/fields/constraint_fields.h"
 #include "server/api/fields/field_reader.h"
 #include "server/api/fields/sampling_fields.h"
 #include "server/api/fields/thinking_fields.h"
 #include "server/api/fields/tool_fields.h"
 #include "server/api/openai/chat_messages.h"
-#include "server/text/utf8.h"
 
 namespace foredraft {
 namespace {
@@ -23,14 +23,6 @@ using nlohmann::json;
 template <class... Parts>
 absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
-
-// The parser's texts end with what it read last, which may be all of the body.
-absl::Status Shortened(const absl::Status& status) {
-  constexpr size_t kMostBytes = 300;
-  if (status.message().size() <= kMostBytes) return status;
-  const std::string text(status.message().substr(0, kMostBytes));
-  return absl::Status(status.code(), absl::StrCat(text.substr(0, FirstInvalidUtf8(text)), "..."));
 }
 
 // The answer goes on with the last message, an assistant's.
@@ -56,13 +48,7 @@ void ReadChat(FieldReader& fields, std::string_view body, OpenAiRequest& chat) {
   absl::StatusOr<ReadMessagesResult> read = ReadMessages(fields.Find("messages"), fields.context());
   fields.Keep(read.status());
   request.tools = ReadTools(fields, body);
-  const ThinkingFields thinking = ReadThinking(fields);
-  request.choices = thinking.choices;
-  chat.hides_thinking = thinking.hides_thinking;
-  if (!request.thinking_budget.has_value()) request.thinking_budget = thinking.budget;
-  if (request.constraint && request.constraint->field == "response_format.json_schema.schema") {
-    request.choices.schema = request.constraint->source;
-  }
+  chat.hides_thinking = ReadThinking(fields, request);
   if (read.ok()) {
     request.choices.continues = read->continues;
     request.input = std::move(read->messages);
@@ -137,22 +123,6 @@ absl::Status CountChoices(FieldReader& fields, OpenAiRequest& request) {
                 " choices in all");
 }
 
-}  // namespace
-
-ClientRequest OpenAiRequest::TakeChoice(int index) {
-  ClientRequest choice = common;
-  PromptInput& prompt = prompts[index / choices_per_prompt];
-  if (choices_per_prompt == 1) {
-    choice.input = std::move(prompt);  // no other choice has it
-  } else {
-    choice.input = prompt;
-  }
-  if (choice.sampling.seed.has_value()) *choice.sampling.seed += index % choices_per_prompt;
-  return choice;
-}
-
-namespace {
-
 // What /v1/completions has beside the common fields.
 void ReadCompletion(FieldReader& fields, OpenAiRequest& request) {
   ClientRequest& common = request.common;
@@ -201,23 +171,12 @@ absl::StatusOr<OpenAiRequest> ReadObject(OpenAiKind kind, const json& object, st
 
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body,
                                                 const ReadOptions& options) {
-  // The parser would skip it, and another reader of the same body might not.
-  if (body.starts_with("\xEF\xBB\xBF")) {
-    return Refuse("body: begins with a byte order mark, allowed JSON alone");
-  }
-  absl::StatusOr<json> parsed =
-      ParseJson(body, "body",
-                {.max_values = kMaxRequestValues,
-                 .list_key = "prompt",
-                 .max_list = std::max<int64_t>(options.max_prompt_ids, kMaxChoices)});
-  if (!parsed.ok()) return Shortened(parsed.status());
-  const JsonRelease<json> release(*parsed);
-  if (!parsed->is_object()) return Refuse("body: ", ShowJson(*parsed), ", allowed an object");
-  FieldContext context = {
-      .wire = WireOf(kind), .refuses_unknown = options.refuses_unknown, .asked = options.asked};
-  absl::StatusOr<OpenAiRequest> request = ReadObject(kind, *parsed, body, context);
-  if (request.ok()) request->common.notes = context.notes;
-  if (options.notes != nullptr) *options.notes = std::move(context.notes);
+  absl::StatusOr<OpenAiRequest> request;
+  RETURN_IF_ERROR(ReadBody(WireOf(kind), body, options, [&](const json& object, FieldContext& context) {
+    request = ReadObject(kind, object, body, context);
+    if (request.ok()) request->common.notes = context.notes;
+    return request.status();
+  }));
   return request;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error_reason.h"
+#include "server/api/openai/openai_error.h"
 
 namespace foredraft {
 namespace {
@@ -206,7 +207,7 @@ TEST(OpenAiAnswer, ErrorsHaveOpenAisShapeAndTheDaemonsText) {
       {absl::InternalError("bug, request r-1"), 500, nullptr},
   };
   for (const auto& [status, http, param, text] : cases) {
-    const HttpAnswer answer = ErrorAnswer({OpenAiKind::kChat, "max_completion_tokens"}, status);
+    const HttpAnswer answer = ErrorAnswer({NotedWire::kChat, "max_completion_tokens"}, status);
     EXPECT_EQ(answer.status, http);
     const json error = json::parse(answer.body)["error"];
     EXPECT_EQ(error["message"], text == nullptr ? std::string(status.message()) : text);

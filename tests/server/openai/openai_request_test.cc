@@ -18,7 +18,9 @@ using ::testing::HasSubstr;
 OpenAiRequest Read(OpenAiKind kind, const std::string& body) {
   absl::StatusOr<OpenAiRequest> request = ReadOpenAiRequest(kind, body);
   EXPECT_TRUE(request.ok()) << request.status();
-  return request.ok() ? *std::move(request) : OpenAiRequest{.prompts = {{}}};
+  OpenAiRequest failed;
+  failed.prompts.emplace_back();
+  return request.ok() ? *std::move(request) : failed;
 }
 
 TEST(OpenAiRequest, EveryFieldOfAChatArrives) {

@@ -1,5 +1,6 @@
-#include "server/api/openai/openai_service.h"
+#include "server/api/http/http_router.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,22 +11,17 @@
 #include "base/out_of_memory.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
-#include "server/api/openai/completion_answer.h"
-#include "server/api/openai/openai_answer.h"
+#include "server/api/http/bearer_token.h"
+#include "server/api/http/generation_answer.h"
+#include "server/api/http/model_pages.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
 
 namespace foredraft {
 namespace {
 
-constexpr char kChatPath[] = "/v1/chat/completions";
-constexpr char kCompletionPath[] = "/v1/completions";
 constexpr char kModelsPath[] = "/v1/models";
 constexpr char kHealthPath[] = "/health";
-
-OpenAiKind KindOf(const std::string& path) {
-  return path == kCompletionPath ? OpenAiKind::kCompletion : OpenAiKind::kChat;
-}
 
 // The media type without its parameters, of which JSON has none.
 bool IsJsonType(std::string_view content_type) {
@@ -48,54 +44,64 @@ std::string ChoiceId(const std::string& request_id, int index) {
   return request_id.substr(0, kMaxRequestIdBytes - suffix.size()) + suffix;
 }
 
-HttpAnswer OnlyMethods(const char* methods) {
-  HttpAnswer answer = ErrorAnswer(405, absl::StrCat("method: allowed ", methods));
-  answer.headers.emplace_back("Allow", methods);
-  return answer;
-}
-
 }  // namespace
 
-OpenAiService::OpenAiService(Admission& admission, const Access& access, const Health& health,
-                             int max_pending_tokens)
-    : admission_(admission),
+HttpRouter::HttpRouter(std::vector<const HttpWire*> wires, Admission& admission, const Access& access,
+                       const Health& health, int max_pending_tokens)
+    : wires_(std::move(wires)),
+      admission_(admission),
       access_(access),
       health_(health),
       max_pending_tokens_(max_pending_tokens),
       started_(absl::ToUnixSeconds(absl::Now())) {}
 
-HttpAnswer OpenAiService::Refusal(int status, std::string text) { return ErrorAnswer(status, text); }
-
-std::optional<HttpAnswer> OpenAiService::AnswerHead(const HttpRequest& head) {
-  const bool is_post = head.path == kChatPath || head.path == kCompletionPath;
-  const bool is_models =
-      head.path == kModelsPath || absl::StartsWith(head.path, absl::StrCat(kModelsPath, "/"));
-  if (!is_post && !is_models && head.path != kHealthPath) {
-    return ErrorAnswer(404, absl::StrCat(head.path.substr(0, 100), ": not here, allowed ", kChatPath, ", ",
-                                         kCompletionPath, ", ", kModelsPath, ", ", kHealthPath));
-  }
-  if (is_post) return CheckPost(head);
-  if (head.method != "GET" && head.method != "HEAD") return OnlyMethods("GET, HEAD");
-  if (!is_models) return HealthPage();  // probes have no tokens
-  const absl::Status allowed = access_.Check(head.Header("authorization"), Role::kApi).status();
-  return allowed.ok() ? Models(head.path) : RefuseCaller(head, allowed);
+const HttpWire* HttpRouter::WireOf(const std::string& path) const {
+  const auto found = std::find_if(wires_.begin(), wires_.end(),
+                                  [&path](const HttpWire* wire) { return path == wire->path(); });
+  return found == wires_.end() ? nullptr : *found;
 }
 
-HttpAnswer OpenAiService::RefuseCaller(const HttpRequest& head, const absl::Status& refused) const {
-  HttpAnswer answer = ErrorAnswer(KindOf(head.path), refused);
-  answer.delay = access_.HoldBack(refused, head.Header("authorization"), foredraft::ClientOf(head.peer));
+HttpAnswer HttpRouter::Refusal(int status, std::string text) { return first_wire().Refusal(status, text); }
+
+HttpAnswer HttpRouter::UnknownPath(const std::string& path) const {
+  std::string text = absl::StrCat(path.substr(0, 100), ": not here, allowed ");
+  for (const HttpWire* wire : wires_) absl::StrAppend(&text, wire->path(), ", ");
+  return first_wire().Refusal(404, absl::StrCat(text, kModelsPath, ", ", kHealthPath));
+}
+
+HttpAnswer HttpRouter::OnlyMethods(const HttpWire& wire, const char* methods) const {
+  HttpAnswer answer = wire.Refusal(405, absl::StrCat("method: allowed ", methods));
+  answer.headers.emplace_back("Allow", methods);
+  return answer;
+}
+
+std::optional<HttpAnswer> HttpRouter::AnswerHead(const HttpRequest& head) {
+  if (const HttpWire* wire = WireOf(head.path); wire != nullptr) return CheckPost(head, *wire);
+  const bool is_models =
+      head.path == kModelsPath || absl::StartsWith(head.path, absl::StrCat(kModelsPath, "/"));
+  if (!is_models && head.path != kHealthPath) return UnknownPath(head.path);
+  if (head.method != "GET" && head.method != "HEAD") return OnlyMethods(first_wire(), "GET, HEAD");
+  if (!is_models) return HealthPage();  // probes have no tokens
+  const absl::Status allowed = access_.Check(AuthorizationOf(head), Role::kApi).status();
+  return allowed.ok() ? Models(head.path) : RefuseCaller(head, first_wire(), allowed, "");
+}
+
+HttpAnswer HttpRouter::RefuseCaller(const HttpRequest& head, const HttpWire& wire,
+                                    const absl::Status& refused, const std::string& request_id) const {
+  HttpAnswer answer = wire.ErrorFormat()->Failed(refused, request_id);
+  answer.delay = access_.HoldBack(refused, AuthorizationOf(head), foredraft::ClientOf(head.peer));
   return answer;
 }
 
 // Strangers are refused before they may send a body.
-std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) const {
-  if (head.method != "POST") return OnlyMethods("POST");
-  const absl::Status allowed = access_.Check(head.Header("authorization"), Role::kApi).status();
+std::optional<HttpAnswer> HttpRouter::CheckPost(const HttpRequest& head, const HttpWire& wire) const {
+  if (head.method != "POST") return OnlyMethods(wire, "POST");
+  const absl::Status allowed = access_.Check(AuthorizationOf(head), Role::kApi).status();
   if (!allowed.ok()) {
     admission_.CountRefusal(allowed);
     const std::string id = MakeRequestId();
     LogRefusal(id, head.peer, allowed, ReadTraceParent(head.Header(kTraceParentHeader)));
-    HttpAnswer answer = RefuseCaller(head, allowed);
+    HttpAnswer answer = RefuseCaller(head, wire, allowed, id);
     answer.headers.emplace_back(kRequestIdMetadata, id);
     return answer;
   }
@@ -103,7 +109,7 @@ std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) cons
     const absl::Status coded = absl::InvalidArgumentError(
         absl::StrCat("Content-Encoding: ", ShowJson(*coding), ", allowed a body without one (identity)"));
     admission_.CountRefusal(coded);
-    HttpAnswer answer = ErrorAnswer(415, std::string(coded.message()));
+    HttpAnswer answer = wire.Refusal(415, std::string(coded.message()));
     answer.headers.emplace_back("Accept-Encoding", "identity");
     return answer;
   }
@@ -112,19 +118,19 @@ std::optional<HttpAnswer> OpenAiService::CheckPost(const HttpRequest& head) cons
   const absl::Status other_type = absl::InvalidArgumentError(absl::StrCat(
       "Content-Type: ", ShowJson(std::string(head.Header("content-type"))), ", allowed application/json"));
   admission_.CountRefusal(other_type);
-  return ErrorAnswer(415, std::string(other_type.message()));
+  return wire.Refusal(415, std::string(other_type.message()));
 }
 
-HttpAnswer OpenAiService::HealthPage() const {
+HttpAnswer HttpRouter::HealthPage() const {
   const ServingState state = health_.state();
   return {.status = state == ServingState::kServing ? 200 : 503,
           .body = absl::StrCat("{\"status\":\"", ServingStateName(state), "\"}"),
           .content_type = "application/json"};
 }
 
-HttpAnswer OpenAiService::Models(const std::string& path) const {
+HttpAnswer HttpRouter::Models(const std::string& path) const {
   const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
-  if (!parts.ok()) return ErrorAnswer(OpenAiKind::kChat, parts.status());
+  if (!parts.ok()) return first_wire().ErrorFormat()->Failed(parts.status(), "");
   const ModelCard& card = (*parts)->model;
   HttpAnswer answer{.content_type = "application/json"};
   if (path == kModelsPath) {
@@ -132,18 +138,20 @@ HttpAnswer OpenAiService::Models(const std::string& path) const {
   } else if (path.substr(std::string_view(kModelsPath).size() + 1) == card.name) {
     answer.body = ModelBody(card, started_);
   } else {
-    return ErrorAnswer(OpenAiKind::kChat, absl::NotFoundError(absl::StrCat("model: allowed ", card.name)));
+    return first_wire().ErrorFormat()->Failed(absl::NotFoundError(absl::StrCat("model: allowed ", card.name)),
+                                              "");
   }
   return answer;
 }
 
-absl::StatusOr<OpenAiRequest> OpenAiService::Read(const HttpRequest& http, FieldNotes& notes) const {
+absl::StatusOr<HttpWire::ReadResult> HttpRouter::Read(const HttpRequest& http, const HttpWire& wire,
+                                                      FieldNotes& notes) const {
   ASSIGN_OR_RETURN(const ServingParts* parts, admission_.Parts());
-  ASSIGN_OR_RETURN(OpenAiRequest request,
-                   ReadOpenAiRequest(KindOf(http.path), http.body,
-                                     {.max_prompt_ids = parts->validator->limits().size.max_seq_len,
-                                      .refuses_unknown = refuses_unknown_.load(),
-                                      .notes = &notes}));
+  ASSIGN_OR_RETURN(ReadResult read,
+                   wire.Read(http.body, {.max_prompt_ids = parts->validator->limits().size.max_seq_len,
+                                         .refuses_unknown = refuses_unknown_.load(),
+                                         .notes = &notes}));
+  WireRequest& request = read.request;
   if (!request.model.empty() && request.model != parts->model.name) {
     return absl::NotFoundError(
         absl::StrCat("model: ", ShowJson(request.model.substr(0, 64)), ", allowed ", parts->model.name));
@@ -156,52 +164,49 @@ absl::StatusOr<OpenAiRequest> OpenAiService::Read(const HttpRequest& http, Field
   for (const PromptInput& prompt : request.prompts) {
     RETURN_IF_ERROR(parts->validator->CheckPromptLength(prompt, request.common.tools));
   }
-  return request;
+  return read;
 }
 
-std::string OpenAiService::ClientOf(const HttpRequest& request) {
+std::string HttpRouter::ClientOf(const HttpRequest& request) {
   return ClientName(request.peer,
-                    access_.Check(request.Header("authorization"), Role::kApi).value_or(std::string()));
+                    access_.Check(AuthorizationOf(request), Role::kApi).value_or(std::string()));
 }
 
-void OpenAiService::Serve(std::shared_ptr<HttpExchange> exchange) {
+void HttpRouter::Refuse(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire,
+                        const absl::Status& status, const FieldNotes& notes) {
+  const auto answer =
+      std::make_shared<GenerationAnswer>(exchange, wire.ErrorFormat(), WireRequest{.prompts = {{}}});
+  const std::shared_ptr<GenerationCall> call = answer->AddChoice(admission_.OpenCall(), max_pending_tokens_);
+  if (!notes.empty()) {
+    answer->SetIgnored(notes);
+    admission_.RecordNotes(wire.noted(), notes);
+  }
+  admission_.Refuse(std::string(exchange->request().Header(kRequestIdMetadata)), status, call);
+  answer->AllSubmitted();
+}
+
+void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   const MustHaveMemory scope;
   const HttpRequest& http = exchange->request();
+  const HttpWire& wire = *WireOf(http.path);  // AnswerHead has seen it
   FieldNotes notes;
-  absl::StatusOr<OpenAiRequest> read = OrOutOfMemory([&] { return Read(http, notes); });
-  AnswerShape shape{.kind = KindOf(http.path), .created = absl::ToUnixSeconds(absl::Now())};
-  if (!read.ok()) {
-    const auto answer = std::make_shared<CompletionAnswer>(exchange, shape, OpenAiRequest{.prompts = {{}}});
-    const std::shared_ptr<GenerationCall> call =
-        answer->AddChoice(admission_.OpenCall(), max_pending_tokens_);
-    if (!notes.empty()) {
-      answer->SetIgnored(notes);
-      admission_.RecordNotes(WireOf(shape.kind), notes);
-    }
-    admission_.Refuse(std::string(http.Header(kRequestIdMetadata)), read.status(), call);
-    return answer->AllSubmitted();
-  }
-  const auto request = std::make_shared<OpenAiRequest>(*std::move(read));
+  absl::StatusOr<ReadResult> read = OrOutOfMemory([&] { return Read(http, wire, notes); });
+  if (!read.ok()) return Refuse(exchange, wire, read.status(), notes);
+  const auto request = std::make_shared<WireRequest>(std::move(read->request));
   const std::string request_id = request->common.request_id;
   const ServingParts& parts = **admission_.Parts();  // Read has seen them
-  shape.id = absl::StrCat(shape.kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-", PrintableId(request_id));
-  shape.model = parts.model.name;
-  shape.fingerprint = parts.model.numerics_class;
-  shape.has_logprobs = request->common.logprobs.has_value();
-  shape.return_token_ids = request->return_token_ids;
-  shape.include_usage = request->include_usage;
-  shape.continuous_usage = request->continuous_usage;
-  shape.tokens_as_ids = request->tokens_as_ids;
-  shape.hides_thinking = request->hides_thinking;
-  shape.tokenizer = parts.tokenizer;
-  shape.max_tokens_field = request->max_tokens_field;
+  read->format->Begin({.request_id = PrintableId(request_id),
+                       .model = parts.model.name,
+                       .fingerprint = parts.model.numerics_class,
+                       .created = absl::ToUnixSeconds(absl::Now()),
+                       .tokenizer = parts.tokenizer});
   Submit(request, request_id, exchange->body_memory(),
-         std::make_shared<CompletionAnswer>(exchange, std::move(shape), *request));
+         std::make_shared<GenerationAnswer>(exchange, std::move(read->format), *request));
 }
 
-void OpenAiService::Submit(const std::shared_ptr<OpenAiRequest>& request, const std::string& request_id,
-                           const std::shared_ptr<const void>& memory,
-                           const std::shared_ptr<CompletionAnswer>& answer) {
+void HttpRouter::Submit(const std::shared_ptr<WireRequest>& request, const std::string& request_id,
+                        const std::shared_ptr<const void>& memory,
+                        const std::shared_ptr<GenerationAnswer>& answer) {
   answer->SetRequestId(PrintableId(request_id));
   answer->SetIgnored(request->common.notes);
   const int count = request->choice_count();

@@ -1,8 +1,9 @@
-#include "server/api/openai/completion_answer.h"
+#include "server/api/http/generation_answer.h"
 
 #include <optional>
 #include <utility>
 
+#include "server/api/http/bearer_token.h"
 #include "server/api/request_id.h"
 #include "server/output/trace_context.h"
 
@@ -12,12 +13,10 @@ namespace {
 // The connection's side of a choice.
 class HttpContext final : public CallContext {
  public:
-  explicit HttpContext(std::shared_ptr<CompletionAnswer> answer) : answer_(std::move(answer)) {}
+  explicit HttpContext(std::shared_ptr<GenerationAnswer> answer) : answer_(std::move(answer)) {}
 
   std::string peer() const override { return answer_->exchange().request().peer; }
-  std::string authorization() const override {
-    return std::string(answer_->exchange().request().Header("authorization"));
-  }
+  std::string authorization() const override { return AuthorizationOf(answer_->exchange().request()); }
   std::optional<std::chrono::system_clock::time_point> deadline() const override { return std::nullopt; }
   std::string traceparent() const override {
     return std::string(answer_->exchange().request().Header(kTraceParentHeader));
@@ -28,12 +27,12 @@ class HttpContext final : public CallContext {
   void Cancel() override { answer_->exchange().Abandon(); }
 
  private:
-  const std::shared_ptr<CompletionAnswer> answer_;
+  const std::shared_ptr<GenerationAnswer> answer_;
 };
 
 class StreamChoice final : public StreamCall {
  public:
-  static std::shared_ptr<StreamChoice> Create(std::shared_ptr<CompletionAnswer> answer, int index,
+  static std::shared_ptr<StreamChoice> Create(std::shared_ptr<GenerationAnswer> answer, int index,
                                               CallHooks hooks, int max_pending_tokens) {
     return Own(std::shared_ptr<StreamChoice>(
         new StreamChoice(std::move(answer), index, std::move(hooks), max_pending_tokens)));
@@ -43,7 +42,7 @@ class StreamChoice final : public StreamCall {
   void Done() { CallDone(); }
 
  private:
-  StreamChoice(std::shared_ptr<CompletionAnswer> answer, int index, CallHooks hooks, int max_pending_tokens)
+  StreamChoice(std::shared_ptr<GenerationAnswer> answer, int index, CallHooks hooks, int max_pending_tokens)
       : StreamCall(std::make_unique<HttpContext>(answer), std::move(hooks), max_pending_tokens),
         answer_(std::move(answer)),
         index_(index) {}
@@ -53,8 +52,11 @@ class StreamChoice final : public StreamCall {
     // Both stay as they are until the message is written. JSON is made on the listener's threads.
     auto alive = std::static_pointer_cast<StreamChoice>(self());
     if (alive == nullptr) return MessageWritten(false);
-    answer_->Write([alive, &delta, end] { return alive->Event(delta, end); },
-                   [alive](bool ok) { alive->MessageWritten(ok); });
+    answer_->Write(
+        [alive, &delta, end] {
+          return alive->answer_->format().Delta(alive->index_, delta, end, alive->labels());
+        },
+        [alive](bool ok) { alive->MessageWritten(ok); });
   }
   void FinishStream(const absl::Status& status) override {
     ended_.end.status = status;
@@ -62,20 +64,15 @@ class StreamChoice final : public StreamCall {
   }
   bool HasLastMessage(const OutputEnd& end) const override { return end.status.ok(); }
 
-  std::string Event(const OutputDelta& delta, const OutputEnd* end) {
-    return ChunkEvent(answer_->shape(), index_, delta, end, labels(), progress_);
-  }
-
-  const std::shared_ptr<CompletionAnswer> answer_;
+  const std::shared_ptr<GenerationAnswer> answer_;
   const int index_;
   // Owned by the write that is outstanding, else by the thread that starts the next one.
   ChoiceEnd ended_;
-  ChoiceProgress progress_;
 };
 
 class WholeChoice final : public GenerationCall {
  public:
-  static std::shared_ptr<WholeChoice> Create(std::shared_ptr<CompletionAnswer> answer, int index,
+  static std::shared_ptr<WholeChoice> Create(std::shared_ptr<GenerationAnswer> answer, int index,
                                              CallHooks hooks) {
     return Own(std::shared_ptr<WholeChoice>(new WholeChoice(std::move(answer), index, std::move(hooks))));
   }
@@ -99,12 +96,12 @@ class WholeChoice final : public GenerationCall {
   void Done() { CallDone(); }
 
  private:
-  WholeChoice(std::shared_ptr<CompletionAnswer> answer, int index, CallHooks hooks)
+  WholeChoice(std::shared_ptr<GenerationAnswer> answer, int index, CallHooks hooks)
       : GenerationCall(std::make_unique<HttpContext>(answer), std::move(hooks)),
         answer_(std::move(answer)),
         index_(index) {}
 
-  const std::shared_ptr<CompletionAnswer> answer_;
+  const std::shared_ptr<GenerationAnswer> answer_;
   const int index_;
   OutputDelta whole_;   // guarded by mutex_ until ended_
   bool ended_ = false;  // guarded by mutex_
@@ -112,15 +109,14 @@ class WholeChoice final : public GenerationCall {
 
 }  // namespace
 
-CompletionAnswer::CompletionAnswer(std::shared_ptr<HttpExchange> exchange, AnswerShape shape,
-                                   const OpenAiRequest& request)
+GenerationAnswer::GenerationAnswer(std::shared_ptr<HttpExchange> exchange,
+                                   std::unique_ptr<AnswerFormat> format, const WireRequest& request)
     : exchange_(std::move(exchange)),
-      shape_(std::move(shape)),
+      format_(std::move(format)),
       stream_(request.stream),
-      choices_per_prompt_(request.choices_per_prompt),
       choices_(static_cast<size_t>(request.choice_count())) {}
 
-std::shared_ptr<GenerationCall> CompletionAnswer::AddChoice(CallHooks hooks, int max_pending_tokens) {
+std::shared_ptr<GenerationCall> GenerationAnswer::AddChoice(CallHooks hooks, int max_pending_tokens) {
   const auto add = [this](const auto& choice) {
     std::lock_guard<std::mutex> lock(mutex_);
     handles_.push_back({[choice] { choice->Cancel(); }, [choice] { choice->Done(); }});
@@ -132,12 +128,12 @@ std::shared_ptr<GenerationCall> CompletionAnswer::AddChoice(CallHooks hooks, int
   return add(WholeChoice::Create(shared_from_this(), index, std::move(hooks)));
 }
 
-bool CompletionAnswer::has_failed() const {
+bool GenerationAnswer::has_failed() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return has_failed_;
 }
 
-void CompletionAnswer::AllSubmitted() {
+void GenerationAnswer::AllSubmitted() {
   exchange_->OnEnd([self = shared_from_this()](bool complete) {
     std::vector<Handle> handles;
     bool unwanted = !complete;
@@ -154,29 +150,30 @@ void CompletionAnswer::AllSubmitted() {
   });
 }
 
-void CompletionAnswer::SetRequestId(const std::string& id) {
+void GenerationAnswer::SetRequestId(const std::string& id) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (request_id_.empty()) request_id_ = id;
 }
 
-void CompletionAnswer::SetTraceParent(const std::string& header) {
+void GenerationAnswer::SetTraceParent(const std::string& header) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (traceparent_.empty()) traceparent_ = header;
 }
 
-void CompletionAnswer::SetIgnored(const FieldNotes& notes) {
+void GenerationAnswer::SetIgnored(const FieldNotes& notes) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (notes.count() > ignored_.count()) ignored_ = notes;
 }
 
-HttpHeaders CompletionAnswer::Headers() const {
+HttpHeaders GenerationAnswer::Headers() const {
   HttpHeaders headers = {{kRequestIdMetadata, request_id_}};
   if (!traceparent_.empty()) headers.emplace_back(kTraceParentHeader, traceparent_);
   if (!ignored_.empty()) headers.emplace_back(kIgnoredHeader, ignored_.Header());
+  for (auto& header : format_->Headers(request_id_)) headers.push_back(std::move(header));
   return headers;
 }
 
-void CompletionAnswer::Write(std::function<std::string()> make, std::function<void(bool ok)> written) {
+void GenerationAnswer::Write(std::function<std::string()> make, std::function<void(bool ok)> written) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!has_begun_ && !has_failed_) {
@@ -187,7 +184,7 @@ void CompletionAnswer::Write(std::function<std::string()> make, std::function<vo
   exchange_->Write(std::move(make), std::move(written));
 }
 
-void CompletionAnswer::ChoiceEnded(int index, ChoiceEnd ended) {
+void GenerationAnswer::ChoiceEnded(int index, ChoiceEnd ended) {
   bool is_last = false;
   bool has_begun = false;
   absl::Status failed;
@@ -207,33 +204,26 @@ void CompletionAnswer::ChoiceEnded(int index, ChoiceEnd ended) {
   }
 }
 
-void CompletionAnswer::SendWhole() {
+void GenerationAnswer::SendWhole() {
   exchange_->Answer([self = shared_from_this()] {
-    HttpAnswer answer{.body = WholeBody(self->shape_, self->choices_, self->choices_per_prompt_),
-                      .content_type = "application/json"};
+    HttpAnswer answer{.body = self->format_->Whole(self->choices_), .content_type = "application/json"};
     std::lock_guard<std::mutex> lock(self->mutex_);
     answer.headers = self->Headers();
     return answer;
   });
 }
 
-void CompletionAnswer::SendStreamEnd() {
-  exchange_->Finish([self = shared_from_this()] {
-    if (!self->shape_.include_usage) return std::string(kDoneEvent);
-    std::vector<RequestStats> stats;
-    for (const ChoiceEnd& choice : self->choices_) stats.push_back(choice.whole.stats);
-    return UsageEvent(self->shape_, stats, self->choices_per_prompt_) + kDoneEvent;
-  });
+void GenerationAnswer::SendStreamEnd() {
+  exchange_->Finish([self = shared_from_this()] { return self->format_->StreamEnd(self->choices_); });
 }
 
-void CompletionAnswer::SendError(const absl::Status& status, bool has_begun) {
+void GenerationAnswer::SendError(const absl::Status& status, bool has_begun) {
   if (has_begun) {
-    exchange_->Finish(
-        [self = shared_from_this(), status] { return ErrorEvent(self->shape_, status) + kDoneEvent; });
+    exchange_->Finish([self = shared_from_this(), status] { return self->format_->FailedStream(status); });
   } else {
     exchange_->Answer([self = shared_from_this(), status] {
-      HttpAnswer answer = ErrorAnswer(self->shape_.names(), status);
       std::lock_guard<std::mutex> lock(self->mutex_);
+      HttpAnswer answer = self->format_->Failed(status, self->request_id_);
       for (auto& header : self->Headers()) answer.headers.push_back(std::move(header));
       return answer;
     });

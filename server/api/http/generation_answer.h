@@ -1,6 +1,6 @@
 #pragma once
 
-// The answer to one request of OpenAI's API: its choices are requests of the daemon's own, each a call (see
+// The answer to one request over HTTP: its choices are requests of the daemon's own, each a call (see
 // generation_call.h) that ends by itself; the answer joins them on one exchange. If one fails, the answer
 // does, and the others are cancelled. Thread-safe.
 //
@@ -14,14 +14,16 @@
 #include <vector>
 
 #include "server/api/admission.h"
-#include "server/api/openai/openai_answer.h"
+#include "server/api/http/answer_format.h"
+#include "server/api/http/wire_request.h"
 #include "server/http/http_service.h"
 
 namespace foredraft {
 
-class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
+class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
  public:
-  CompletionAnswer(std::shared_ptr<HttpExchange> exchange, AnswerShape shape, const OpenAiRequest& request);
+  GenerationAnswer(std::shared_ptr<HttpExchange> exchange, std::unique_ptr<AnswerFormat> format,
+                   const WireRequest& request);
 
   // Makes the call of the next choice, which AllSubmitted or the end of the exchange lets go.
   std::shared_ptr<GenerationCall> AddChoice(CallHooks hooks, int max_pending_tokens);
@@ -37,7 +39,8 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   void SetIgnored(const FieldNotes& notes);
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written);
   void ChoiceEnded(int index, ChoiceEnd ended);
-  const AnswerShape& shape() const { return shape_; }
+  // For the function that Write is given.
+  AnswerFormat& format() { return *format_; }
   HttpExchange& exchange() { return *exchange_; }
 
  private:
@@ -53,9 +56,8 @@ class CompletionAnswer : public std::enable_shared_from_this<CompletionAnswer> {
   HttpHeaders Headers() const;  // the caller holds mutex_
 
   const std::shared_ptr<HttpExchange> exchange_;
-  const AnswerShape shape_;
+  const std::unique_ptr<AnswerFormat> format_;  // called by what the exchange sends, in its order
   const bool stream_;
-  const int choices_per_prompt_;
   mutable std::mutex mutex_;
   std::string request_id_;          // guarded by mutex_
   std::string traceparent_;         // guarded by mutex_; empty: the client names no trace

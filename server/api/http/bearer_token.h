@@ -1,0 +1,21 @@
+#pragma once
+
+// The token of a request over HTTP.
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "server/http/http_message.h"
+
+namespace foredraft {
+
+// As Access::Check takes it. Anthropic's clients have a header of their own, which counts where there is no
+// Authorization. Empty: none.
+inline std::string AuthorizationOf(const HttpRequest& request) {
+  const std::string_view authorization = request.Header("authorization");
+  const std::string_view key = request.Header("x-api-key");
+  if (!authorization.empty() || key.empty()) return std::string(authorization);
+  return absl::StrCat("Bearer ", std::string(key));
+}
+
+}  // namespace foredraft

@@ -1,0 +1,70 @@
+#pragma once
+
+// The wires over HTTP by their paths, over the same admission as gRPC's, with the pages of models and health.
+// gRPC's foredraft.v1 has all that the daemon can do. Thread-safe.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/api/access.h"
+#include "server/api/admission.h"
+#include "server/api/health.h"
+#include "server/api/http/http_wire.h"
+#include "server/http/http_service.h"
+
+namespace foredraft {
+
+class HttpRouter final : public HttpService {
+ public:
+  // All outlive the router's exchanges. The first wire's form is that of errors on other paths.
+  HttpRouter(std::vector<const HttpWire*> wires, Admission& admission, const Access& access,
+             const Health& health, int max_pending_tokens);
+
+  std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;
+  std::string ClientOf(const HttpRequest& request) override;
+  void Serve(std::shared_ptr<HttpExchange> exchange) override;
+  HttpAnswer Refusal(int status, std::string text) override;
+
+  // For requests that arrive from now on: server.unknown_fields.
+  void SetRefusesUnknown(bool refuses) { refuses_unknown_.store(refuses); }
+
+ private:
+  // A request that has been read, and its answer's form.
+  using ReadResult = HttpWire::ReadResult;
+
+  // Null where no wire has the path.
+  const HttpWire* WireOf(const std::string& path) const;
+  const HttpWire& first_wire() const { return *wires_.front(); }
+  HttpAnswer HealthPage() const;
+  HttpAnswer UnknownPath(const std::string& path) const;
+  HttpAnswer OnlyMethods(const HttpWire& wire, const char* methods) const;
+  // A caller without the right token.
+  HttpAnswer RefuseCaller(const HttpRequest& head, const HttpWire& wire, const absl::Status& refused,
+                          const std::string& request_id) const;
+  HttpAnswer Models(const std::string& path) const;
+  // What is sent to a path that takes POST, by its head.
+  std::optional<HttpAnswer> CheckPost(const HttpRequest& head, const HttpWire& wire) const;
+  // The id of the request is that of its header, else of its body, else a new one. `notes` are set also where
+  // the request is refused.
+  absl::StatusOr<ReadResult> Read(const HttpRequest& http, const HttpWire& wire, FieldNotes& notes) const;
+  void Refuse(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, const absl::Status& status,
+              const FieldNotes& notes);
+  // `memory`: HttpExchange::body_memory, held until every choice has its own request.
+  void Submit(const std::shared_ptr<WireRequest>& request, const std::string& request_id,
+              const std::shared_ptr<const void>& memory,
+              const std::shared_ptr<class GenerationAnswer>& answer);
+
+  const std::vector<const HttpWire*> wires_;
+  Admission& admission_;
+  const Access& access_;
+  const Health& health_;
+  const int max_pending_tokens_;
+  const int64_t started_;  // seconds since the epoch
+  std::atomic<bool> refuses_unknown_ = false;
+};
+
+}  // namespace foredraft

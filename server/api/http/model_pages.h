@@ -1,0 +1,16 @@
+#pragma once
+
+// The served model as OpenAI's clients list it.
+
+#include <cstdint>
+#include <string>
+
+#include "server/api/model_card.h"
+
+namespace foredraft {
+
+// `created`: seconds since the epoch.
+std::string ModelsBody(const ModelCard& card, int64_t created);
+std::string ModelBody(const ModelCard& card, int64_t created);
+
+}  // namespace foredraft

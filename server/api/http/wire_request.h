@@ -1,0 +1,31 @@
+#pragma once
+
+// A request of any wire over HTTP: what its choices share, its prompts, and how they are answered.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "server/api/client_request.h"
+
+namespace foredraft {
+
+struct WireRequest {
+  std::string model;  // empty: not named
+  // All choices share these fields, and there is only one copy: a body may have 128 prompts. Without input.
+  ClientRequest common;
+  std::vector<PromptInput> prompts;
+  int choices_per_prompt = 1;  // n
+  bool stream = false;
+  // Where set, nothing is generated: the answer is what this makes of the number of the prompt's tokens.
+  std::function<std::string(int64_t tokens)> count_body;
+
+  int choice_count() const { return static_cast<int>(prompts.size()) * choices_per_prompt; }
+  const PromptInput& prompt_of(int index) const { return prompts[index / choices_per_prompt]; }
+  // Choice `index` as a request of its own, once. Choice i of a prompt has the request's seed plus i, so that
+  // the first is what n = 1 gives. May be called for several choices at the same time.
+  ClientRequest TakeChoice(int index);
+};
+
+}  // namespace foredraft

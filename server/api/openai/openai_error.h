@@ -1,0 +1,19 @@
+#pragma once
+
+// Errors of OpenAI's API.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "nlohmann/json_fwd.hpp"
+#include "server/api/http/client_error.h"
+#include "server/http/http_message.h"
+
+namespace foredraft {
+
+// {"error": ...}
+nlohmann::ordered_json ErrorJson(const FieldNames& names, const absl::Status& status);
+// {"error": ...} with the status that OpenAI's clients know.
+HttpAnswer ErrorAnswer(const FieldNames& names, const absl::Status& status);
+HttpAnswer ErrorAnswer(int http_status, const std::string& text);
+}  // namespace foredraft
