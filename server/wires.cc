@@ -36,7 +36,10 @@ Wires::Wires(const FrontendOptions& options, const AdminHooks& hooks, const Wire
                   options.max_pending_tokens),
       chat(OpenAiKind::kChat),
       completions(OpenAiKind::kCompletion),
-      http({&chat, &completions}, admission, context.tokens, context.health, options.max_pending_tokens),
+      messages(MessagesWire::Path::kMessages),
+      count_tokens(MessagesWire::Path::kCountTokens),
+      http({&chat, &completions, &messages, &count_tokens}, admission, context.tokens, context.health,
+           options.max_pending_tokens),
       page(http) {
   http.SetRefusesUnknown(options.server.unknown_fields == UnknownFields::kRefuse);
 }

@@ -13,6 +13,7 @@
 #include "server/api/access.h"
 #include "server/api/admin_hooks.h"
 #include "server/api/admission.h"
+#include "server/api/anthropic/messages_wire.h"
 #include "server/api/foredraft_v1/admin_service.h"
 #include "server/api/foredraft_v1/generation_service.h"
 #include "server/api/http/http_router.h"
@@ -48,6 +49,8 @@ struct Wires {
   VllmEngineService vllm_engine;  // on the API's listener if there is none for gateways
   OpenAiWire chat;
   OpenAiWire completions;
+  MessagesWire messages;
+  MessagesWire count_tokens;
   HttpRouter http;
   ChatPage page;
 };

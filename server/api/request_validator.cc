@@ -403,6 +403,16 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInpu
   return Refuse("input: empty, allowed one of text, chat");
 }
 
+absl::StatusOr<int64_t> RequestValidator::CountTokens(const PromptInput& input,
+                                                      const ClientRequest& client) const {
+  ChatTools tools = client.tools;
+  if (const auto* messages = std::get_if<ChatMessages>(&input)) {
+    RETURN_IF_ERROR(LeaveOutDeferred(*messages, tools));
+  }
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, Tokenize(input, {}, client.choices, tools));
+  return static_cast<int64_t>(ids.size());
+}
+
 absl::StatusOr<std::string> RequestValidator::Detokenize(std::span<const int32_t> token_ids) const {
   if (token_ids.size() > static_cast<size_t>(limits_.max_detokenize_ids)) {
     return Refuse("token_ids: ", Grouped(static_cast<int64_t>(token_ids.size())), " ids, allowed at most ",

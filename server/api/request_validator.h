@@ -77,6 +77,8 @@ class RequestValidator {
   absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options,
                                                 const ChatChoices& choices = {},
                                                 const ChatTools& tools = {}) const;
+  // The tokens of the prompt that Check would make of `input`, a chat's, with the client's choices and tools.
+  absl::StatusOr<int64_t> CountTokens(const PromptInput& input, const ClientRequest& client) const;
   // Whether chat is taken, and with it tools.
   bool has_chat() const { return chat_format_ != nullptr; }
   // Whether outputs can be constrained.

@@ -14,7 +14,16 @@
 namespace foredraft {
 namespace {
 
-enum Wires : unsigned { Chat = 1, Completions = 2, Both = Chat | Completions };
+enum Wires : unsigned {
+  Chat = 1,
+  Completions = 2,
+  Responses = 4,
+  Messages = 8,
+  Both = Chat | Completions,
+  Agents = Responses | Messages,
+  Talk = Chat | Agents,
+  All = Talk | Completions,
+};
 
 struct ListedField {
   Wires wires;
@@ -28,8 +37,8 @@ constexpr ListedField kListed[] = {
 #undef FIELD
 };
 
-constexpr std::pair<Wires, NotedWire> kWires[] = {{Chat, NotedWire::kChat},
-                                                  {Completions, NotedWire::kCompletions}};
+constexpr std::pair<Wires, NotedWire> kWires[] = {
+    {Chat, NotedWire::kChat}, {Completions, NotedWire::kCompletions}, {Messages, NotedWire::kMessages}};
 
 std::vector<FieldRow> MakeRows() {
   std::vector<FieldRow> rows;
@@ -141,6 +150,8 @@ std::string ClientFieldsDocument() {
   AppendTable(NotedWire::kChat, text);
   absl::StrAppend(&text, "\n## POST /v1/completions\n");
   AppendTable(NotedWire::kCompletions, text);
+  absl::StrAppend(&text, "\n## POST /v1/messages, /v1/messages/count_tokens\n");
+  AppendTable(NotedWire::kMessages, text);
   return text;
 }
 

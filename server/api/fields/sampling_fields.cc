@@ -78,10 +78,15 @@ void ReadCommonFields(FieldReader& fields, ClientRequest& request) {
   }
 }
 
-void ReadMaxTokens(FieldReader& fields, const char* field, ClientRequest& request) {
-  const std::optional<int32_t> most = fields.Int(field);
-  if (!most.has_value()) return;
-  request.max_tokens = *most == -1 ? std::nullopt : most;
+const char* ReadMaxTokens(FieldReader& fields, ClientRequest& request, const char* own) {
+  const char* used = own == nullptr ? "max_tokens" : own;
+  for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict", own}) {
+    if (name == nullptr || fields.Find(name) == nullptr) continue;
+    used = name;
+    const std::optional<int32_t> most = fields.Int(name);
+    if (most.has_value()) request.max_tokens = *most == -1 ? std::nullopt : most;
+  }
+  return used;
 }
 
 }  // namespace foredraft

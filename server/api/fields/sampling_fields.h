@@ -10,7 +10,8 @@ namespace foredraft {
 // Everything of `request` but its input, tools, constraint and limit of tokens.
 void ReadCommonFields(FieldReader& fields, ClientRequest& request);
 
-// Reads max_tokens under one of its names; a later one wins. -1 is an absent limit.
-void ReadMaxTokens(FieldReader& fields, const char* field, ClientRequest& request);
+// Reads max_tokens, under the names that other servers have for it, too; a later one wins, and `own`, where
+// the wire has a name of its own, over all. -1 is an absent limit. Returns the name that the client used.
+const char* ReadMaxTokens(FieldReader& fields, ClientRequest& request, const char* own = nullptr);
 
 }  // namespace foredraft

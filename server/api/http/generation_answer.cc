@@ -198,18 +198,28 @@ void GenerationAnswer::ChoiceEnded(int index, ChoiceEnd ended) {
     has_begun = has_begun_;
   }
   if (!failed.ok()) {
-    SendError(failed, has_begun);
+    EndWithError(failed, has_begun);
   } else if (is_last) {
     stream_ ? SendStreamEnd() : SendWhole();
   }
 }
 
+HttpAnswer GenerationAnswer::WithHeaders(HttpAnswer answer) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& header : Headers()) answer.headers.push_back(std::move(header));
+  return answer;
+}
+
 void GenerationAnswer::SendWhole() {
   exchange_->Answer([self = shared_from_this()] {
-    HttpAnswer answer{.body = self->format_->Whole(self->choices_), .content_type = "application/json"};
-    std::lock_guard<std::mutex> lock(self->mutex_);
-    answer.headers = self->Headers();
-    return answer;
+    return self->WithHeaders(
+        {.body = self->format_->Whole(self->choices_), .content_type = "application/json"});
+  });
+}
+
+void GenerationAnswer::SendBody(std::string body) {
+  exchange_->Answer([self = shared_from_this(), body = std::move(body)] {
+    return self->WithHeaders({.body = body, .content_type = "application/json"});
   });
 }
 
@@ -217,16 +227,22 @@ void GenerationAnswer::SendStreamEnd() {
   exchange_->Finish([self = shared_from_this()] { return self->format_->StreamEnd(self->choices_); });
 }
 
-void GenerationAnswer::SendError(const absl::Status& status, bool has_begun) {
+void GenerationAnswer::SendError(const absl::Status& status) {
+  exchange_->Answer([self = shared_from_this(), status] {
+    std::string request_id;
+    {
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      request_id = self->request_id_;
+    }
+    return self->WithHeaders(self->format_->Failed(status, request_id));
+  });
+}
+
+void GenerationAnswer::EndWithError(const absl::Status& status, bool has_begun) {
   if (has_begun) {
     exchange_->Finish([self = shared_from_this(), status] { return self->format_->FailedStream(status); });
   } else {
-    exchange_->Answer([self = shared_from_this(), status] {
-      std::lock_guard<std::mutex> lock(self->mutex_);
-      HttpAnswer answer = self->format_->Failed(status, self->request_id_);
-      for (auto& header : self->Headers()) answer.headers.push_back(std::move(header));
-      return answer;
-    });
+    SendError(status);
   }
   std::vector<Handle> others;
   {

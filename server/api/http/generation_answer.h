@@ -39,6 +39,9 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   void SetIgnored(const FieldNotes& notes);
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written);
   void ChoiceEnded(int index, ChoiceEnd ended);
+  // Answers without a choice: with a body, or with an error.
+  void SendBody(std::string body);
+  void SendError(const absl::Status& status);
   // For the function that Write is given.
   AnswerFormat& format() { return *format_; }
   HttpExchange& exchange() { return *exchange_; }
@@ -52,8 +55,9 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
 
   void SendWhole();
   void SendStreamEnd();
-  void SendError(const absl::Status& status, bool has_begun);
+  void EndWithError(const absl::Status& status, bool has_begun);
   HttpHeaders Headers() const;  // the caller holds mutex_
+  HttpAnswer WithHeaders(HttpAnswer answer) const;
 
   const std::shared_ptr<HttpExchange> exchange_;
   const std::unique_ptr<AnswerFormat> format_;  // called by what the exchange sends, in its order

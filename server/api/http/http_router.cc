@@ -161,6 +161,7 @@ absl::StatusOr<HttpWire::ReadResult> HttpRouter::Read(const HttpRequest& http, c
   if (!http.Header(kRequestIdMetadata).empty()) id = http.Header(kRequestIdMetadata);
   if (id.empty()) id = MakeRequestId();
   RETURN_IF_ERROR(parts->validator->CheckLengths(request.common));
+  if (request.count_body != nullptr) return read;  // of any length, up to RequestValidator::Tokenize's bound
   for (const PromptInput& prompt : request.prompts) {
     RETURN_IF_ERROR(parts->validator->CheckPromptLength(prompt, request.common.tools));
   }
@@ -192,6 +193,7 @@ void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   FieldNotes notes;
   absl::StatusOr<ReadResult> read = OrOutOfMemory([&] { return Read(http, wire, notes); });
   if (!read.ok()) return Refuse(exchange, wire, read.status(), notes);
+  if (read->request.count_body != nullptr) return Count(exchange, wire, *std::move(read));
   const auto request = std::make_shared<WireRequest>(std::move(read->request));
   const std::string request_id = request->common.request_id;
   const ServingParts& parts = **admission_.Parts();  // Read has seen them
@@ -202,6 +204,29 @@ void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
                        .tokenizer = parts.tokenizer});
   Submit(request, request_id, exchange->body_memory(),
          std::make_shared<GenerationAnswer>(exchange, std::move(read->format), *request));
+}
+
+void HttpRouter::Count(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, ReadResult read) {
+  const auto request = std::make_shared<WireRequest>(std::move(read.request));
+  const auto answer = std::make_shared<GenerationAnswer>(exchange, std::move(read.format), *request);
+  const std::string id = PrintableId(request->common.request_id);
+  answer->SetRequestId(id);
+  answer->SetIgnored(request->common.notes);
+  if (!request->common.notes.empty()) admission_.RecordNotes(wire.noted(), request->common.notes);
+  const size_t bytes = TextBytes(request->prompt_of(0)) + TextBytes(request->common.tools);
+  // The body's memory is held until the prompt is tokenized.
+  admission_.Tokenize(
+      ClientOf(exchange->request()), bytes,
+      [this, request, answer, memory = exchange->body_memory()](const absl::Status& may) {
+        const MustHaveMemory scope;
+        const absl::StatusOr<int64_t> tokens = OrOutOfMemory([&]() -> absl::StatusOr<int64_t> {
+          RETURN_IF_ERROR(may);
+          return (*admission_.Parts())->validator->CountTokens(request->prompt_of(0), request->common);
+        });
+        if (tokens.ok()) return answer->SendBody(request->count_body(*tokens));
+        admission_.CountRefusal(tokens.status());
+        answer->SendError(tokens.status());
+      });
 }
 
 void HttpRouter::Submit(const std::shared_ptr<WireRequest>& request, const std::string& request_id,

@@ -145,10 +145,7 @@ absl::StatusOr<OpenAiRequest> ReadObject(OpenAiKind kind, const json& object, st
   common.wire = context.wire;
   common.lowers_max_tokens = true;
   if (kind == OpenAiKind::kCompletion) common.max_tokens = kDefaultCompletionTokens;
-  for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
-    if (fields.Find(name) != nullptr) request.max_tokens_field = name;
-    ReadMaxTokens(fields, name, common);
-  }
+  request.max_tokens_field = ReadMaxTokens(fields, common);
   ReadCommonFields(fields, common);
   request.return_token_ids = fields.Bool("return_token_ids", false);
   request.tokens_as_ids = fields.Bool("return_tokens_as_token_ids", false);

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "server/api/anthropic/messages_request.h"
 #include "server/api/fields/field_classes.h"
 #include "server/api/name_log.h"
 #include "server/api/openai/openai_request.h"
@@ -28,8 +29,8 @@ const json& Messages() {
   return *messages;
 }
 
-json BodyOf(OpenAiKind kind, const json& more = json::object()) {
-  json body = kind == OpenAiKind::kChat ? json{{"messages", Messages()}} : json{{"prompt", "a"}};
+json BodyOf(NotedWire wire, const json& more = json::object()) {
+  json body = wire == NotedWire::kCompletions ? json{{"prompt", "a"}} : json{{"messages", Messages()}};
   body.update(more);
   return body;
 }
@@ -38,13 +39,22 @@ struct ReadResult {
   std::string refusal;
   std::string header;
 };
-ReadResult Read(OpenAiKind kind, const json& body, bool refuses_unknown = false,
+ReadResult Read(NotedWire wire, const json& body, bool refuses_unknown = false,
                 std::set<std::string>* asked = nullptr) {
   FieldNotes notes;
-  const auto request = ReadOpenAiRequest(
-      kind, body.dump(), {.refuses_unknown = refuses_unknown, .notes = &notes, .asked = asked});
-  return {std::string(request.status().message()), notes.Header()};
+  const ReadOptions options = {.refuses_unknown = refuses_unknown, .notes = &notes, .asked = asked};
+  const std::string text = body.dump();
+  absl::Status status;
+  if (wire == NotedWire::kMessages) {
+    status = ReadMessagesRequest(text, options).status();
+  } else {
+    const OpenAiKind kind = wire == NotedWire::kChat ? OpenAiKind::kChat : OpenAiKind::kCompletion;
+    status = ReadOpenAiRequest(kind, text, options).status();
+  }
+  return {std::string(status.message()), notes.Header()};
 }
+
+constexpr NotedWire kWires[] = {NotedWire::kChat, NotedWire::kCompletions, NotedWire::kMessages};
 
 TEST(FieldNotes, NamesPathsOnceAndCountsTheRest) {
   FieldNotes notes;
@@ -124,29 +134,64 @@ std::vector<json> ChatBodies() {
   return {full, flat, allowed, flat_allowed};
 }
 
+std::vector<json> MessagesBodies() {
+  const json full = json::parse(R"({
+      "system": [{"type": "text", "text": "a"}],
+      "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "b"},
+                                          {"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [
+          {"type": "text", "text": "d"}, {"type": "tool_reference", "tool_name": "f"},
+          {"type": "search_result", "content": [{"type": "text", "text": "e"}]}]}]}],
+      "tools": [{"type": "custom", "name": "f", "input_schema": {}}],
+      "tool_choice": {"type": "auto"}, "reasoning": {}, "thinking": {}, "custom_params": {},
+      "chat_template_kwargs": {},
+      "output_config": {"format": {"type": "json_schema", "schema": {}}}})");
+  json others = {
+      {"messages", Messages()},
+      {"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", json::object()}}}}},
+      {"structured_outputs", json::object()}};
+  return {full, others};
+}
+
+std::vector<json> FullBodies(NotedWire wire) {
+  if (wire == NotedWire::kMessages) return MessagesBodies();
+  std::vector<json> bodies = ChatBodies();
+  if (wire == NotedWire::kChat) return bodies;
+  for (json& body : bodies) {
+    for (const char* chat : {"messages", "tools", "tool_choice"}) body.erase(chat);
+    body = BodyOf(wire, body);
+  }
+  return bodies;
+}
+
 TEST(FieldClasses, ReadersAskForTheFieldsThatAreTaken) {
-  for (const OpenAiKind kind : {OpenAiKind::kChat, OpenAiKind::kCompletion}) {
+  for (const NotedWire wire : kWires) {
     std::set<std::string> asked, taken;
-    for (const json& body : ChatBodies()) {
-      json own = kind == OpenAiKind::kChat ? body : BodyOf(kind, body);
-      if (kind == OpenAiKind::kCompletion) {
-        for (const char* chat : {"messages", "tools", "tool_choice"}) own.erase(chat);
-      }
-      EXPECT_EQ(Read(kind, own, /*refuses_unknown=*/kind == OpenAiKind::kChat, &asked).refusal, "");
+    for (const json& body : FullBodies(wire)) {
+      EXPECT_EQ(Read(wire, body, /*refuses_unknown=*/wire != NotedWire::kCompletions, &asked).refusal, "");
     }
     for (const FieldRow& row : FieldRows()) {
-      if (row.wire == WireOf(kind) && row.field_class == FieldClass::kTaken) taken.emplace(row.path);
+      if (row.wire == wire && row.field_class == FieldClass::kTaken) taken.emplace(row.path);
     }
     EXPECT_EQ(asked, taken);
   }
 }
 
 // A body with `value` under the row's path.
-json BodyWith(OpenAiKind kind, const std::string& path, const json& value) {
-  json body = BodyOf(kind);
-  body["tools"] = kind == OpenAiKind::kChat ? json::parse(R"([{"function": {"name": "f"}}])") : json();
+json BodyWith(NotedWire wire, const std::string& path, const json& value) {
+  json body = BodyOf(wire);
+  const bool is_messages = wire == NotedWire::kMessages;
+  body["tools"] = wire == NotedWire::kChat ? json::parse(R"([{"function": {"name": "f"}}])") : json();
+  if (is_messages && path.starts_with("tools[].")) body["tools"] = json::parse(R"([{"name": "f"}])");
+  if (is_messages && path.starts_with("system[].")) body["system"] = {{{"text", "a"}}};
   if (path.starts_with("messages[].content[].")) {
     body["messages"][0]["content"] = {{{"type", "text"}, {"text", "a"}}};
+  }
+  if (path.starts_with("messages[].content[].content[].")) {
+    body["messages"][0]["content"] = json::parse(R"([{"type": "tool_result", "tool_use_id": "c", "content": [
+        {"type": "search_result", "content": [{"text": "a"}]}]}])");
   }
   if (path.starts_with("messages[].tool_calls[].")) {
     body["messages"] = json::parse(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}])");
@@ -178,14 +223,14 @@ const json& Strange() {
 
 TEST(FieldClasses, EachRowIsWhatTheReadersDo) {
   for (const FieldRow& row : FieldRows()) {
-    const OpenAiKind kind = row.wire == NotedWire::kChat ? OpenAiKind::kChat : OpenAiKind::kCompletion;
+    const NotedWire wire = row.wire;
     const std::string path(row.path);
     SCOPED_TRACE(absl::StrCat(kNotedWires[static_cast<size_t>(row.wire)], " ", path));
     if (row.field_class == FieldClass::kTaken) continue;  // the test above
     for (const bool refuses : {false, true}) {
-      const ReadResult null = Read(kind, BodyWith(kind, path, nullptr), refuses);
+      const ReadResult null = Read(wire, BodyWith(wire, path, nullptr), refuses);
       EXPECT_EQ(null.refusal + null.header, "") << "null is absent";
-      const ReadResult strange = Read(kind, BodyWith(kind, path, Strange()), refuses);
+      const ReadResult strange = Read(wire, BodyWith(wire, path, Strange()), refuses);
       EXPECT_EQ(strange.header, row.field_class == FieldClass::kHint ? path : "");
       if (row.field_class != FieldClass::kRefused) {
         EXPECT_EQ(strange.refusal, "");
@@ -193,7 +238,7 @@ TEST(FieldClasses, EachRowIsWhatTheReadersDo) {
       }
       EXPECT_THAT(strange.refusal, HasSubstr(row.note));
       for (const json& neutral : json::parse(row.neutral)) {
-        const ReadResult passed = Read(kind, BodyWith(kind, path, neutral), refuses);
+        const ReadResult passed = Read(wire, BodyWith(wire, path, neutral), refuses);
         EXPECT_EQ(passed.refusal + passed.header, "") << neutral;
       }
     }
@@ -211,28 +256,66 @@ TEST(FieldClasses, UnknownNamesAreNotedOrRefusedWithTheNearest) {
       {"structured_outputs.jsn", "nearest is structured_outputs.json"},
       {"response_format.json_schema.schem", "nearest is response_format.json_schema.schema"}};
   for (const auto& [path, refusal] : cases) {
-    const json body = BodyWith(OpenAiKind::kChat, path, 1);
-    EXPECT_THAT(Read(OpenAiKind::kChat, body, true).refusal, HasSubstr(refusal));
-    const ReadResult ignored = Read(OpenAiKind::kChat, body);
+    const json body = BodyWith(NotedWire::kChat, path, 1);
+    EXPECT_THAT(Read(NotedWire::kChat, body, true).refusal, HasSubstr(refusal));
+    const ReadResult ignored = Read(NotedWire::kChat, body);
     EXPECT_EQ(ignored.refusal, "");
     EXPECT_EQ(ignored.header, path);
   }
   // A field of the other wire is none of this one.
-  EXPECT_EQ(Read(OpenAiKind::kCompletion, BodyOf(OpenAiKind::kCompletion, {{"messages", "x"}})).header,
+  EXPECT_EQ(Read(NotedWire::kCompletions, BodyOf(NotedWire::kCompletions, {{"messages", "x"}})).header,
             "messages");
   // What is refused names the rest, too.
-  const ReadResult both = Read(OpenAiKind::kChat, BodyOf(OpenAiKind::kChat, {{"echo", true}, {"foo", 1}}));
+  const ReadResult both = Read(NotedWire::kChat, BodyOf(NotedWire::kChat, {{"echo", true}, {"foo", 1}}));
   EXPECT_THAT(both.refusal, HasSubstr("echo: true, allowed false"));
   EXPECT_EQ(both.header, "foo");
 }
 
 TEST(FieldClasses, ManyUnknownNamesAreCountedUpToABound) {
-  json body = BodyOf(OpenAiKind::kChat);
+  json body = BodyOf(NotedWire::kChat);
   for (int i = 0; i < 100'000; ++i) body[absl::StrCat("unknown_", i)] = i;
-  const ReadResult read = Read(OpenAiKind::kChat, body);
+  const ReadResult read = Read(NotedWire::kChat, body);
   EXPECT_EQ(read.refusal, "");
   EXPECT_TRUE(read.header.ends_with(", +1024")) << read.header;
   EXPECT_LE(read.header.size(), 1200u);
+}
+
+// Whether a path is below a field of `names` directly under `above`.
+bool IsBelow(const std::string& path, const std::string& above, const std::set<std::string>& names) {
+  if (!path.starts_with(above)) return false;
+  const std::string rest = path.substr(above.size());
+  return names.contains(rest.substr(0, rest.find_first_of(".[")));
+}
+
+// Fields of blocks and tools of Anthropic's own, which are left out or refused by their type, and the inside
+// of schemas: they have no readers.
+bool HasNoReader(const std::string& path) {
+  return path.starts_with("tools[].input_schema.") || path.starts_with("messages[].content[].content.") ||
+         IsBelow(path, "tools[].", {"allowed_domains",
+                                    "blocked_domains",
+                                    "citations",
+                                    "configs",
+                                    "default_config",
+                                    "display_height_px",
+                                    "display_number",
+                                    "display_width_px",
+                                    "enable_zoom",
+                                    "max_characters",
+                                    "max_content_tokens",
+                                    "max_tokens",
+                                    "max_uses",
+                                    "mcp_server_name",
+                                    "model",
+                                    "response_inclusion",
+                                    "tools",
+                                    "url_sources",
+                                    "use_cache",
+                                    "user_location"}) ||
+         IsBelow(path, "messages[].content[].",
+                 {"encrypted_content", "from", "mcp_server_name", "server_name", "to", "tool", "tool_changes",
+                  "tools", "trigger"}) ||
+         IsBelow(path, "messages[].content[].content[].",
+                 {"encrypted_content", "page_age", "state_changes", "tabs", "url"});
 }
 
 // tests/golden/make_client_fields_golden.py walks the types; a field below one that is ignored, noted or
@@ -240,10 +323,13 @@ TEST(FieldClasses, ManyUnknownNamesAreCountedUpToABound) {
 TEST(FieldClasses, EveryFieldOfClientsLibrariesHasAClass) {
   const json golden = json::parse(std::ifstream("tests/golden/client_fields.golden.json"));
   for (const auto& [name, wire] :
-       {std::pair("chat", NotedWire::kChat), std::pair("completions", NotedWire::kCompletions)}) {
+       {std::pair("chat", NotedWire::kChat), std::pair("completions", NotedWire::kCompletions),
+        std::pair("messages", NotedWire::kMessages), std::pair("beta_messages", NotedWire::kMessages),
+        std::pair("count_tokens", NotedWire::kMessages)}) {
     const json& fields = golden["fields"][name];
     EXPECT_GE(fields.size(), 17u);
     for (const std::string path : fields) {
+      if (wire == NotedWire::kMessages && HasNoReader(path)) continue;
       bool has_class = FindFieldRow(wire, path) != nullptr;
       for (size_t dot = path.find('.'); !has_class && dot != std::string::npos;
            dot = path.find('.', dot + 1)) {
@@ -252,7 +338,7 @@ TEST(FieldClasses, EveryFieldOfClientsLibrariesHasAClass) {
         const FieldRow* row = FindFieldRow(wire, above);
         has_class = row != nullptr && row->field_class != FieldClass::kTaken;
       }
-      EXPECT_TRUE(has_class) << name << " " << path << ": openai " << golden["versions"]["openai"]
+      EXPECT_TRUE(has_class) << name << " " << path << ": " << golden["versions"]
                              << " has this field; give it a row in server/api/fields/field_classes.inc";
     }
   }
