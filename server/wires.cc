@@ -36,10 +36,12 @@ Wires::Wires(const FrontendOptions& options, const AdminHooks& hooks, const Wire
                   options.max_pending_tokens),
       chat(OpenAiKind::kChat),
       completions(OpenAiKind::kCompletion),
+      responses(ResponsesWire::Path::kResponses),
+      input_tokens(ResponsesWire::Path::kInputTokens),
       messages(MessagesWire::Path::kMessages),
       count_tokens(MessagesWire::Path::kCountTokens),
-      http({&chat, &completions, &messages, &count_tokens}, admission, context.tokens, context.health,
-           options.max_pending_tokens),
+      http({&chat, &completions, &responses, &input_tokens, &messages, &count_tokens}, admission,
+           context.tokens, context.health, options.max_pending_tokens),
       page(http) {
   http.SetRefusesUnknown(options.server.unknown_fields == UnknownFields::kRefuse);
 }

@@ -18,6 +18,7 @@
 #include "server/api/foredraft_v1/generation_service.h"
 #include "server/api/http/http_router.h"
 #include "server/api/openai/openai_wire.h"
+#include "server/api/responses/responses_wire.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
 #include "server/frontend_options.h"
 #include "server/page/chat_page.h"
@@ -49,6 +50,8 @@ struct Wires {
   VllmEngineService vllm_engine;  // on the API's listener if there is none for gateways
   OpenAiWire chat;
   OpenAiWire completions;
+  ResponsesWire responses;
+  ResponsesWire input_tokens;
   MessagesWire messages;
   MessagesWire count_tokens;
   HttpRouter http;

@@ -147,6 +147,35 @@ void ReadOutputConfig(FieldReader& fields, std::string_view body, TheConstraint&
   fields.Keep(read.status());
 }
 
+// The Responses API's: {"format": {"type", "schema", ...}, "verbosity"}
+void ReadTextFormat(FieldReader& fields, std::string_view body, TheConstraint& constraint) {
+  const json* text = fields.Find("text");
+  if (text == nullptr) return;
+  if (!text->is_object()) return fields.Refuse("text", absl::StrCat(ShowJson(*text), ", allowed an object"));
+  FieldReader around(*text, "text.", fields.context());
+  const json* format = around.Find("format");
+  around.End();
+  fields.Keep(around.status());
+  if (format == nullptr) return;
+  if (!format->is_object()) {
+    return fields.Refuse("text.format", absl::StrCat(ShowJson(*format), ", allowed an object"));
+  }
+  const std::string path = "text.format.";
+  FieldReader read(*format, path, fields.context());
+  const std::string type = read.String("type").value_or("");
+  if (type == "json_schema") {
+    if (read.Find("schema") == nullptr) read.Refuse("schema", "absent, required");
+    ReadNamed(read, {"schema", Constraint::kJsonSchema}, MemberText(MemberText(body, "text"), "format"), path,
+              constraint);
+  } else if (type == "json_object") {
+    constraint.Set({.field = "text.format", .kind = Constraint::kJsonObject});
+  } else if (type != "text") {
+    read.Refuse("type", absl::StrCat(ShowJson(type), ", allowed text, json_object, json_schema"));
+  }
+  read.End();
+  fields.Keep(read.status());
+}
+
 // vLLM's object of constraints.
 void ReadStructuredOutputs(FieldReader& fields, std::string_view body, TheConstraint& constraint) {
   const json* object = fields.Find("structured_outputs");
@@ -172,6 +201,7 @@ void ReadStructuredOutputs(FieldReader& fields, std::string_view body, TheConstr
 std::optional<ClientConstraint> ReadConstraint(FieldReader& fields, std::string_view body) {
   TheConstraint constraint(fields);
   ReadResponseFormat(fields, body, constraint);
+  if (fields.context().wire == NotedWire::kResponses) ReadTextFormat(fields, body, constraint);
   if (fields.context().wire == NotedWire::kMessages) ReadOutputConfig(fields, body, constraint);
   ReadStructuredOutputs(fields, body, constraint);
   for (const NamedKind& named : kAtTheTop) ReadNamed(fields, named, body, "", constraint);

@@ -34,11 +34,14 @@ constexpr ListedField kListed[] = {
 #define FIELD(wires, path, field_class, neutral, note) \
   {wires, {NotedWire::kOther, path, FieldClass::field_class, neutral, note}},
 #include "server/api/fields/field_classes.inc"
+#include "server/api/fields/field_classes_agents.inc"
 #undef FIELD
 };
 
-constexpr std::pair<Wires, NotedWire> kWires[] = {
-    {Chat, NotedWire::kChat}, {Completions, NotedWire::kCompletions}, {Messages, NotedWire::kMessages}};
+constexpr std::pair<Wires, NotedWire> kWires[] = {{Chat, NotedWire::kChat},
+                                                  {Completions, NotedWire::kCompletions},
+                                                  {Responses, NotedWire::kResponses},
+                                                  {Messages, NotedWire::kMessages}};
 
 std::vector<FieldRow> MakeRows() {
   std::vector<FieldRow> rows;
@@ -67,7 +70,7 @@ const RowsByPath& RowsOf(NotedWire wire) {
 }
 
 constexpr char kIntroduction[] =
-    R"(<!-- Written by `foredraft check-config --docs docs` from server/api/fields/field_classes.inc. -->
+    R"(<!-- Written by `foredraft check-config --docs docs` from server/api/fields/field_classes.inc and field_classes_agents.inc. -->
 
 # Fields of requests over HTTP
 
@@ -150,6 +153,8 @@ std::string ClientFieldsDocument() {
   AppendTable(NotedWire::kChat, text);
   absl::StrAppend(&text, "\n## POST /v1/completions\n");
   AppendTable(NotedWire::kCompletions, text);
+  absl::StrAppend(&text, "\n## POST /v1/responses, /v1/responses/input_tokens\n");
+  AppendTable(NotedWire::kResponses, text);
   absl::StrAppend(&text, "\n## POST /v1/messages, /v1/messages/count_tokens\n");
   AppendTable(NotedWire::kMessages, text);
   return text;

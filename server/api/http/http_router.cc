@@ -151,21 +151,31 @@ absl::StatusOr<HttpWire::ReadResult> HttpRouter::Read(const HttpRequest& http, c
                    wire.Read(http.body, {.max_prompt_ids = parts->validator->limits().size.max_seq_len,
                                          .refuses_unknown = refuses_unknown_.load(),
                                          .notes = &notes}));
-  WireRequest& request = read.request;
+  std::string& id = read.request.common.request_id;
+  if (!http.Header(kRequestIdMetadata).empty()) id = http.Header(kRequestIdMetadata);
+  if (id.empty()) id = MakeRequestId();
+  read.format->Begin({.request_id = PrintableId(id),
+                      .model = parts->model.name,
+                      .fingerprint = parts->model.numerics_class,
+                      .created = absl::ToUnixSeconds(absl::Now()),
+                      .tokenizer = parts->tokenizer});
+  return read;
+}
+
+absl::Status HttpRouter::Check(const WireRequest& request) const {
+  ASSIGN_OR_RETURN(const ServingParts* parts, admission_.Parts());
   if (!request.model.empty() && request.model != parts->model.name) {
     return absl::NotFoundError(
         absl::StrCat("model: ", ShowJson(request.model.substr(0, 64)), ", allowed ", parts->model.name));
   }
-  // Once for all choices, before any of them has a copy.
-  std::string& id = request.common.request_id;
-  if (!http.Header(kRequestIdMetadata).empty()) id = http.Header(kRequestIdMetadata);
-  if (id.empty()) id = MakeRequestId();
   RETURN_IF_ERROR(parts->validator->CheckLengths(request.common));
-  if (request.count_body != nullptr) return read;  // of any length, up to RequestValidator::Tokenize's bound
+  if (request.count_body != nullptr) {
+    return absl::OkStatus();  // of any length, up to RequestValidator::Tokenize's bound
+  }
   for (const PromptInput& prompt : request.prompts) {
     RETURN_IF_ERROR(parts->validator->CheckPromptLength(prompt, request.common.tools));
   }
-  return read;
+  return absl::OkStatus();
 }
 
 std::string HttpRouter::ClientOf(const HttpRequest& request) {
@@ -173,14 +183,15 @@ std::string HttpRouter::ClientOf(const HttpRequest& request) {
                     access_.Check(AuthorizationOf(request), Role::kApi).value_or(std::string()));
 }
 
-void HttpRouter::Refuse(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire,
-                        const absl::Status& status, const FieldNotes& notes) {
+void HttpRouter::Refuse(const std::shared_ptr<HttpExchange>& exchange, NotedWire wire,
+                        std::unique_ptr<AnswerFormat> format, const absl::Status& status,
+                        const FieldNotes& notes) {
   const auto answer =
-      std::make_shared<GenerationAnswer>(exchange, wire.ErrorFormat(), WireRequest{.prompts = {{}}});
+      std::make_shared<GenerationAnswer>(exchange, std::move(format), WireRequest{.prompts = {{}}});
   const std::shared_ptr<GenerationCall> call = answer->AddChoice(admission_.OpenCall(), max_pending_tokens_);
   if (!notes.empty()) {
     answer->SetIgnored(notes);
-    admission_.RecordNotes(wire.noted(), notes);
+    admission_.RecordNotes(wire, notes);
   }
   admission_.Refuse(std::string(exchange->request().Header(kRequestIdMetadata)), status, call);
   answer->AllSubmitted();
@@ -192,16 +203,13 @@ void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   const HttpWire& wire = *WireOf(http.path);  // AnswerHead has seen it
   FieldNotes notes;
   absl::StatusOr<ReadResult> read = OrOutOfMemory([&] { return Read(http, wire, notes); });
-  if (!read.ok()) return Refuse(exchange, wire, read.status(), notes);
+  if (!read.ok()) return Refuse(exchange, wire.noted(), wire.ErrorFormat(), read.status(), notes);
+  // Before any of the choices has a copy.
+  const absl::Status checked = OrOutOfMemory([&] { return Check(read->request); });
+  if (!checked.ok()) return Refuse(exchange, wire.noted(), std::move(read->format), checked, notes);
   if (read->request.count_body != nullptr) return Count(exchange, wire, *std::move(read));
   const auto request = std::make_shared<WireRequest>(std::move(read->request));
   const std::string request_id = request->common.request_id;
-  const ServingParts& parts = **admission_.Parts();  // Read has seen them
-  read->format->Begin({.request_id = PrintableId(request_id),
-                       .model = parts.model.name,
-                       .fingerprint = parts.model.numerics_class,
-                       .created = absl::ToUnixSeconds(absl::Now()),
-                       .tokenizer = parts.tokenizer});
   Submit(request, request_id, exchange->body_memory(),
          std::make_shared<GenerationAnswer>(exchange, std::move(read->format), *request));
 }

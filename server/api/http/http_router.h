@@ -51,8 +51,10 @@ class HttpRouter final : public HttpService {
   // The id of the request is that of its header, else of its body, else a new one. `notes` are set also where
   // the request is refused.
   absl::StatusOr<ReadResult> Read(const HttpRequest& http, const HttpWire& wire, FieldNotes& notes) const;
-  void Refuse(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, const absl::Status& status,
-              const FieldNotes& notes);
+  // The model's name and how long everything is.
+  absl::Status Check(const WireRequest& request) const;
+  void Refuse(const std::shared_ptr<HttpExchange>& exchange, NotedWire wire,
+              std::unique_ptr<AnswerFormat> format, const absl::Status& status, const FieldNotes& notes);
   // Answers with the number of the prompt's tokens.
   void Count(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, ReadResult read);
   // `memory`: HttpExchange::body_memory, held until every choice has its own request.

@@ -26,11 +26,11 @@ json ErrorJson(const FieldNames& names, const absl::Status& status) {
   return ErrorJson(error.type, error.code, ParamOf(names, status), ClientText(names, status));
 }
 
-HttpAnswer ErrorAnswer(const FieldNames& names, const absl::Status& status) {
+HttpAnswer ErrorAnswer(const FieldNames& names, const absl::Status& status, const char* code) {
   const ErrorKind error = ErrorKindOf(status);
-  HttpAnswer answer{.status = error.http_status,
-                    .body = Dump(ErrorJson(names, status)),
-                    .content_type = "application/json"};
+  json body = ErrorJson(names, status);
+  if (code != nullptr) body["error"]["code"] = code;
+  HttpAnswer answer{.status = error.http_status, .body = Dump(body), .content_type = "application/json"};
   if (error.http_status == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
   if (error.http_status == 429 || error.http_status == 503) answer.headers.emplace_back("Retry-After", "1");
   return answer;

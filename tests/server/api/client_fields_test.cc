@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "server/api/anthropic/messages_request.h"
 #include "server/api/fields/field_classes.h"
 #include "server/api/name_log.h"
 #include "server/api/openai/openai_request.h"
+#include "server/api/responses/responses_request.h"
 
 namespace foredraft {
 namespace {
@@ -30,7 +32,9 @@ const json& Messages() {
 }
 
 json BodyOf(NotedWire wire, const json& more = json::object()) {
-  json body = wire == NotedWire::kCompletions ? json{{"prompt", "a"}} : json{{"messages", Messages()}};
+  json body = wire == NotedWire::kCompletions ? json{{"prompt", "a"}}
+              : wire == NotedWire::kResponses ? json{{"input", Messages()}}
+                                              : json{{"messages", Messages()}};
   body.update(more);
   return body;
 }
@@ -47,6 +51,8 @@ ReadResult Read(NotedWire wire, const json& body, bool refuses_unknown = false,
   absl::Status status;
   if (wire == NotedWire::kMessages) {
     status = ReadMessagesRequest(text, options).status();
+  } else if (wire == NotedWire::kResponses) {
+    status = ReadResponsesRequest(text, options).status();
   } else {
     const OpenAiKind kind = wire == NotedWire::kChat ? OpenAiKind::kChat : OpenAiKind::kCompletion;
     status = ReadOpenAiRequest(kind, text, options).status();
@@ -54,7 +60,8 @@ ReadResult Read(NotedWire wire, const json& body, bool refuses_unknown = false,
   return {std::string(status.message()), notes.Header()};
 }
 
-constexpr NotedWire kWires[] = {NotedWire::kChat, NotedWire::kCompletions, NotedWire::kMessages};
+constexpr NotedWire kWires[] = {NotedWire::kChat, NotedWire::kCompletions, NotedWire::kResponses,
+                                NotedWire::kMessages};
 
 TEST(FieldNotes, NamesPathsOnceAndCountsTheRest) {
   FieldNotes notes;
@@ -155,7 +162,40 @@ std::vector<json> MessagesBodies() {
   return {full, others};
 }
 
+std::vector<json> ResponsesBodies() {
+  const json full = json::parse(R"({
+      "instructions": "a",
+      "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "refusal", "refusal": "b"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "c"}],
+         "content": [{"type": "reasoning_text", "text": "c"}]},
+        {"type": "function_call", "call_id": "d", "name": "f", "namespace": "n", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "e", "name": "g", "input": "x"},
+        {"type": "function_call_output", "call_id": "d", "output": [{"type": "input_text", "text": "a"},
+          {"type": "refusal", "refusal": "b"}]},
+        {"type": "additional_tools", "tools": [
+          {"type": "function", "name": "h"}, {"type": "custom", "name": "i"},
+          {"type": "namespace", "name": "m", "description": "y",
+           "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}]}]}],
+      "tools": [
+        {"type": "function", "name": "f"}, {"type": "custom", "name": "g"},
+        {"type": "namespace", "name": "n", "description": "x",
+         "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}]}],
+      "tool_choice": {"type": "function", "name": "f", "namespace": "n"},
+      "text": {"format": {"type": "json_schema", "schema": {}}},
+      "reasoning": {}, "thinking": {}, "custom_params": {}, "chat_template_kwargs": {}, "output_config": {}})");
+  json others = {
+      {"input", Messages()},
+      {"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", json::object()}}}}},
+      {"structured_outputs", json::object()},
+      {"tools", full["tools"]},
+      {"tool_choice", json::parse(R"({"type": "allowed_tools", "mode": "auto", "tools": [
+                     {"type": "function", "name": "f", "namespace": "n"}]})")}};
+  return {full, others};
+}
+
 std::vector<json> FullBodies(NotedWire wire) {
+  if (wire == NotedWire::kResponses) return ResponsesBodies();
   if (wire == NotedWire::kMessages) return MessagesBodies();
   std::vector<json> bodies = ChatBodies();
   if (wire == NotedWire::kChat) return bodies;
@@ -179,6 +219,24 @@ TEST(FieldClasses, ReadersAskForTheFieldsThatAreTaken) {
   }
 }
 
+// What stands around a field of the Responses API.
+void PrepareResponses(const std::string& path, json& body) {
+  const json tools = json::parse(R"([{"type": "function", "name": "f"}])");
+  const json in_namespace = {{{"type", "namespace"}, {"name", "n"}, {"tools", tools}}};
+  if (path.starts_with("tools[].")) body["tools"] = path.starts_with("tools[].tools") ? in_namespace : tools;
+  if (path.starts_with("tool_choice.")) body["tools"] = tools;
+  if (path.starts_with("text.")) body["text"] = json::parse(R"({"format": {"type": "text"}})");
+  if (path.starts_with("input[].content[].")) body["input"][0]["content"] = {{{"text", "a"}}};
+  if (path.starts_with("input[].output[].")) {
+    body["input"] =
+        json::parse(R"([{"type": "function_call_output", "call_id": "c", "output": [{"text": "a"}]}])");
+  }
+  if (path.starts_with("input[].tools[].")) {
+    body["input"] = {{{"type", "additional_tools"},
+                      {"tools", path.starts_with("input[].tools[].tools") ? in_namespace : tools}}};
+  }
+}
+
 // A body with `value` under the row's path.
 json BodyWith(NotedWire wire, const std::string& path, const json& value) {
   json body = BodyOf(wire);
@@ -186,6 +244,7 @@ json BodyWith(NotedWire wire, const std::string& path, const json& value) {
   body["tools"] = wire == NotedWire::kChat ? json::parse(R"([{"function": {"name": "f"}}])") : json();
   if (is_messages && path.starts_with("tools[].")) body["tools"] = json::parse(R"([{"name": "f"}])");
   if (is_messages && path.starts_with("system[].")) body["system"] = {{{"text", "a"}}};
+  if (wire == NotedWire::kResponses) PrepareResponses(path, body);
   if (path.starts_with("messages[].content[].")) {
     body["messages"][0]["content"] = {{{"type", "text"}, {"text", "a"}}};
   }
@@ -318,6 +377,29 @@ bool HasNoReader(const std::string& path) {
                  {"encrypted_content", "page_age", "state_changes", "tabs", "url"});
 }
 
+// Fields of items and tools that OpenAI's own servers would run, by the same rule.
+bool HasNoReaderInResponses(const std::string& path) {
+  const std::set<std::string> of_tools = absl::StrSplit(
+      "action allowed_tools annotations authorization background complexity connector_id container "
+      "display_height display_width environment execution external_web_access filters frame_count "
+      "frame_duration_ms headers input_fidelity input_image_mask input_schema max_num_results model "
+      "moderation output_compression output_format partial_images quality ranking_options "
+      "require_approval search_content_types search_context_size server_description server_label "
+      "server_url size svg tunnel_id user_location vector_store_ids",
+      ' ');
+  const std::set<std::string> of_items = absl::StrSplit(
+      "acknowledged_safety_checks action actions approval_request_id approve background code "
+      "container_id environment error execution fingerprint max_output_length operation "
+      "output_format outputs pending_safety_checks quality queries reason reasoning result results "
+      "revised_prompt server_label size svg_usage text",
+      ' ');
+  return IsBelow(path, "tools[].", of_tools) || IsBelow(path, "input[].tools[].", of_tools) ||
+         IsBelow(path, "input[].", of_items) || IsBelow(path, "tool_choice.", {"server_label"}) ||
+         path.find("[].format.") != std::string::npos ||  // of a custom tool, noted whole
+         path.starts_with("input[].output.") ||           // a screenshot, of a computer's call
+         IsBelow(path, "input[].output[].", {"outcome", "stderr", "stdout"});
+}
+
 // tests/golden/make_client_fields_golden.py walks the types; a field below one that is ignored, noted or
 // refused needs no row.
 TEST(FieldClasses, EveryFieldOfClientsLibrariesHasAClass) {
@@ -325,11 +407,13 @@ TEST(FieldClasses, EveryFieldOfClientsLibrariesHasAClass) {
   for (const auto& [name, wire] :
        {std::pair("chat", NotedWire::kChat), std::pair("completions", NotedWire::kCompletions),
         std::pair("messages", NotedWire::kMessages), std::pair("beta_messages", NotedWire::kMessages),
-        std::pair("count_tokens", NotedWire::kMessages)}) {
+        std::pair("count_tokens", NotedWire::kMessages), std::pair("responses", NotedWire::kResponses),
+        std::pair("input_tokens", NotedWire::kResponses)}) {
     const json& fields = golden["fields"][name];
     EXPECT_GE(fields.size(), 17u);
     for (const std::string path : fields) {
       if (wire == NotedWire::kMessages && HasNoReader(path)) continue;
+      if (wire == NotedWire::kResponses && HasNoReaderInResponses(path)) continue;
       bool has_class = FindFieldRow(wire, path) != nullptr;
       for (size_t dot = path.find('.'); !has_class && dot != std::string::npos;
            dot = path.find('.', dot + 1)) {

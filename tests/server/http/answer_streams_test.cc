@@ -12,13 +12,17 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/error_reason.h"
 #include "server/api/anthropic/messages_answer.h"
 #include "server/api/conversation/message_gatherer.h"
+#include "server/api/fields/json_string_reader.h"
 #include "server/api/http/client_error.h"
+#include "server/api/prompt_size.h"
+#include "server/api/responses/responses_answer.h"
 #include "tests/server/http/scripted_answers.h"
 
 namespace foredraft {
@@ -68,6 +72,121 @@ TEST(MessagesStream, LeavesHiddenThinkingOut) {
   EXPECT_EQ(whole["content"][0]["text"], "4");
   EXPECT_GT(whole["usage"]["output_tokens_details"]["thinking_tokens"], 0);
   EXPECT_EQ(JoinedMessage(SentEvents(StreamOf(*MessagesFormatOf(true), thinking, 1))), whole);
+}
+
+ResponseShape ShapeOf() {
+  ResponseShape shape;
+  shape.sent_tools = {{"apply_patch", {.name = "apply_patch", .is_custom = true}},
+                      {"files__read", {.name = "read", .name_space = "files"}}};
+  shape.repeated = {{"instructions", "\"Add.\""},
+                    {"tools", R"([{"type": "function", "name": "now"}])"},
+                    {"reasoning", R"({"effort": "high"})"},
+                    {"temperature", "0.5"}};
+  return shape;
+}
+
+std::unique_ptr<AnswerFormat> ResponsesFormatOf(ResponseShape shape = ShapeOf()) {
+  auto format = std::make_unique<ResponsesFormat>(std::move(shape));
+  format->Begin(TestLabels());
+  return format;
+}
+
+TEST(ResponsesStream, IsTheWholeAnswerHoweverItIsCut) {
+  for (const ScriptedAnswer& answer : ScriptedAnswers()) {
+    SCOPED_TRACE(answer.name);
+    const json whole = json::parse(WholeAnswer(*ResponsesFormatOf(), answer));
+    for (const size_t cut : kCuts) {
+      EXPECT_EQ(JoinedResponse(SentEvents(StreamOf(*ResponsesFormatOf(), answer, cut))), whole) << cut;
+    }
+    ExpectGolden(absl::StrCat("responses_", answer.name), StreamOf(*ResponsesFormatOf(), answer, 0));
+  }
+}
+
+TEST(ResponsesStream, TheItemThatTheAnswerEndsInIsIncomplete) {
+  const auto statuses = [](const char* name) {
+    std::vector<std::string> found;
+    for (const ScriptedAnswer& answer : ScriptedAnswers()) {
+      if (answer.name != std::string(name)) continue;
+      const json whole = json::parse(WholeAnswer(*ResponsesFormatOf(), answer));
+      found.push_back(whole["status"]);
+      for (const json& item : whole["output"]) found.push_back(item["status"]);
+    }
+    return found;
+  };
+  using Statuses = std::vector<std::string>;
+  EXPECT_EQ(statuses("calls"), (Statuses{"completed", "completed", "completed", "completed", "completed"}));
+  EXPECT_EQ(statuses("cut_in_thinking"), (Statuses{"incomplete", "incomplete"}));
+  EXPECT_EQ(statuses("cut_in_call"), (Statuses{"incomplete", "completed", "incomplete"}));
+  EXPECT_EQ(statuses("stopped_in_call"), (Statuses{"completed", "incomplete"}));
+}
+
+TEST(ResponsesStream, CallsComeBackAsTheToolsThatWereSent) {
+  const auto item = [](const char* name) {
+    for (const ScriptedAnswer& answer : ScriptedAnswers()) {
+      if (answer.name == std::string(name)) {
+        return json::parse(WholeAnswer(*ResponsesFormatOf(), answer))["output"][0];
+      }
+    }
+    return json();
+  };
+  const json custom = item("custom");
+  EXPECT_EQ(custom["type"], "custom_tool_call");
+  EXPECT_EQ(custom["input"], "*** \u00fc \U0001F600\n\"quoted\"");
+  const json namespaced = item("namespaced");
+  EXPECT_EQ(namespaced["type"], "function_call");
+  EXPECT_EQ(namespaced["name"], "read");
+  EXPECT_EQ(namespaced["namespace"], "files");
+}
+
+TEST(ResponsesErrors, ALostRankFailsTheResponse) {
+  const std::unique_ptr<AnswerFormat> format = ResponsesFormatOf();
+  const std::string begin = format->Delta(0, DeltasOf(ScriptedAnswers()[0], 0)[0], nullptr, {});
+  const json response =
+      JoinedResponse(SentEvents(begin + format->FailedStream(absl::UnavailableError("rank 1 is lost"))));
+  EXPECT_EQ(response["error"], (json{{"code", "server_error"}, {"message", "rank 1 is lost"}}));
+  EXPECT_EQ(response["output"][0]["status"], "incomplete");
+}
+
+TEST(ResponsesErrors, HaveTheStatusThatCodexTriesAgainAt) {
+  const absl::Status full = WithReason(absl::ResourceExhaustedError("8 wait"), kReasonQueueFull);
+  const HttpAnswer busy = ResponsesFormat().Failed(full, "r-1");
+  EXPECT_EQ(busy.status, 503);
+  EXPECT_EQ(json::parse(busy.body)["error"]["code"], "queue_full");
+  EXPECT_EQ(busy.headers.at(0), std::pair(std::string("Retry-After"), std::string("1")));
+  const absl::Status longer =
+      WithPromptSize(absl::InvalidArgumentError("chat: prompt of 600 tokens"), {.tokens = 600, .most = 511});
+  const HttpAnswer refused = ResponsesFormatOf()->Failed(longer, "r-1");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(json::parse(refused.body)["error"]["code"], "context_length_exceeded");
+  EXPECT_EQ(json::parse(refused.body)["error"]["param"], "input");
+  ResponseShape streamed = ShapeOf();
+  streamed.stream = true;
+  const HttpAnswer events = ResponsesFormatOf(streamed)->Failed(longer, "r-1");
+  EXPECT_EQ(events.status, 200);
+  EXPECT_EQ(events.content_type, "text/event-stream");
+  EXPECT_EQ(JoinedResponse(SentEvents(events.body))["error"]["code"], "context_length_exceeded");
+}
+
+TEST(JsonStringReader, GivesTheStringHoweverItsJsonIsCut) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"input": "a\"b\\c\/d\n"})", "a\"b\\c/d\n"},
+      {R"({ "input" :  "\ud83d\ude00ü\u00e9" })", "\U0001F600\u00fc\u00e9"},
+      {R"({"input": "\ud83dx\ude00\ud83d\n"})", "\uFFFDx\uFFFD\uFFFD\n"},
+      {R"({"input": "\ud83d"})", "\uFFFD"},
+      {R"({"input": ""})", ""},
+      {R"({"in:put": "a"})", "a"},
+      {R"({"input": 7})", ""},
+      {R"({"input": "cut \u00)", "cut "}};
+  for (const auto& [text, value] : cases) {
+    for (const size_t cut : {1, 2, 3, 100}) {
+      JsonStringReader reader;
+      std::string read;
+      for (size_t at = 0; at < std::string(text).size(); at += cut) {
+        read += reader.Read(std::string(text).substr(at, cut));
+      }
+      EXPECT_EQ(read, value) << text << " by " << cut;
+    }
+  }
 }
 
 TEST(MessagesErrors, HaveTheStatusThatClientsTryAgainAt) {

@@ -45,4 +45,8 @@ std::vector<SentEvent> SentEvents(const std::string& stream);
 // The message that Anthropic's library makes of a stream. Fails the process on an event out of order.
 nlohmann::ordered_json JoinedMessage(const std::vector<SentEvent>& events);
 
+// The response that the events of OpenAI's Responses API end with. Fails the process where they are out of
+// order, a number is missing, or the pieces of an item are not what its end says.
+nlohmann::ordered_json JoinedResponse(const std::vector<SentEvent>& events);
+
 }  // namespace foredraft

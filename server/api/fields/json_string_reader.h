@@ -1,0 +1,27 @@
+#pragma once
+
+// Reads one string out of the text of a JSON object that comes in pieces: the argument `input` of a custom
+// tool, whose calls are those of a function.
+
+#include <string>
+#include <string_view>
+
+namespace foredraft {
+
+// Owner: one call; not thread-safe.
+class JsonStringReader {
+ public:
+  // What the piece adds to the string: whole characters. Nothing once the string has ended.
+  std::string Read(std::string_view piece);
+
+ private:
+  enum class State { kBeforeColon, kBeforeString, kInString, kBehind };
+
+  void ReadInString(char byte, std::string& text);
+
+  State state_ = State::kBeforeColon;
+  bool in_key_ = false;
+  std::string pending_;  // an escape that is not complete
+};
+
+}  // namespace foredraft

@@ -1,0 +1,50 @@
+#pragma once
+
+// The tools of OpenAI's Responses API: functions, custom tools and namespaces of them. A model sees functions
+// alone; calls come back as what the client sent.
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "nlohmann/json_fwd.hpp"
+#include "server/api/fields/field_reader.h"
+#include "server/api/fields/tool_fields.h"
+
+namespace foredraft {
+
+// A tool as the client knows it.
+struct SentTool {
+  std::string name;
+  std::string name_space = {};  // empty: none
+  bool is_custom = false;       // its calls have a text instead of arguments
+};
+// By the name in the prompt; functions outside of namespaces are not among them.
+using SentTools = std::map<std::string, SentTool>;
+
+// The name in the prompt.
+std::string PromptName(const std::string& name_space, const std::string& name);
+// The arguments of a call of a custom tool, which has one: its text.
+std::string CustomArguments(std::string_view input);
+
+// Owner: one request; not thread-safe.
+class ResponseTools {
+ public:
+  // A list of tools: the request's, or that of an item. `text` is the list's, `name` its field.
+  absl::Status AddList(const nlohmann::json& list, std::string_view text, const std::string& name,
+                       FieldContext& context);
+  // After the last list: tool_choice, parallel_tool_calls. Faults are kept in `fields`.
+  ChatTools Take(FieldReader& fields);
+  SentTools TakeSent() { return std::move(sent_); }
+
+ private:
+  absl::Status AddTool(const nlohmann::json& object, std::string_view text, const std::string& name,
+                       const std::string& name_space, FieldContext& context);
+  void Add(ChatTool tool, SentTool sent);
+
+  ToolList tools_;
+  SentTools sent_;
+};
+
+}  // namespace foredraft
