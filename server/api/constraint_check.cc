@@ -26,6 +26,11 @@ bool IsChat(const ClientRequest& client) { return std::holds_alternative<ChatMes
 // Whether tools constrain the output.
 bool HasToolConstraint(const ClientRequest& client) { return IsChat(client) && client.tools.constrain(); }
 
+// A constraint beside tools that may be called: the answer is calls, or what the constraint says.
+bool HasBoth(const ClientRequest& client) {
+  return client.constraint && IsChat(client) && client.tools.has_effect();
+}
+
 // The field that constrains the output, with its value: how an error about it begins.
 std::string Asks(const ClientRequest& client) {
   if (client.constraint) return client.constraint->field;
@@ -48,7 +53,8 @@ std::string CombinationText(const ClientRequest& client, const ConstraintCompile
                            : client.tools.is_forced()     ? " with forced calls"
                            : client.tools.allowed.empty() ? " with strict tools"
                                                           : " with chat.allowed_tools";
-  if (client.constraint && IsChat(client) && client.tools.has_effect()) {
+  if (HasBoth(client) &&
+      (client.constraint->kind == Constraint::kStructuralTag || client.constraint->from_first_token)) {
     return absl::StrCat(client.constraint->field, ": given with chat.tools, allowed one of them");
   }
   if (client.ignore_eos) return absl::StrCat("ignore_eos: true, allowed false", with);
@@ -123,17 +129,48 @@ void LeaveOutCommonEnds(RequestConstraint& constraint) {
   });
 }
 
-Constraint ConstraintOf(const ToolTag& tag) {
-  return {.kind = Constraint::kStructuralTag, .source = tag.source};
+Constraint ConstraintOf(const ToolTag& tag, bool compact) {
+  return {.kind = Constraint::kStructuralTag, .source = tag.source, .compact = compact};
+}
+
+Constraint ConstraintOf(const ClientConstraint& asked) {
+  return {.kind = *asked.kind,
+          .source = asked.source,
+          .choices = asked.choices,
+          .compact = asked.compact,
+          .free_until_trigger = *asked.kind == Constraint::kStructuralTag};
 }
 
 absl::StatusOr<std::shared_ptr<const Grammar>> CompileTools(const ClientRequest& client,
                                                             const CallSyntax& calls, const ToolTag& tag,
-                                                            ConstraintCompiler& compiler) {
+                                                            bool compact, ConstraintCompiler& compiler) {
   const std::string field = client.tools.is_forced() ? "chat.tool_choice" : "chat.tools";
-  auto grammar = compiler.Compile(ConstraintOf(tag), field);
+  auto grammar = compiler.Compile(ConstraintOf(tag, compact), field);
   if (grammar.ok()) return grammar;
   return NameFaultyTool(calls, client.tools, grammar.status(), compiler);
+}
+
+// Calls, or what the client's constraint says, where calls are not forced.
+absl::Status CompileCalls(const ClientRequest& client, const ChatFormat& chat_format,
+                          const Tokenizer& tokenizer, ConstraintCompiler& compiler, RequestConstraint& made) {
+  const CallSyntax calls = chat_format.calls();
+  std::string alternative;
+  if (client.constraint && !client.tools.is_forced()) {
+    // By itself first, so that its faults are told by its own name.
+    const Constraint alone = ConstraintOf(*client.constraint);
+    RETURN_IF_ERROR(compiler.Compile(alone, client.constraint->field).status());
+    alternative = AlternativePart(alone);
+  }
+  const bool compact = !alternative.empty() && client.constraint->compact;
+  ASSIGN_OR_RETURN(ToolTag tag, MakeToolTag(calls, WithKeptSchemas(calls, client.tools, compiler), tokenizer,
+                                            alternative));
+  if (!compiler.CanCompile(ConstraintOf(tag, compact))) {  // too much together, or a strict tool
+    ASSIGN_OR_RETURN(tag, MakeToolTag(calls, client.tools, tokenizer, alternative));
+  }
+  ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, compact, compiler));
+  made.trigger_ids = std::move(tag.trigger_ids);
+  compiler.CountAccepted(alternative.empty() ? ConstrainedBy::kTools : KindOf(*client.constraint->kind));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -175,27 +212,15 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
         ConstraintRefusal::kCombination,
         absl::StrCat(Asks(client), ": given to a model without a token that ends outputs, allowed unset"));
   }
-  if (!client.constraint) {
-    const CallSyntax calls = chat_format->calls();
-    ASSIGN_OR_RETURN(ToolTag tag,
-                     MakeToolTag(calls, WithKeptSchemas(calls, client.tools, *compiler), tokenizer));
-    if (!compiler->CanCompile(ConstraintOf(tag))) {  // too much together, or a strict tool
-      ASSIGN_OR_RETURN(tag, MakeToolTag(calls, client.tools, tokenizer));
-    }
-    ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, *compiler));
-    made.trigger_ids = std::move(tag.trigger_ids);
+  if (!client.constraint || HasBoth(client)) {
+    RETURN_IF_ERROR(CompileCalls(client, *chat_format, tokenizer, *compiler, made));
     RETURN_IF_ERROR(AllowLineEnds(request, made));
     LeaveOutCommonEnds(made);
-    compiler->CountAccepted(ConstrainedBy::kTools);
     return made;
   }
   const ClientConstraint& asked = *client.constraint;
   made.from_first_token = asked.from_first_token;
-  Constraint constraint = {.kind = *asked.kind,
-                           .source = asked.source,
-                           .choices = asked.choices,
-                           .compact = asked.compact,
-                           .free_until_trigger = *asked.kind == Constraint::kStructuralTag};
+  Constraint constraint = ConstraintOf(asked);
   ASSIGN_OR_RETURN(made.grammar, compiler->Compile(constraint, asked.field));
   if (made.grammar->trigger_ids().size() > kMaxTriggerIds) {
     constraint.free_until_trigger = false;

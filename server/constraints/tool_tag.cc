@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "grammar/xml_parameters.h"
@@ -29,6 +30,10 @@ std::string ConstText(std::string_view text) {
 
 std::string InOrder(const std::vector<std::string>& parts) {
   return absl::StrCat("{\"type\":\"sequence\",\"elements\":[", absl::StrJoin(parts, ","), "]}");
+}
+
+std::string OneOf(const std::vector<std::string>& parts) {
+  return absl::StrCat("{\"type\":\"or\",\"elements\":[", absl::StrJoin(parts, ","), "]}");
 }
 
 std::string Tag(std::string_view begin, const std::string& content, std::string_view end) {
@@ -144,7 +149,7 @@ std::string TextThenCalls(const CallSyntax& calls, const std::vector<std::string
 }  // namespace
 
 absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& tools,
-                                    const Tokenizer& tokenizer) {
+                                    const Tokenizer& tokenizer, const std::string& alternative) {
   std::vector<std::string> tags;
   for (size_t i = 0; i < tools.tools.size(); ++i) {
     if (!tools.may_call(tools.tools[i])) continue;
@@ -159,12 +164,37 @@ absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& to
     return has_section ? InOrder({ConstText(opening), Calls(calls, tags, single), ConstText(end)})
                        : Calls(calls, tags, single);
   };
-  if (tools.is_forced()) return ToolTag{section(calls.spacing.before_begin + begin), {}};
+  if (tools.is_forced() || !alternative.empty()) {
+    std::string whole = section(calls.spacing.before_begin + begin);
+    return ToolTag{tools.is_forced() ? std::move(whole) : OneOf({std::move(whole), alternative}), {}};
+  }
   const auto trigger = FirstAdded(has_section ? calls.begin : calls.call, tokenizer);
   if (trigger && (has_section || trigger->first == 0)) {
     return ToolTag{section(begin.substr(has_section ? trigger->first : 0)), {trigger->second}};
   }
   return ToolTag{TextThenCalls(calls, tags, single), {}};
+}
+
+std::string AlternativePart(const Constraint& constraint) {
+  const CallSyntax::Arguments json = CallSyntax::Arguments::kJson;
+  switch (constraint.kind) {
+    case Constraint::kJsonSchema:
+      return SchemaPart(constraint.source, json);
+    case Constraint::kJsonObject:
+      return SchemaPart("{\"type\":\"object\"}", json);
+    case Constraint::kRegex:
+      return absl::StrCat("{\"type\":\"regex\",\"pattern\":", QuotedJson(constraint.source), "}");
+    case Constraint::kGbnf:
+      return absl::StrCat("{\"type\":\"grammar\",\"grammar\":", QuotedJson(constraint.source), "}");
+    case Constraint::kChoice: {
+      std::vector<std::string> texts;
+      for (const std::string& choice : constraint.choices) texts.push_back(ConstText(choice));
+      return OneOf(texts);
+    }
+    case Constraint::kStructuralTag:
+      break;
+  }
+  CHECK(false) << "a structural tag is no part of another";
 }
 
 ChatTools WithKeptSchemas(const CallSyntax& calls, ChatTools tools, ConstraintCompiler& compiler) {

@@ -27,8 +27,13 @@ struct ToolTag {
 // Arguments of tools that are not strict are any object; in the formats that write one parameter after the
 // other, any values of the declared properties, in their order, those that are required among them, or of a
 // dictionary any properties. INVALID_ARGUMENT names the tool whose schema is of no object.
+// alternative: AlternativePart, what the answer is where it is not calls, instead of free text; empty: none.
+// It has no effect on forced calls.
 absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& tools,
-                                    const Tokenizer& tokenizer);
+                                    const Tokenizer& tokenizer, const std::string& alternative = "");
+
+// A constraint that compiles, but for a structural tag, as a part of one.
+std::string AlternativePart(const Constraint& constraint);
 
 // The tools of forced calls, with `strict` set where the schema can be kept: a call that must come follows
 // what its tool declares wherever that is possible.

@@ -304,12 +304,25 @@ TEST_F(ConstraintCheckTest, ToolsGiveAConstraintWhereTheyMust) {
             "chat.allowed_tools: given with chat.tool_choice \"function:f\", allowed with auto and required");
 }
 
-TEST_F(ConstraintCheckTest, NotWithToolsThatMayBeCalled) {
+// Codex sends both with every request: the answer is calls, or JSON.
+TEST_F(ConstraintCheckTest, WithToolsTheAnswerIsCallsOrWhatTheConstraintSays) {
   ClientRequest client = Chat({.tools = {{.name = "f"}}});
   client.constraint = Asks(Constraint::kJsonObject, "");
-  EXPECT_EQ(Refusal(client), "constraint.json_object: given with chat.tools, allowed one of them");
-  client.tools.choice = "none";
-  EXPECT_TRUE(Check(client).ok());
+  const auto both = Check(client);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_TRUE(MayBegin(both->request.constraint, Id("{")));
+  EXPECT_TRUE(MayBegin(both->request.constraint, Id("<")));
+  EXPECT_FALSE(MayBegin(both->request.constraint, Id("a")));
+  EXPECT_EQ(Counted("foredraft_constrained_requests_total", "json_object"), 1);
+  client.tools.choice = "required";  // calls alone
+  EXPECT_FALSE(MayBegin(Check(client)->request.constraint, Id("{")));
+  client.tools.choice = "none";  // JSON alone
+  EXPECT_FALSE(MayBegin(Check(client)->request.constraint, Id("<")));
+  client.tools.choice = "";
+  client.constraint = Asks(Constraint::kRegex, "[0-9");
+  EXPECT_THAT(Refusal(client), HasSubstr("constraint.regex: "));
+  client.constraint = Asks(Constraint::kStructuralTag, R"({"type":"any_text"})");
+  EXPECT_EQ(Refusal(client), "constraint.structural_tag: given with chat.tools, allowed one of them");
 }
 
 TEST_F(ConstraintCheckTest, AModelWithoutAnEndHasNoConstraints) {
