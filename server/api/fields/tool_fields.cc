@@ -21,14 +21,23 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// The object `name`.function of an object of type function.
-absl::StatusOr<const json*> FunctionOf(const std::string& name, FieldReader& fields) {
+bool IsCustom(const json& object) { return object.value("type", json()) == "custom"; }
+
+// The object `name`.function of an object of type function, or `name`.custom of one of type custom.
+struct NamedMember {
+  const char* key;
+  const json* object;
+};
+absl::StatusOr<NamedMember> MemberOf(const std::string& name, FieldReader& fields) {
   const std::string type = fields.String("type").value_or("function");
-  if (type != "function") fields.Refuse("type", absl::StrCat(ShowJson(type), ", allowed function"));
-  const json* function = fields.Find("function");
+  if (type != "function" && type != "custom") {
+    fields.Refuse("type", absl::StrCat(ShowJson(type), ", allowed function, custom"));
+  }
+  const char* const key = type == "custom" ? "custom" : "function";
+  const json* object = fields.Find(key);
   RETURN_IF_ERROR(fields.status());
-  if (function != nullptr && function->is_object()) return function;
-  return Refuse(name, ".function: ", function == nullptr ? "absent" : ShowJson(*function),
+  if (object != nullptr && object->is_object()) return NamedMember{key, object};
+  return Refuse(name, ".", key, ": ", object == nullptr ? "absent" : ShowJson(*object),
                 ", allowed an object");
 }
 
@@ -36,12 +45,13 @@ absl::StatusOr<const json*> FunctionOf(const std::string& name, FieldReader& fie
 absl::StatusOr<ChatTool> ReadTool(const json& object, std::string_view text, const std::string& name,
                                   FieldContext& context) {
   FieldReader fields(object, name + ".", context);
-  ASSIGN_OR_RETURN(const json* function, FunctionOf(name, fields));
+  ASSIGN_OR_RETURN(const NamedMember member, MemberOf(name, fields));
   const bool deferred = fields.Bool("defer_loading", false);
   fields.End();
   RETURN_IF_ERROR(fields.status());
-  FieldReader read(*function, name + ".function.", context);
-  ChatTool tool = ReadFunctionTool(read, MemberText(text, "function"), "parameters");
+  FieldReader read(*member.object, absl::StrCat(name, ".", member.key, "."), context);
+  ChatTool tool = IsCustom(object) ? ReadCustomTool(read)
+                                   : ReadFunctionTool(read, MemberText(text, "function"), "parameters");
   tool.deferred |= deferred;
   read.End();
   RETURN_IF_ERROR(read.status());
@@ -54,21 +64,23 @@ std::string KeyOf(const ChatTool& tool) {
 }
 
 absl::StatusOr<std::vector<ChatTool>> ReadToolList(const json& list, std::string_view body,
-                                                   FieldContext& context) {
+                                                   std::set<std::string>& custom, FieldContext& context) {
   ToolList tools;
   RETURN_IF_ERROR(ToolList::ForEach(
       list, MemberText(body, "tools"), "tools",
       [&](const json& object, std::string_view text, const std::string& name) -> absl::Status {
-        if (!SkippedType(object, "function", context).empty()) return absl::OkStatus();
+        const bool is_custom = IsCustom(object);
+        if (!is_custom && !SkippedType(object, "function", context).empty()) return absl::OkStatus();
         ASSIGN_OR_RETURN(ChatTool tool, ReadTool(object, text, name, context));
+        if (is_custom) custom.insert(tool.name);
         tools.Add(std::move(tool));
         return absl::OkStatus();
       }));
   return tools.Take();
 }
 
-// The name in {"type": "function", "function": {"name": ...}}, or, as in OpenAI's responses API, in
-// {"type": "function", "name": ...}.
+// The name in {"type": "function", "function": {"name": ...}}, the same with custom, or, as in OpenAI's
+// responses API, in {"type": "function", "name": ...}.
 absl::StatusOr<std::string> NameOf(const json& object, const std::string& name, FieldContext& context) {
   if (!object.is_object()) return Refuse(name, ": ", ShowJson(object), ", allowed an object");
   FieldReader fields(object, name + ".", context);
@@ -79,10 +91,10 @@ absl::StatusOr<std::string> NameOf(const json& object, const std::string& name, 
     RETURN_IF_ERROR(fields.status());
     if (!flat_name.empty()) return flat_name;
   }
-  ASSIGN_OR_RETURN(const json* function, FunctionOf(name, fields));
+  ASSIGN_OR_RETURN(const NamedMember member, MemberOf(name, fields));
   fields.End();
   RETURN_IF_ERROR(fields.status());
-  FieldReader read(*function, name + ".function.", context);
+  FieldReader read(*member.object, absl::StrCat(name, ".", member.key, "."), context);
   std::string function_name = read.String("name").value_or("");
   read.End();
   RETURN_IF_ERROR(read.status());
@@ -140,21 +152,19 @@ absl::Status ReadChoice(const json& choice, ChatTools& tools, FieldContext& cont
   return absl::OkStatus();
 }
 
-// A call of a custom tool, whose text becomes the argument `input` of a function.
-absl::StatusOr<ToolCall> ReadCustomCall(const std::string& name, FieldReader& fields) {
-  (void)fields.String("type");
-  const json* custom = fields.Find("custom");
-  if (custom == nullptr || !custom->is_object()) {
-    return Refuse(name, ".custom: ", custom == nullptr ? "absent" : ShowJson(*custom), ", allowed an object");
-  }
-  FieldReader read(*custom, name + ".custom.", fields.context());
+// A call of a custom tool: its text becomes the argument of a function.
+absl::StatusOr<ToolCall> ReadCustomCall(const json& object, const std::string& name, FieldContext& context) {
+  FieldReader fields(object, name + ".", context);
   ToolCall call;
-  call.name = read.String("name").value_or("");
-  call.arguments = absl::StrCat("{\"input\": ", QuotedJson(read.String("input").value_or("")), "}");
-  read.End();
-  RETURN_IF_ERROR(read.status());
+  call.name = fields.String("name").value_or("");
+  call.arguments = CustomArguments(fields.String("input").value_or(""));
+  fields.End();
+  RETURN_IF_ERROR(fields.status());
   return call;
 }
+
+constexpr char kCustomParameters[] =
+    R"({"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]})";
 
 }  // namespace
 
@@ -207,10 +217,27 @@ void CheckChosen(const ChatTools& tools, const char* field, FieldReader& fields)
   fields.Refuse(field, absl::StrCat(ShowJson(std::string(tools.function())), ", allowed a name in tools"));
 }
 
-ChatTools ReadTools(FieldReader& fields, std::string_view body) {
+std::string CustomArguments(std::string_view input) {
+  return absl::StrCat("{\"input\": ", QuotedJson(input), "}");
+}
+
+ChatTool ReadCustomTool(FieldReader& fields) {
+  ChatTool tool;
+  tool.name = fields.String("name").value_or("");
+  tool.description = fields.String("description").value_or("");
+  tool.deferred = fields.Bool("defer_loading", false);
+  tool.parameters = kCustomParameters;
+  // A grammar of the text would have to be kept by the quoted text.
+  if (const json* format = fields.Find("format"); format != nullptr && *format != json{{"type", "text"}}) {
+    fields.Drop("format");
+  }
+  return tool;
+}
+
+ChatTools ReadTools(FieldReader& fields, std::string_view body, std::set<std::string>& custom) {
   ChatTools read;
   if (const json* list = fields.Find("tools"); list != nullptr) {
-    absl::StatusOr<std::vector<ChatTool>> tools = ReadToolList(*list, body, fields.context());
+    absl::StatusOr<std::vector<ChatTool>> tools = ReadToolList(*list, body, custom, fields.context());
     fields.Keep(tools.status());
     if (tools.ok()) read.tools = *std::move(tools);
   }
@@ -242,12 +269,10 @@ absl::StatusOr<std::vector<ToolCall>> ReadToolCalls(const json& calls, const std
     if (!calls[i].is_object()) return Refuse(call_name, ": ", ShowJson(calls[i]), ", allowed an object");
     FieldReader fields(calls[i], call_name + ".", context);
     ToolCall call;
-    if (calls[i].value("type", json()) == "custom") {
-      ASSIGN_OR_RETURN(call, ReadCustomCall(call_name, fields));
-    } else {
-      ASSIGN_OR_RETURN(const json* function, FunctionOf(call_name, fields));
-      ASSIGN_OR_RETURN(call, ReadFunctionCall(*function, call_name + ".function", context));
-    }
+    ASSIGN_OR_RETURN(const NamedMember member, MemberOf(call_name, fields));
+    const std::string path = absl::StrCat(call_name, ".", member.key);
+    ASSIGN_OR_RETURN(call, IsCustom(calls[i]) ? ReadCustomCall(*member.object, path, context)
+                                              : ReadFunctionCall(*member.object, path, context));
     call.id = fields.String("id").value_or("");
     fields.End();
     RETURN_IF_ERROR(fields.status());

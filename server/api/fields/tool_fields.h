@@ -3,6 +3,7 @@
 // The fields of chat requests about tools, as OpenAI's clients send them.
 
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,9 +18,9 @@
 namespace foredraft {
 
 // tools, tool_choice, parallel_tool_calls. `body` is the request's text, which has been parsed into what
-// `fields` reads: schemas are slices of it. Tools of other types than function are skipped, and noted; of
-// equal tools one counts. Faults are kept in `fields`.
-ChatTools ReadTools(FieldReader& fields, std::string_view body);
+// `fields` reads: schemas are slices of it. Tools of other types are skipped, and noted; of
+// equal tools one counts. `custom` gets the names of custom tools. Faults are kept in `fields`.
+ChatTools ReadTools(FieldReader& fields, std::string_view body, std::set<std::string>& custom);
 
 // A list of tools, of which equal ones count once.
 class ToolList {
@@ -42,6 +43,9 @@ class ToolList {
 // Name, description, schema and strict of a function; `text` is that of the object that is read, and `schema`
 // what the wire calls the schema.
 ChatTool ReadFunctionTool(FieldReader& fields, std::string_view text, const char* schema);
+// A custom tool, which is shown as a function with the text `input`, and the arguments of a call of one.
+ChatTool ReadCustomTool(FieldReader& fields);
+std::string CustomArguments(std::string_view input);
 // The type of a tool other than `own` (or none), which the model cannot be told of: it is noted. Else empty.
 std::string SkippedType(const nlohmann::json& object, const char* own, FieldContext& context);
 // Refuses, as `field`, a choice of a function that is not among the tools.

@@ -145,11 +145,27 @@ json ChoiceOf(const AnswerShape& shape, int index, json content, const OutputDel
 
 json FunctionOf(const CallDelta& call) { return {{"name", call.name}, {"arguments", call.arguments}}; }
 
+// The first delta of a call of a custom tool, or a later one: its text unquoted as it comes.
+json CustomDelta(const CallDelta& call, JsonStringReader& reader) {
+  const std::string input = reader.Read(call.arguments);
+  if (call.is_first()) {
+    return {{"index", call.index},
+            {"id", call.id},
+            {"type", "custom"},
+            {"custom", {{"name", call.name}, {"input", input}}}};
+  }
+  return input.empty() ? json() : json{{"index", call.index}, {"custom", {{"input", input}}}};
+}
+
 // Of a stream: a call's id and name come once, its arguments piece by piece.
-json CallDeltas(const std::vector<CallDelta>& calls) {
+json CallDeltas(const AnswerShape& shape, const std::vector<CallDelta>& calls, ChoiceProgress& progress) {
   json deltas = json::array();
   for (const CallDelta& call : calls) {
-    if (call.is_first()) {
+    if (call.is_first() && shape.custom_tools.contains(call.name)) progress.custom_inputs[call.index] = {};
+    if (const auto custom = progress.custom_inputs.find(call.index); custom != progress.custom_inputs.end()) {
+      json delta = CustomDelta(call, custom->second);
+      if (!delta.is_null()) deltas.push_back(std::move(delta));
+    } else if (call.is_first()) {
       deltas.push_back(
           {{"index", call.index}, {"id", call.id}, {"type", "function"}, {"function", FunctionOf(call)}});
     } else if (!call.arguments.empty()) {
@@ -170,7 +186,12 @@ json MessageOf(const AnswerShape& shape, const OutputDelta& whole) {
   if (whole.calls.empty()) return message;
   json& calls = message["tool_calls"] = json::array();
   for (const CallDelta& call : whole.calls) {
-    calls.push_back({{"id", call.id}, {"type", "function"}, {"function", FunctionOf(call)}});
+    if (shape.custom_tools.contains(call.name)) {
+      json custom = {{"name", call.name}, {"input", JsonStringReader().Read(call.arguments)}};
+      calls.push_back({{"id", call.id}, {"type", "custom"}, {"custom", std::move(custom)}});
+    } else {
+      calls.push_back({{"id", call.id}, {"type", "function"}, {"function", FunctionOf(call)}});
+    }
   }
   return message;
 }
@@ -209,7 +230,8 @@ std::string ChunkEvent(const AnswerShape& shape, int index, const OutputDelta& d
     if (!progress.has_begun) message["role"] = "assistant";
     if (!delta.thinking.empty() && !shape.hides_thinking) message["reasoning_content"] = delta.thinking;
     if (!delta.text.empty()) message["content"] = delta.text;
-    if (json calls = CallDeltas(delta.calls); !calls.empty()) message["tool_calls"] = std::move(calls);
+    if (json calls = CallDeltas(shape, delta.calls, progress); !calls.empty())
+      message["tool_calls"] = std::move(calls);
     says_something |= !message.empty();
     content["delta"] = std::move(message);
   } else {

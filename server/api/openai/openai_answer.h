@@ -3,10 +3,13 @@
 // Answers of OpenAI's API as JSON: whole, and as events of a stream. No sockets.
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/api/fields/json_string_reader.h"
 #include "server/api/http/answer_format.h"
 #include "server/api/http/client_error.h"
 #include "server/api/openai/openai_request.h"
@@ -27,7 +30,8 @@ struct AnswerShape {
   bool continuous_usage = false;  // in every chunk, with include_usage
   bool tokens_as_ids = false;     // token texts of logprobs are "token_id:7"
   bool hides_thinking = false;
-  const Tokenizer* tokenizer = nullptr;  // outlives the answer
+  std::set<std::string> custom_tools = {};  // OpenAiRequest::custom_tools
+  const Tokenizer* tokenizer = nullptr;     // outlives the answer
   const char* max_tokens_field = "max_tokens";
 
   FieldNames names() const { return {WireOf(kind), max_tokens_field}; }
@@ -35,8 +39,9 @@ struct AnswerShape {
 
 // What a choice's text so far leaves for the next part of its stream. Owner: one choice; not thread-safe.
 struct ChoiceProgress {
-  int64_t characters = 0;  // of the tokens so far
-  bool has_begun = false;  // the role is sent
+  int64_t characters = 0;                              // of the tokens so far
+  bool has_begun = false;                              // the role is sent
+  std::map<int, JsonStringReader> custom_inputs = {};  // of calls of custom tools, by index
 };
 
 // An event for `delta`, which ends choice `index` if `end` is given; empty where it would say nothing.

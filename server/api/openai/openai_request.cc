@@ -47,7 +47,7 @@ void ReadChat(FieldReader& fields, std::string_view body, OpenAiRequest& chat) {
   ClientRequest& request = chat.common;
   absl::StatusOr<ReadMessagesResult> read = ReadMessages(fields.Find("messages"), fields.context());
   fields.Keep(read.status());
-  request.tools = ReadTools(fields, body);
+  request.tools = ReadTools(fields, body, chat.custom_tools);
   chat.hides_thinking = ReadThinking(fields, request);
   if (read.ok()) {
     request.choices.continues = read->continues;

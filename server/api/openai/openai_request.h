@@ -4,6 +4,8 @@
 // (server/api/fields/field_classes.h, docs/client-fields.md): one that would change the answer and is not
 // there is refused by name, one without effect is noted.
 
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -20,10 +22,11 @@ struct OpenAiRequest : WireRequest {
   OpenAiKind kind = OpenAiKind::kChat;
   const char* max_tokens_field = "max_tokens";  // as the client calls it
   bool include_usage = false;
-  bool continuous_usage = false;  // with include_usage: in every chunk
-  bool return_token_ids = false;  // with their origins
-  bool tokens_as_ids = false;     // token texts of logprobs are "token_id:7"
-  bool hides_thinking = false;    // it is left out of the answer
+  bool continuous_usage = false;       // with include_usage: in every chunk
+  bool return_token_ids = false;       // with their origins
+  bool tokens_as_ids = false;          // token texts of logprobs are "token_id:7"
+  bool hides_thinking = false;         // it is left out of the answer
+  std::set<std::string> custom_tools;  // names of tools whose calls have a text instead of arguments
 };
 
 inline NotedWire WireOf(OpenAiKind kind) {

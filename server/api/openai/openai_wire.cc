@@ -22,6 +22,7 @@ class OpenAiFormat final : public AnswerFormat {
     shape_.continuous_usage = request->continuous_usage;
     shape_.tokens_as_ids = request->tokens_as_ids;
     shape_.hides_thinking = request->hides_thinking;
+    shape_.custom_tools = request->custom_tools;
     shape_.max_tokens_field = request->max_tokens_field;
     choices_per_prompt_ = request->choices_per_prompt;
     progress_.resize(static_cast<size_t>(request->choice_count()));

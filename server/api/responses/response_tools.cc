@@ -8,7 +8,6 @@
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "server/text/json_slice.h"
-#include "server/text/tool_json.h"
 
 namespace foredraft {
 namespace {
@@ -18,22 +17,6 @@ using nlohmann::json;
 template <class... Parts>
 absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
-
-constexpr char kCustomParameters[] =
-    R"({"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]})";
-
-ChatTool ReadCustomTool(FieldReader& fields) {
-  ChatTool tool;
-  tool.name = fields.String("name").value_or("");
-  tool.description = fields.String("description").value_or("");
-  tool.deferred = fields.Bool("defer_loading", false);
-  tool.parameters = kCustomParameters;
-  // A grammar of the text would have to be kept by the quoted text.
-  if (const json* format = fields.Find("format"); format != nullptr && *format != json{{"type", "text"}}) {
-    fields.Drop("format");
-  }
-  return tool;
 }
 
 // {"type": "function" | "custom", "name", "namespace"}
@@ -90,10 +73,6 @@ absl::Status ReadChoice(const json& choice, ChatTools& tools, FieldContext& cont
 
 std::string PromptName(const std::string& name_space, const std::string& name) {
   return name_space.empty() ? name : absl::StrCat(name_space, "__", name);
-}
-
-std::string CustomArguments(std::string_view input) {
-  return absl::StrCat("{\"input\": ", QuotedJson(input), "}");
 }
 
 void ResponseTools::Add(ChatTool tool, SentTool sent) {

@@ -25,8 +25,6 @@ using SentTools = std::map<std::string, SentTool>;
 
 // The name in the prompt.
 std::string PromptName(const std::string& name_space, const std::string& name);
-// The arguments of a call of a custom tool, which has one: its text.
-std::string CustomArguments(std::string_view input);
 
 // Owner: one request; not thread-safe.
 class ResponseTools {

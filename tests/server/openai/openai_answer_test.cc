@@ -256,5 +256,36 @@ TEST(OpenAiAnswer, HasUsageInEveryChunkWhereAsked) {
   EXPECT_EQ(usage["completion_tokens"], 1);
 }
 
+TEST(OpenAiAnswer, CallsOfCustomToolsHaveATextHoweverTheyAreCut) {
+  AnswerShape shape = ShapeOf(OpenAiKind::kChat);
+  shape.has_logprobs = shape.return_token_ids = false;
+  shape.custom_tools = {"patch"};
+  const std::string arguments = R"({"input": "a \"b\" \u00fc"})";
+  ChoiceEnd end{.end = {.finish = FinishReason::kStop, .called_tools = true}};
+  end.whole.calls = {{.index = 0, .id = "c0", .name = "now", .arguments = "{}"},
+                     {.index = 1, .id = "c1", .name = "patch", .arguments = arguments}};
+  const json calls = json::parse(WholeBody(shape, {end}, 1))["choices"][0]["message"]["tool_calls"];
+  EXPECT_EQ(calls[0]["function"]["name"], "now");
+  EXPECT_EQ(
+      calls[1],
+      (json{{"id", "c1"}, {"type", "custom"}, {"custom", {{"name", "patch"}, {"input", "a \"b\" ü"}}}}));
+  for (const size_t cut : {1, 3, 100}) {
+    ChoiceProgress progress;
+    std::string input;
+    for (size_t at = 0; at < arguments.size(); at += cut) {
+      OutputDelta delta;
+      delta.calls = {{.index = 1, .arguments = arguments.substr(at, cut)}};
+      if (at == 0) delta.calls[0].id = "c1";
+      if (at == 0) delta.calls[0].name = "patch";
+      const std::string event = ChunkEvent(shape, 0, delta, nullptr, {}, progress);
+      if (event.empty()) continue;
+      const json call = json::parse(event.substr(6))["choices"][0]["delta"]["tool_calls"][0];
+      EXPECT_EQ(call.contains("id"), at == 0);
+      input += call["custom"]["input"].get<std::string>();
+    }
+    EXPECT_EQ(input, "a \"b\" ü") << cut;
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -153,8 +153,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "tools[0].function.parameters: \"{}\", allowed a JSON schema"},
         Refusal{"ToolsUnknown", R"("tools": [{"function": {"name": "f", "paramters": {}}}])",
                 "tools[0].function.paramters: unknown, nearest is tools[0].function.parameters"},
-        Refusal{"ToolChoice", R"("tool_choice": {"type": "custom"})",
-                "tool_choice.type: \"custom\", allowed function"},
+        Refusal{"ToolChoice", R"("tool_choice": {"type": "mcp"})",
+                "tool_choice.type: \"mcp\", allowed function, custom"},
+        Refusal{"ToolChoiceCustom", R"("tool_choice": {"type": "custom"})", "tool_choice.custom: absent"},
         Refusal{"ToolChoiceName", R"("tool_choice": 7)",
                 "tool_choice: 7, allowed auto, none, required, a function or allowed_tools"},
         Refusal{"AllowedTools", R"("tool_choice": {"type": "allowed_tools"})",
@@ -374,10 +375,11 @@ TEST(OpenAiRequest, ToolsOfOtherTypesAreSkippedAndNoted) {
       {"type": "function", "defer_loading": true, "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "g"}}]})";
   const auto request = ReadOpenAiRequest(OpenAiKind::kChat, body, {.notes = &notes});
   ASSERT_TRUE(request.ok()) << request.status();
-  ASSERT_EQ(request->common.tools.tools.size(), 1u);
+  ASSERT_EQ(request->common.tools.tools.size(), 2u);
   EXPECT_TRUE(request->common.tools.tools[0].deferred);
-  EXPECT_EQ(notes.Header(), "tools[].web_search, tools[].custom");
-  EXPECT_EQ(notes.count(FieldNotes::Kind::kDropped), 2);
+  EXPECT_THAT(request->common.tools.tools[1].parameters, HasSubstr("\"input\""));
+  EXPECT_THAT(request->custom_tools, testing::ElementsAre("g"));
+  EXPECT_EQ(notes.Header(), "tools[].web_search");
 }
 
 TEST(OpenAiRequest, NamesOfOtherServersMeanTheSame) {
