@@ -204,7 +204,7 @@ void Connection::HasHead() {
   cors_headers_ = home_.browsers.HeadersFor(head.Header("origin"));
   std::optional<HttpAnswer> answer;
   if (auto refusal = home_.browsers.Refuse(head); refusal.has_value()) {
-    answer = home_.service.Refusal(refusal->status, std::move(refusal->text));
+    answer = home_.service.Refusal(head.path, refusal->status, std::move(refusal->text));
   } else {
     answer = home_.browsers.Preflight(head);
   }
@@ -244,8 +244,9 @@ void Connection::HasRequest() {
     if (may.ok()) {
       home->service.Serve(exchange);
     } else {
-      exchange->Answer(
-          [home, text = std::string(may.message())] { return home->service.Refusal(503, text); });
+      exchange->Answer([home, path = exchange->request().path, text = std::string(may.message())] {
+        return home->service.Refusal(path, 503, text);
+      });
     }
     exchange->ReleaseBody();
   };
@@ -290,12 +291,13 @@ void Connection::LogAnswer(const HttpRequest& request, int status) const {
 }
 
 void Connection::Refuse(HttpRefusal refusal) {
+  const std::string path = reader_.has_value() ? reader_->request().path : "";
   if (reader_.has_value()) LogAnswer(reader_->request(), refusal.status);
   reader_.reset();
   input_ = {};
   FreeBody();
   close_after_ = true;
-  Respond(home_.service.Refusal(refusal.status, std::move(refusal.text)));
+  Respond(home_.service.Refusal(path, refusal.status, std::move(refusal.text)));
 }
 
 void Connection::FreeBody() {

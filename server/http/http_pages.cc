@@ -4,9 +4,9 @@ namespace foredraft {
 
 std::optional<HttpAnswer> HttpPages::AnswerHead(const HttpRequest& head) {
   const auto page = pages_.find(head.path);
-  if (page == pages_.end()) return Refusal(404, "no such page");
+  if (page == pages_.end()) return Refusal(head.path, 404, "no such page");
   if (head.method != "GET" && head.method != "HEAD") {
-    HttpAnswer answer = Refusal(405, "only GET");
+    HttpAnswer answer = Refusal(head.path, 405, "only GET");
     answer.headers.emplace_back("Allow", "GET, HEAD");
     return answer;
   }

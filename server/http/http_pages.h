@@ -22,7 +22,7 @@ class HttpPages final : public HttpService {
   // Answers every request: a body is not read.
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;
   void Serve(std::shared_ptr<HttpExchange>) override {}
-  HttpAnswer Refusal(int status, std::string text) override {
+  HttpAnswer Refusal(const std::string& /*path*/, int status, std::string text) override {
     return {.status = status, .body = std::move(text) + "\n"};
   }
 

@@ -55,8 +55,9 @@ class HttpService {
   // A request whose head AnswerHead let pass. Runs on a worker of the listener, or without workers where
   // AnswerHead runs. Where it finds no memory, it answers so: nothing is thrown.
   virtual void Serve(std::shared_ptr<HttpExchange> exchange) = 0;
-  // The answer to a request that the listener refuses itself: malformed, too large, too slow.
-  virtual HttpAnswer Refusal(int status, std::string text) = 0;
+  // The answer to a request that the listener refuses itself: malformed, too large, too slow. `path` is empty
+  // where its head has not come.
+  virtual HttpAnswer Refusal(const std::string& path, int status, std::string text) = 0;
 };
 
 }  // namespace foredraft

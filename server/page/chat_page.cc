@@ -49,7 +49,7 @@ ChatPage::ChatPage(HttpService& api)
 std::optional<HttpAnswer> ChatPage::AnswerHead(const HttpRequest& head) {
   if (head.path != "/") return api_.AnswerHead(head);
   if (head.method == "GET" || head.method == "HEAD") return page_;
-  HttpAnswer refusal = api_.Refusal(405, "method: allowed GET, HEAD");
+  HttpAnswer refusal = api_.Refusal(head.path, 405, "method: allowed GET, HEAD");
   refusal.headers.emplace_back("Allow", "GET, HEAD");
   return refusal;
 }

@@ -20,7 +20,9 @@ class ChatPage final : public HttpService {
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;
   std::string ClientOf(const HttpRequest& request) override { return api_.ClientOf(request); }
   void Serve(std::shared_ptr<HttpExchange> exchange) override { api_.Serve(std::move(exchange)); }
-  HttpAnswer Refusal(int status, std::string text) override { return api_.Refusal(status, std::move(text)); }
+  HttpAnswer Refusal(const std::string& path, int status, std::string text) override {
+    return api_.Refusal(path, status, std::move(text));
+  }
 
  private:
   HttpService& api_;

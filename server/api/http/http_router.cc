@@ -14,6 +14,7 @@
 #include "server/api/http/bearer_token.h"
 #include "server/api/http/generation_answer.h"
 #include "server/api/http/model_pages.h"
+#include "server/api/http/paths.h"
 #include "server/api/request_id.h"
 #include "server/output/request_log.h"
 
@@ -22,6 +23,8 @@ namespace {
 
 constexpr char kModelsPath[] = "/v1/models";
 constexpr char kHealthPath[] = "/health";
+constexpr char kPingPath[] = "/ping";  // as /health: SageMaker's name
+constexpr char kVersionPath[] = "/version";
 
 // The media type without its parameters, of which JSON has none.
 bool IsJsonType(std::string_view content_type) {
@@ -61,29 +64,45 @@ const HttpWire* HttpRouter::WireOf(const std::string& path) const {
   return found == wires_.end() ? nullptr : *found;
 }
 
-HttpAnswer HttpRouter::Refusal(int status, std::string text) { return first_wire().Refusal(status, text); }
+HttpAnswer HttpRouter::Refusal(const std::string& path, int status, std::string text) {
+  const HttpWire* wire = WireOf(NormalPath(path));
+  return (wire == nullptr ? first_wire() : *wire).Refusal(status, text);
+}
 
 HttpAnswer HttpRouter::UnknownPath(const std::string& path) const {
   std::string text = absl::StrCat(path.substr(0, 100), ": not here, allowed ");
+  if (const HttpWire* meant = WireOf("/v1" + path); meant != nullptr) {
+    return first_wire().Refusal(404, text + meant->path());
+  }
   for (const HttpWire* wire : wires_) absl::StrAppend(&text, wire->path(), ", ");
   return first_wire().Refusal(404, absl::StrCat(text, kModelsPath, ", ", kHealthPath));
 }
 
-HttpAnswer HttpRouter::OnlyMethods(const HttpWire& wire, const char* methods) const {
-  HttpAnswer answer = wire.Refusal(405, absl::StrCat("method: allowed ", methods));
+HttpAnswer HttpRouter::OnlyMethods(const HttpWire& wire, const std::string& method,
+                                   const char* methods) const {
+  HttpAnswer answer = method == "OPTIONS" ? HttpAnswer{.status = 204}
+                                          : wire.Refusal(405, absl::StrCat("method: allowed ", methods));
   answer.headers.emplace_back("Allow", methods);
   return answer;
 }
 
 std::optional<HttpAnswer> HttpRouter::AnswerHead(const HttpRequest& head) {
-  if (const HttpWire* wire = WireOf(head.path); wire != nullptr) return CheckPost(head, *wire);
-  const bool is_models =
-      head.path == kModelsPath || absl::StartsWith(head.path, absl::StrCat(kModelsPath, "/"));
-  if (!is_models && head.path != kHealthPath) return UnknownPath(head.path);
-  if (head.method != "GET" && head.method != "HEAD") return OnlyMethods(first_wire(), "GET, HEAD");
-  if (!is_models) return HealthPage();  // probes have no tokens
+  const std::string path = NormalPath(head.path);
+  if (const HttpWire* wire = WireOf(path); wire != nullptr) return CheckPost(head, *wire);
+  std::optional<HttpAnswer> page = AnswerPage(head, path);
+  return page.has_value() ? std::move(page) : UnknownPath(path);
+}
+
+std::optional<HttpAnswer> HttpRouter::AnswerPage(const HttpRequest& head, const std::string& path) const {
+  const bool is_models = path == kModelsPath || absl::StartsWith(path, absl::StrCat(kModelsPath, "/"));
+  const bool is_health = path == kHealthPath || path == kPingPath;
+  if (!is_models && !is_health && path != kVersionPath) return std::nullopt;
+  if (head.method != "GET" && head.method != "HEAD") {
+    return OnlyMethods(first_wire(), head.method, "GET, HEAD");
+  }
+  if (!is_models) return is_health ? HealthPage() : VersionPage();  // probes have no tokens
   const absl::Status allowed = access_.Check(AuthorizationOf(head), Role::kApi).status();
-  return allowed.ok() ? Models(head.path) : RefuseCaller(head, first_wire(), allowed, "");
+  return allowed.ok() ? Models(path) : RefuseCaller(head, first_wire(), allowed, "");
 }
 
 HttpAnswer HttpRouter::RefuseCaller(const HttpRequest& head, const HttpWire& wire,
@@ -95,7 +114,7 @@ HttpAnswer HttpRouter::RefuseCaller(const HttpRequest& head, const HttpWire& wir
 
 // Strangers are refused before they may send a body.
 std::optional<HttpAnswer> HttpRouter::CheckPost(const HttpRequest& head, const HttpWire& wire) const {
-  if (head.method != "POST") return OnlyMethods(wire, "POST");
+  if (head.method != "POST") return OnlyMethods(wire, head.method, "POST");
   const absl::Status allowed = access_.Check(AuthorizationOf(head), Role::kApi).status();
   if (!allowed.ok()) {
     admission_.CountRefusal(allowed);
@@ -128,6 +147,12 @@ HttpAnswer HttpRouter::HealthPage() const {
           .content_type = "application/json"};
 }
 
+HttpAnswer HttpRouter::VersionPage() const {
+  const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
+  if (!parts.ok()) return first_wire().ErrorFormat()->Failed(parts.status(), "");
+  return {.body = VersionBody((*parts)->model), .content_type = "application/json"};
+}
+
 HttpAnswer HttpRouter::Models(const std::string& path) const {
   const absl::StatusOr<const ServingParts*> parts = admission_.Parts();
   if (!parts.ok()) return first_wire().ErrorFormat()->Failed(parts.status(), "");
@@ -135,12 +160,20 @@ HttpAnswer HttpRouter::Models(const std::string& path) const {
   HttpAnswer answer{.content_type = "application/json"};
   if (path == kModelsPath) {
     answer.body = ModelsBody(card, started_);
-  } else if (path.substr(std::string_view(kModelsPath).size() + 1) == card.name) {
-    answer.body = ModelBody(card, started_);
-  } else {
+    return answer;
+  }
+  // All behind it is the name, slashes included.
+  const std::optional<std::string> name =
+      PercentDecoded(std::string_view(path).substr(std::string_view(kModelsPath).size() + 1));
+  if (!name.has_value()) {
+    return first_wire().ErrorFormat()->Failed(
+        absl::InvalidArgumentError("path: a % without two hexadecimal digits, or %00"), "");
+  }
+  if (*name != card.name) {
     return first_wire().ErrorFormat()->Failed(absl::NotFoundError(absl::StrCat("model: allowed ", card.name)),
                                               "");
   }
+  answer.body = ModelBody(card, started_);
   return answer;
 }
 
@@ -200,7 +233,7 @@ void HttpRouter::Refuse(const std::shared_ptr<HttpExchange>& exchange, NotedWire
 void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   const MustHaveMemory scope;
   const HttpRequest& http = exchange->request();
-  const HttpWire& wire = *WireOf(http.path);  // AnswerHead has seen it
+  const HttpWire& wire = *WireOf(NormalPath(http.path));  // AnswerHead has seen it
   FieldNotes notes;
   absl::StatusOr<ReadResult> read = OrOutOfMemory([&] { return Read(http, wire, notes); });
   if (!read.ok()) return Refuse(exchange, wire.noted(), wire.ErrorFormat(), read.status(), notes);

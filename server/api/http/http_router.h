@@ -27,7 +27,7 @@ class HttpRouter final : public HttpService {
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;
   std::string ClientOf(const HttpRequest& request) override;
   void Serve(std::shared_ptr<HttpExchange> exchange) override;
-  HttpAnswer Refusal(int status, std::string text) override;
+  HttpAnswer Refusal(const std::string& path, int status, std::string text) override;
 
   // For requests that arrive from now on: server.unknown_fields.
   void SetRefusesUnknown(bool refuses) { refuses_unknown_.store(refuses); }
@@ -41,11 +41,15 @@ class HttpRouter final : public HttpService {
   const HttpWire& first_wire() const { return *wires_.front(); }
   HttpAnswer HealthPage() const;
   HttpAnswer UnknownPath(const std::string& path) const;
-  HttpAnswer OnlyMethods(const HttpWire& wire, const char* methods) const;
+  // To another method than those; OPTIONS asks which these are.
+  HttpAnswer OnlyMethods(const HttpWire& wire, const std::string& method, const char* methods) const;
   // A caller without the right token.
   HttpAnswer RefuseCaller(const HttpRequest& head, const HttpWire& wire, const absl::Status& refused,
                           const std::string& request_id) const;
   HttpAnswer Models(const std::string& path) const;
+  HttpAnswer VersionPage() const;
+  // A page that takes GET, by its normal path; nothing for other paths.
+  std::optional<HttpAnswer> AnswerPage(const HttpRequest& head, const std::string& path) const;
   // What is sent to a path that takes POST, by its head.
   std::optional<HttpAnswer> CheckPost(const HttpRequest& head, const HttpWire& wire) const;
   // The id of the request is that of its header, else of its body, else a new one. `notes` are set also where

@@ -1,6 +1,6 @@
 #pragma once
 
-// The served model as OpenAI's clients list it.
+// The served model as OpenAI's and Anthropic's clients list it, and the daemon's version.
 
 #include <cstdint>
 #include <string>
@@ -12,5 +12,6 @@ namespace foredraft {
 // `created`: seconds since the epoch.
 std::string ModelsBody(const ModelCard& card, int64_t created);
 std::string ModelBody(const ModelCard& card, int64_t created);
+std::string VersionBody(const ModelCard& card);
 
 }  // namespace foredraft

@@ -27,7 +27,7 @@ class TestService final : public HttpService {
  public:
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override {
     if (head.path == "/page") return HttpAnswer{.body = "page"};
-    if (head.path == "/secret") return Refusal(401, "no token");
+    if (head.path == "/secret") return Refusal(head.path, 401, "no token");
     return std::nullopt;
   }
   void Serve(std::shared_ptr<HttpExchange> exchange) override {
@@ -44,7 +44,9 @@ class TestService final : public HttpService {
       exchange->Answer([body = exchange->request().body] { return HttpAnswer{.body = body}; });
     }
   }
-  HttpAnswer Refusal(int status, std::string text) override { return {.status = status, .body = text}; }
+  HttpAnswer Refusal(const std::string& /*path*/, int status, std::string text) override {
+    return {.status = status, .body = text};
+  }
 
   std::shared_ptr<HttpExchange> TakeWaiting() {
     for (int tick = 0; tick < 1000; ++tick) {
