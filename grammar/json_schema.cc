@@ -219,6 +219,7 @@ std::string SchemaCompiler::TogetherNeed(const MergedSchema& merged) {
   std::vector<std::string> keywords;
   if (formats < static_cast<std::ptrdiff_t>(merged.patterns.size())) keywords.emplace_back("pattern");
   if (formats > 0) keywords.emplace_back("format");
+  if (!merged.excluded.empty()) keywords.emplace_back("not");
   if (merged.min_length > 0) keywords.emplace_back("minLength");
   if (merged.max_length >= 0) keywords.emplace_back("maxLength");
   return absl::StrCat(absl::StrJoin(keywords, " and "), keywords.size() > 1 ? " together need" : " need");
@@ -228,19 +229,17 @@ absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
   const NodeId quote = ir_.Literal("\"");
   const bool has_length = merged.min_length > 0 || merged.max_length >= 0;
   if (merged.max_length >= 0 && merged.min_length > merged.max_length) return ir_.Never();
-  if (merged.patterns.empty()) return AnyString(merged.min_length, merged.max_length);
-  const JsonValue& first = *merged.patterns[0];
-  if (merged.patterns.size() == 1 && !has_length) {
+  if (merged.patterns.empty() && merged.excluded.empty()) {
+    return AnyString(merged.min_length, merged.max_length);
+  }
+  const JsonValue& first = merged.patterns.empty() ? *merged.excluded[0] : *merged.patterns[0];
+  if (merged.patterns.size() == 1 && merged.excluded.empty() && !has_length) {
     const auto regex =
         Regex::Parse(SchemaReader::ExpressionOf(first), Regex::kSearch, ir_.limits().max_depth);
     if (!regex.ok()) return RefuseSchema(first, std::string(regex.status().message()));
     return ir_.Sequence({quote, regex->AddTo(ir_, SpellJson), quote});
   }
-  std::vector<StringTest> tests;
-  for (const JsonValue* pattern : merged.patterns) {
-    ASSIGN_OR_RETURN(const auto set, reader_.PatternOf(*pattern));
-    tests.push_back({set});
-  }
+  ASSIGN_OR_RETURN(const auto tests, reader_.StringTests(merged));
   const auto inside =
       AddStringProduct(ir_, tests, merged.min_length, merged.max_length, TogetherNeed(merged));
   if (!inside.ok()) return RefuseSchema(first, std::string(inside.status().message()));

@@ -1,6 +1,7 @@
 #include "grammar/json_source.h"
 
 #include <algorithm>
+#include <functional>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
@@ -83,15 +84,22 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
   std::string refusal_;
 };
 
-// Elements moved while their siblings were added.
+// Whether the parent has the value among its own.
+bool IsItemOfParent(const JsonValue& value) {
+  const std::vector<JsonValue>& items = value.parent->items;
+  const std::less<const JsonValue*> less;
+  return !items.empty() && !less(&value, &items.front()) && !less(&items.back(), &value);
+}
+
+}  // namespace
+
+// Elements move while their siblings are added, so the parents are set afterwards.
 void SetParents(JsonValue& value) {
   for (JsonValue& item : value.items) {
     item.parent = &value;
     SetParents(item);
   }
 }
-
-}  // namespace
 
 const JsonValue* JsonValue::Find(std::string_view key) const {
   if (kind != kObject) return nullptr;
@@ -112,6 +120,9 @@ absl::StatusOr<std::unique_ptr<const JsonValue>> ParseJsonSource(std::string_vie
 }
 
 std::string JsonPointer(const JsonValue& value) {
+  for (const JsonValue* at = &value; at->parent != nullptr; at = at->parent) {
+    if (!IsItemOfParent(*at)) return JsonPointer(*at->parent);
+  }
   if (value.parent == nullptr) return "#";
   const size_t index = &value - value.parent->items.data();
   std::string name = absl::StrCat(index);

@@ -33,7 +33,11 @@ struct JsonValue {
 // INVALID_ARGUMENT: not JSON at a byte, a key given twice, nesting above max_depth. The tree does not move.
 absl::StatusOr<std::unique_ptr<const JsonValue>> ParseJsonSource(std::string_view text, int max_depth);
 
-// "#/properties/a": where the value is in its tree.
+// Sets the parents of all values below `value`.
+void SetParents(JsonValue& value);
+
+// "#/properties/a": where the value is in its tree. A value that its parent does not have was made from the
+// parent, and is where that is.
 std::string JsonPointer(const JsonValue& value);
 
 // The text of a string value as JSON spells it where there is a choice: raw, escaped where it must be. With

@@ -75,6 +75,18 @@ absl::StatusOr<std::shared_ptr<StringSet>> StringSet::Create(Ir& ir) {
   return std::shared_ptr<StringSet>(new StringSet(std::move(automaton), ir.limits()));
 }
 
+absl::StatusOr<std::shared_ptr<StringSet>> StringSet::OfTexts(std::span<const std::string> texts,
+                                                              const GrammarLimits& limits,
+                                                              WorkCounter& work) {
+  Ir ir(limits);
+  const RuleId root = ir.AddRule("texts");
+  ir.SetRule(root, ir.OneOf(texts));
+  ir.set_root(root);
+  auto set = Create(ir);
+  work.Charge(ir.work().spent());
+  return set;
+}
+
 absl::StatusOr<bool> StringSet::Has(std::string_view text) {
   StateId state = table_.start();
   for (const char byte : text) state = table_.Step(state, static_cast<uint8_t>(byte));

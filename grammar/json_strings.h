@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +27,9 @@ class StringSet {
  public:
   // `ir` has a root; its nodes spell characters raw.
   static absl::StatusOr<std::shared_ptr<StringSet>> Create(Ir& ir);
+  // The strings of a list.
+  static absl::StatusOr<std::shared_ptr<StringSet>> OfTexts(std::span<const std::string> texts,
+                                                            const GrammarLimits& limits, WorkCounter& work);
   // RESOURCE_EXHAUSTED: too many configurations.
   absl::StatusOr<bool> Has(std::string_view text);
 

@@ -82,10 +82,10 @@ absl::StatusOr<bool> SchemaReader::SchemaHolds(const JsonValue& value, const Jso
   if (value.is_string()) {
     const int64_t length = CountChars(value.text);
     if (length < merged.min_length || (merged.max_length >= 0 && length > merged.max_length)) return false;
-    for (const JsonValue* pattern : merged.patterns) {
-      ASSIGN_OR_RETURN(const auto set, PatternOf(*pattern));
-      ASSIGN_OR_RETURN(const bool matches, set->Has(value.text));
-      if (!matches) return false;
+    ASSIGN_OR_RETURN(const auto tests, StringTests(merged));
+    for (const StringTest& test : tests) {
+      ASSIGN_OR_RETURN(const bool matches, test.set->Has(value.text));
+      if (matches != test.is_member) return false;
     }
   }
   ASSIGN_OR_RETURN(const bool holds, ContainerHolds(value, schema, merged));

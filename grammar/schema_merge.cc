@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "grammar/json_formats.h"
+#include "grammar/schema_negation.h"
 #include "grammar/schema_reader.h"
 
 namespace foredraft {
@@ -37,7 +38,6 @@ constexpr RefusedKeyword kRefused[] = {{"not", kAllTypes},
 bool IsIdle(std::string_view keyword, const JsonValue& value) {
   if (keyword == "format") return !value.is_string() || !IsRefusedFormat(value.text);
   if (keyword == "uniqueItems") return value.kind == JsonValue::kBoolean && !value.boolean;
-  if (keyword == "not" && value.kind == JsonValue::kBoolean) return !value.boolean;
   if (value.is_object() && keyword.starts_with("dependen")) return value.keys.empty();
   return value.kind == JsonValue::kBoolean && value.boolean &&
          (keyword == "propertyNames" || keyword.starts_with("unevaluated"));
@@ -91,11 +91,12 @@ absl::Status CheckObject(const JsonValue* value) {
 
 }  // namespace
 
-absl::Status SchemaReader::CheckKeywords(const JsonValue& schema, TypeSet types) const {
+absl::Status SchemaReader::CheckKeywords(const JsonValue& schema, TypeSet types) {
   for (size_t i = 0; i < schema.keys.size(); ++i) {
     for (const RefusedKeyword& refused : kRefused) {
       if (schema.keys[i] != refused.name || (types & refused.types) == 0) continue;
       if (IsIdle(refused.name, schema.items[i])) continue;
+      if (refused.name == "not" && (ExcludesStrings(schema) || NegationOf(schema) != nullptr)) continue;
       return RefuseSchema(schema.items[i], "not supported, allowed a schema without it");
     }
   }
@@ -174,6 +175,9 @@ absl::Status SchemaReader::MergeStrings(const JsonValue& schema, MergedSchema& m
   const JsonValue* format = schema.Find("format");
   if (format != nullptr && format->is_string() && FormatExpression(format->text))
     merged.patterns.push_back(format);
+  if (schema.Find("not") != nullptr && ExcludesStrings(schema)) {
+    merged.excluded.push_back(&schema.Find("not")->items[0]);
+  }
   return absl::OkStatus();
 }
 

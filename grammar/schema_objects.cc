@@ -28,12 +28,7 @@ absl::StatusOr<NodeId> SchemaCompiler::OtherKeys(const MergedSchema& merged,
     tests.push_back({set, is_member});
   }
   if (!merged.names.empty()) {
-    Ir names(ir_.limits());
-    const RuleId root = names.AddRule("names");
-    names.SetRule(root, names.OneOf(merged.names));
-    names.set_root(root);
-    ASSIGN_OR_RETURN(const auto set, StringSet::Create(names));
-    ir_.work().Charge(names.work().spent());
+    ASSIGN_OR_RETURN(const auto set, StringSet::OfTexts(merged.names, ir_.limits(), ir_.work()));
     tests.push_back({set, false});
   }
   if (tests.empty()) {

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "grammar/json_formats.h"
 #include "grammar/regex.h"
+#include "grammar/schema_negation.h"
 
 namespace foredraft {
 namespace {
@@ -37,6 +38,12 @@ bool IsInsideOtherDocument(const JsonValue& place) {
     if (id != nullptr && id->is_string() && !id->text.starts_with("#")) return true;
   }
   return false;
+}
+
+int64_t CountValues(const JsonValue& value) {
+  int64_t count = 1;
+  for (const JsonValue& item : value.items) count += CountValues(item);
+  return count;
 }
 
 bool HasPart(const Conjunction& conjunction, const SchemaPart& part) {
@@ -123,7 +130,28 @@ absl::Status SchemaReader::ExpandObject(const JsonValue& schema, Conjunction& co
     for (const JsonValue& item : all_of->items) RETURN_IF_ERROR(Expand(item, conjunction));
   }
   if (!is_first) conjunction.parts.push_back({&schema});
+  if (schema.Find("not") == nullptr) return absl::OkStatus();
+  const JsonValue* negation = NegationOf(schema);
+  if (negation != nullptr) return Expand(*negation, conjunction);
   return absl::OkStatus();
+}
+
+const JsonValue* SchemaReader::NegationOf(const JsonValue& schema) {
+  const auto [place, is_new] = negations_.try_emplace(&schema);
+  if (!is_new) return place->second.get();
+  const auto resolve = [&](const JsonValue& reference) -> const JsonValue* {
+    const auto target = Resolve(reference);
+    // References inside of a target would move to another document.
+    return target.ok() && !IsInsideOtherDocument(**target) ? *target : nullptr;
+  };
+  work_.Charge(CountValues(*schema.Find("not")));
+  std::optional<JsonValue> made = NegatedSchema(schema, resolve);
+  if (!made) return nullptr;
+  work_.Charge(CountValues(*made));
+  place->second = std::make_unique<JsonValue>(*std::move(made));
+  SetParents(*place->second);
+  place->second->parent = schema.Find("not");
+  return place->second.get();
 }
 
 absl::StatusOr<std::vector<Conjunction>> SchemaReader::Branches(const Conjunction& conjunction, int part) {
@@ -185,6 +213,26 @@ absl::StatusOr<std::shared_ptr<StringSet>> SchemaReader::PatternSet(const JsonVa
   if (!set.ok()) return RefuseSchema(place, std::string(set.status().message()));
   pattern_sets_.emplace(expression, *set);
   return *set;
+}
+
+absl::StatusOr<std::vector<StringTest>> SchemaReader::StringTests(const MergedSchema& merged) {
+  std::vector<StringTest> tests;
+  for (const JsonValue* pattern : merged.patterns) {
+    ASSIGN_OR_RETURN(const auto set, PatternOf(*pattern));
+    tests.push_back({set});
+  }
+  for (const JsonValue* excluded : merged.excluded) {
+    if (excluded->is_string()) {
+      ASSIGN_OR_RETURN(const auto set, PatternOf(*excluded));
+      tests.push_back({set, false});
+    } else if (!excluded->items.empty()) {
+      std::vector<std::string> texts;
+      for (const JsonValue& item : excluded->items) texts.push_back(item.text);
+      ASSIGN_OR_RETURN(const auto set, StringSet::OfTexts(texts, limits_, work_));
+      tests.push_back({set, false});
+    }
+  }
+  return tests;
 }
 
 absl::StatusOr<Conjunction> SchemaReader::PropertyOf(const Conjunction& conjunction,

@@ -50,6 +50,7 @@ struct MergedSchema {
   NumberRange numbers;
   int64_t min_length = 0, max_length = -1;  // -1: no end, here and below
   std::vector<const JsonValue*> patterns;   // pattern and enforced format
+  std::vector<const JsonValue*> excluded;   // patterns and lists of strings below not
   int64_t min_items = 0, max_items = -1;
   int64_t min_properties = 0, max_properties = -1;
   std::vector<std::string> names;              // declared or required, in order
@@ -95,17 +96,21 @@ class SchemaReader {
   // The strings that match an expression. Errors name the place.
   absl::StatusOr<std::shared_ptr<StringSet>> PatternSet(const JsonValue& pattern,
                                                         std::string_view expression);
+  // The strings that `merged` allows are those that pass all tests.
+  absl::StatusOr<std::vector<StringTest>> StringTests(const MergedSchema& merged);
   const GrammarLimits& limits() const { return limits_; }
 
  private:
   absl::Status ExpandObject(const JsonValue& schema, Conjunction& conjunction);
+  // What the schema's `not` says, as a schema without it; nullptr: see NegatedSchema.
+  const JsonValue* NegationOf(const JsonValue& schema);
   absl::StatusOr<const JsonValue*> Resolve(const JsonValue& reference) const;
   absl::Status MergeTypes(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeNumbers(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeMultiple(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeStrings(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeContainers(const JsonValue& schema, MergedSchema& merged) const;
-  absl::Status CheckKeywords(const JsonValue& schema, TypeSet types) const;
+  absl::Status CheckKeywords(const JsonValue& schema, TypeSet types);
   absl::Status CheckOneOf(const JsonValue& one_of, const std::vector<Conjunction>& branches);
 
   absl::StatusOr<bool> SchemaHolds(const JsonValue& value, const JsonValue& schema);
@@ -126,6 +131,7 @@ class SchemaReader {
   int holds_depth_ = 0;
   std::vector<const JsonValue*> path_;  // schemas that are being expanded
   std::map<std::string, std::shared_ptr<StringSet>, std::less<>> pattern_sets_;
+  absl::flat_hash_map<const JsonValue*, std::unique_ptr<JsonValue>> negations_;  // nullptr: has none
 };
 
 // INVALID_ARGUMENT "POINTER: what".

@@ -140,11 +140,7 @@ class ParameterCompiler {
       }
       return ir_.Alternative(choices);
     }
-    std::vector<StringTest> tests;
-    for (const JsonValue* pattern : merged.patterns) {
-      ASSIGN_OR_RETURN(const auto set, reader_.PatternOf(*pattern));
-      tests.push_back({set});
-    }
+    ASSIGN_OR_RETURN(auto tests, reader_.StringTests(merged));
     // The text ends at the marker behind it, which ordinary text may not spell.
     if (!HasAddedToken(format_.after_value, vocabulary_)) {
       // What reads the text ends it at the marker, whether a line end follows or not.

@@ -188,6 +188,14 @@ const Case kCases[] = {
      R"({"allOf":[{"type":"integer","minimum":3},{"maximum":5},{"multipleOf":2}]})",
      {"4"},
      {"3", "6", "2"}},
+    {"not beside what is declared",
+     R"({"type":"object","properties":{"k":{"type":"string","not":{"enum":["a","bc"]},"maxLength":3}},"not":{"required":["x"]}})",
+     {"{}", R"({"k":"b"})", R"({"k":"abc"})", R"({"y":1})"},
+     {R"({"k":"a"})", R"({"k":"bc"})", R"({"k":"abcd"})", R"({"x":1})", R"({"y":1,"x":1})"}},
+    {"not beside enum",
+     R"({"enum":["a","b",1,2,[1]],"allOf":[{"not":{"const":"a"}},{"not":{"enum":[2.0,3]}},{"not":{"type":"array"}}]})",
+     {"\"b\"", "1"},
+     {"\"a\"", "2", "[1]"}},
     {"recursion",
      R"({"$ref":"#/$defs/t","$defs":{"t":{"type":"object","properties":{"l":{"$ref":"#/$defs/t"},"v":{"type":"integer"}},"required":["v"],"additionalProperties":false}}})",
      {R"({"v":1})", R"({"l":{"l":{"v":1},"v":2},"v":3})"},
@@ -198,6 +206,70 @@ const Case kCases[] = {
      {"[]", R"([{"name":"g","parameters":{"x":1}}])", R"([{"name":"f","parameters":{"x":"1"}}])"}},
 };
 INSTANTIATE_TEST_SUITE_P(Keywords, JsonSchema, testing::ValuesIn(kCases));
+
+const char* const kValues[] = {"null",
+                               "true",
+                               "false",
+                               "0",
+                               "-3",
+                               "5",
+                               "2.5",
+                               "\"\"",
+                               "\"a\"",
+                               "\"ab\"",
+                               "\"xyz\"",
+                               "[]",
+                               "[1]",
+                               "[1, \"a\"]",
+                               "{}",
+                               R"({"a": 1})",
+                               R"({"a": "x"})",
+                               R"({"b": null})",
+                               R"({"a": 1, "b": 2})"};
+
+// What a schema takes, its `not` refuses, and the other way round.
+TEST(JsonSchema, NotIsTheComplement) {
+  for (const std::string schema :
+       {R"(true)",
+        R"({"type":"string"})",
+        R"({"type":["null","number","array"]})",
+        R"({"type":"object","title":"t"})",
+        R"({"enum":["a",5,null,true]})",
+        R"({"const":2.5})",
+        R"({"const":"xyz"})",
+        R"({"minimum":0})",
+        R"({"maximum":2.5,"exclusiveMaximum":true})",
+        R"({"exclusiveMinimum":-3,"exclusiveMaximum":5})",
+        R"({"minLength":2})",
+        R"({"maxLength":1})",
+        R"({"pattern":"^a"})",
+        R"({"type":"string","pattern":"b$","minLength":1})",
+        R"({"minItems":1})",
+        R"({"maxItems":1})",
+        R"({"required":["a"]})",
+        R"({"required":["a","b"]})",
+        R"({"required":[]})",
+        R"({"properties":{"a":{"type":"string"},"b":{"const":2}}})",
+        R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"]})",
+        R"({"allOf":[{"required":["a"]},{"type":"object"}]})",
+        R"({"anyOf":[{"type":"array"},{"minLength":2},{"const":null}]})",
+        R"({"not":{"type":"null"}})",
+        R"({"not":{"not":{"enum":["a"]}}})",
+        R"({"$ref":"#/$defs/n","maximum":3})"}) {
+    SCOPED_TRACE(schema);
+    const std::string defs = R"(,"$defs":{"n":{"minimum":1}}})";
+    const std::string open = schema == "true" ? "{" : schema.substr(0, schema.size() - 1) + ",";
+    const auto plain = Compile(open + R"("default":0)" + defs);
+    const auto negated = Compile(R"({"not":)" + schema + defs);
+    const bool has_complement = schema != "true" && schema.find("\"required\":[]") == std::string::npos;
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    ASSERT_EQ(negated.ok(), has_complement) << negated.status();
+    for (const std::string value : kValues) {
+      const bool is_negated = negated.ok() && Try(*negated, value) == "accepted";
+      EXPECT_NE(Try(*plain, value) == "accepted", is_negated) << value;
+    }
+  }
+}
 
 struct Refusal {
   const char* name;
@@ -215,8 +287,14 @@ TEST_P(JsonSchemaRefuses, ByPointerAndKeyword) {
 }
 
 const Refusal kRefusals[] = {
-    {"not", R"({"properties":{"age":{"not":{}}}})",
+    {"not of a format", R"({"properties":{"age":{"not":{"format":"date"}}}})",
      "#/properties/age/not: not supported, allowed a schema without it"},
+    {"not of what nothing violates", R"({"type":"object","properties":{"a":{"not":{}}},"required":["a"]})",
+     "#/properties/a/not: no value satisfies it"},
+    {"not of itself", R"({"not":{"$ref":"#"}})",
+     "#: refers to itself before any value, allowed a reference below properties or items"},
+    {"a pattern below not", R"x({"type":"string","not":{"pattern":"(?=a)"}})x",
+     "#/not/pattern: (?= at byte 0: look-around is not supported, allowed regular expressions without it"},
     {"text", R"({"a" 1})", "not JSON at byte 6, allowed JSON text"},
     {"twice", R"({"properties":{"a":1,"a":2}})", "#/properties: key \"a\" given twice, allowed once"},
     {"oneOf", R"({"oneOf":[{"type":"string"},{"type":"integer"},{"minLength":1}]})",

@@ -344,7 +344,7 @@ TEST_F(ToolCallsTest, ForcedCallsAreRefusedByName) {
   }
   json body = Body(6);
   body["tools"][0]["function"].update(
-      {{"strict", true}, {"parameters", {{"type", "object"}, {"not", {{"a", 1}}}}}});
+      {{"strict", true}, {"parameters", {{"type", "object"}, {"not", {{"format", "date"}}}}}});
   EXPECT_THAT(Post(body).body, HasSubstr("\"tools[0].parameters: #/not: not supported"));
 }
 

@@ -170,7 +170,7 @@ const Refusal kRefusals[] = {
     {"Rank", [](auto& r, auto&) { r.set_data_parallel_rank(1); }, "data_parallel_rank: 1, allowed 0"},
     {"MinTokens", [](auto&, auto& p) { p.set_min_tokens(5000); }, "min_tokens: 5000, allowed 0.."},
     {"N", [](auto&, auto& p) { p.set_n(2); }, "sampling_params.n: 2, allowed 1"},
-    {"JsonSchema", [](auto&, auto& p) { p.set_json_schema("{\"not\": {\"a\": 1}}"); },
+    {"JsonSchema", [](auto&, auto& p) { p.set_json_schema("{\"not\": {\"format\": \"date\"}}"); },
      "sampling_params.json_schema: #/not: not supported, allowed a schema without it"},
     {"NoJson", [](auto&, auto& p) { p.set_json_schema("{\"type\": \"object\""); },
      "sampling_params.json_schema: not JSON at byte"},
