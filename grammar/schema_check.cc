@@ -50,14 +50,15 @@ bool JsonEquals(const JsonValue& a, const JsonValue& b) {
 absl::StatusOr<bool> SchemaReader::Holds(const JsonValue& value, const Conjunction& conjunction) {
   if (conjunction.never != nullptr) return false;
   for (const SchemaPart& part : conjunction.parts) {
-    ASSIGN_OR_RETURN(const bool holds, SchemaHolds(value, *part.schema));
+    ASSIGN_OR_RETURN(const bool holds, PartHolds(value, part));
     if (!holds) return false;
   }
   return true;
 }
 
 // The parts' own keywords: $ref and allOf were expanded to parts.
-absl::StatusOr<bool> SchemaReader::SchemaHolds(const JsonValue& value, const JsonValue& schema) {
+absl::StatusOr<bool> SchemaReader::PartHolds(const JsonValue& value, const SchemaPart& part) {
+  const JsonValue& schema = *part.schema;
   if (!work_.Charge(10)) return work_.status();
   if (holds_depth_ > 4 * limits_.max_depth)
     return RefuseSchema(schema, "nested too deeply for an enumerated value");
@@ -90,7 +91,7 @@ absl::StatusOr<bool> SchemaReader::SchemaHolds(const JsonValue& value, const Jso
   }
   ASSIGN_OR_RETURN(const bool holds, ContainerHolds(value, schema, merged));
   if (!holds) return false;
-  return BranchesHold(value, schema);
+  return BranchesHold(value, part);
 }
 
 absl::StatusOr<bool> SchemaReader::ContainerHolds(const JsonValue& value, const JsonValue& schema,
@@ -116,10 +117,12 @@ absl::StatusOr<bool> SchemaReader::ContainerHolds(const JsonValue& value, const 
   return all_hold;
 }
 
-absl::StatusOr<bool> SchemaReader::BranchesHold(const JsonValue& value, const JsonValue& schema) {
+absl::StatusOr<bool> SchemaReader::BranchesHold(const JsonValue& value, const SchemaPart& part) {
   for (const char* keyword : {"anyOf", "oneOf"}) {
-    const JsonValue* list = schema.Find(keyword);
-    if (list == nullptr) continue;
+    // A chosen branch is a part of its own.
+    const bool is_any = std::string_view(keyword) == "anyOf";
+    const JsonValue* list = part.schema->Find(keyword);
+    if (list == nullptr || (is_any ? part.any_of_is_chosen : part.one_of_is_chosen)) continue;
     int count = 0;
     ++holds_depth_;
     for (const JsonValue& item : list->items) {
@@ -129,7 +132,7 @@ absl::StatusOr<bool> SchemaReader::BranchesHold(const JsonValue& value, const Js
       count += holds;
     }
     --holds_depth_;
-    if (count == 0 || (count > 1 && std::string_view(keyword) == "oneOf")) return false;
+    if (count == 0 || (count > 1 && !is_any)) return false;
   }
   return true;
 }

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "grammar/json_formats.h"
-#include "grammar/schema_negation.h"
 #include "grammar/schema_reader.h"
+#include "grammar/schema_rewrite.h"
 
 namespace foredraft {
 namespace {
@@ -38,9 +38,7 @@ constexpr RefusedKeyword kRefused[] = {{"not", kAllTypes},
 bool IsIdle(std::string_view keyword, const JsonValue& value) {
   if (keyword == "format") return !value.is_string() || !IsRefusedFormat(value.text);
   if (keyword == "uniqueItems") return value.kind == JsonValue::kBoolean && !value.boolean;
-  if (value.is_object() && keyword.starts_with("dependen")) return value.keys.empty();
-  return value.kind == JsonValue::kBoolean && value.boolean &&
-         (keyword == "propertyNames" || keyword.starts_with("unevaluated"));
+  return value.kind == JsonValue::kBoolean && value.boolean && keyword.starts_with("unevaluated");
 }
 
 absl::StatusOr<TypeSet> TypeNamed(const JsonValue& name) {
@@ -96,7 +94,9 @@ absl::Status SchemaReader::CheckKeywords(const JsonValue& schema, TypeSet types)
     for (const RefusedKeyword& refused : kRefused) {
       if (schema.keys[i] != refused.name || (types & refused.types) == 0) continue;
       if (IsIdle(refused.name, schema.items[i])) continue;
-      if (refused.name == "not" && (ExcludesStrings(schema) || NegationOf(schema) != nullptr)) continue;
+      if (refused.name == "not" && ExcludesStrings(schema)) continue;
+      if (RewriteOf(schema, refused.name) != nullptr) continue;
+      RETURN_IF_ERROR(CheckNoOverlap(schema));
       return RefuseSchema(schema.items[i], "not supported, allowed a schema without it");
     }
   }

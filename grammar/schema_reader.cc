@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "grammar/json_formats.h"
 #include "grammar/regex.h"
-#include "grammar/schema_negation.h"
+#include "grammar/schema_rewrite.h"
 
 namespace foredraft {
 namespace {
@@ -130,27 +130,32 @@ absl::Status SchemaReader::ExpandObject(const JsonValue& schema, Conjunction& co
     for (const JsonValue& item : all_of->items) RETURN_IF_ERROR(Expand(item, conjunction));
   }
   if (!is_first) conjunction.parts.push_back({&schema});
-  if (schema.Find("not") == nullptr) return absl::OkStatus();
-  const JsonValue* negation = NegationOf(schema);
-  if (negation != nullptr) return Expand(*negation, conjunction);
+  for (const std::string_view keyword : RewrittenKeywords()) {
+    if (schema.Find(keyword) == nullptr) continue;
+    const JsonValue* rewrite = RewriteOf(schema, keyword);
+    if (rewrite != nullptr) RETURN_IF_ERROR(Expand(*rewrite, conjunction));
+  }
   return absl::OkStatus();
 }
 
-const JsonValue* SchemaReader::NegationOf(const JsonValue& schema) {
-  const auto [place, is_new] = negations_.try_emplace(&schema);
+const JsonValue* SchemaReader::RewriteOf(const JsonValue& schema, std::string_view keyword) {
+  const auto rewritten = RewrittenKeywords();
+  if (std::find(rewritten.begin(), rewritten.end(), keyword) == rewritten.end()) return nullptr;
+  const JsonValue& value = *schema.Find(keyword);
+  const auto [place, is_new] = rewrites_.try_emplace(&value);
   if (!is_new) return place->second.get();
   const auto resolve = [&](const JsonValue& reference) -> const JsonValue* {
     const auto target = Resolve(reference);
     // References inside of a target would move to another document.
     return target.ok() && !IsInsideOtherDocument(**target) ? *target : nullptr;
   };
-  work_.Charge(CountValues(*schema.Find("not")));
-  std::optional<JsonValue> made = NegatedSchema(schema, resolve);
+  work_.Charge(CountValues(value));
+  std::optional<JsonValue> made = RewriteKeyword(schema, keyword, resolve);
   if (!made) return nullptr;
   work_.Charge(CountValues(*made));
   place->second = std::make_unique<JsonValue>(*std::move(made));
   SetParents(*place->second);
-  place->second->parent = schema.Find("not");
+  place->second->parent = &value;
   return place->second.get();
 }
 
@@ -175,19 +180,40 @@ absl::StatusOr<std::vector<Conjunction>> SchemaReader::Branches(const Conjunctio
     }
     branches.push_back(std::move(branch));
   }
-  if (!is_any) RETURN_IF_ERROR(CheckOneOf(list, branches));
+  if (!is_any) RETURN_IF_ERROR(SeparateOneOf(list, branches));
   return branches;
 }
 
-absl::Status SchemaReader::CheckOneOf(const JsonValue& one_of, const std::vector<Conjunction>& branches) {
+absl::Status SchemaReader::SeparateOneOf(const JsonValue& one_of, std::vector<Conjunction>& branches) {
+  std::vector<std::pair<size_t, size_t>> overlapping;
   for (size_t b = 1; b < branches.size(); ++b) {
     for (size_t a = 0; a < b; ++a) {
       ASSIGN_OR_RETURN(const bool are_disjoint, AreDisjoint(branches[a], branches[b]));
-      if (!are_disjoint) {
-        return RefuseSchema(
-            one_of,
-            absl::StrFormat("branches %d and %d may both match, allowed disjoint branches or anyOf", a, b));
-      }
+      if (are_disjoint) continue;
+      overlapping.insert(overlapping.end(), {{a, b}, {b, a}});
+    }
+  }
+  for (const auto& [branch, other] : overlapping) {
+    Overlap& overlap = overlaps_[{&one_of.items[branch], &one_of.items[other]}];
+    if (overlap.schema == nullptr) {
+      overlap = {std::make_unique<JsonValue>(NotSchema(one_of.items[other])), branch, other};
+      SetParents(*overlap.schema);
+      overlap.schema->parent = &one_of;
+      work_.Charge(CountValues(*overlap.schema));
+    }
+    RETURN_IF_ERROR(Expand(*overlap.schema, branches[branch]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SchemaReader::CheckNoOverlap(const JsonValue& schema) const {
+  for (const JsonValue* at = &schema; at != nullptr; at = at->parent) {
+    for (const auto& [branches, overlap] : overlaps_) {
+      if (overlap.schema.get() != at) continue;
+      return RefuseSchema(
+          *at->parent,
+          absl::StrFormat("branches %d and %d may both match, allowed disjoint branches or anyOf",
+                          std::min(overlap.branch, overlap.other), std::max(overlap.branch, overlap.other)));
     }
   }
   return absl::OkStatus();

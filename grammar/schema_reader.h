@@ -69,7 +69,7 @@ class SchemaReader {
   absl::Status Expand(const JsonValue& schema, Conjunction& conjunction);
   absl::StatusOr<MergedSchema> Merge(const Conjunction& conjunction);
   // The branches of the part's anyOf or oneOf; each with everything else that holds. Branches that contradict
-  // it are left out. INVALID_ARGUMENT: branches of a oneOf that may both hold.
+  // it are left out.
   absl::StatusOr<std::vector<Conjunction>> Branches(const Conjunction& conjunction, int part);
   // What holds for the value of a key, or with `name` nothing of keys that are not declared and match exactly
   // the patterns of `matched`.
@@ -102,8 +102,8 @@ class SchemaReader {
 
  private:
   absl::Status ExpandObject(const JsonValue& schema, Conjunction& conjunction);
-  // What the schema's `not` says, as a schema without it; nullptr: see NegatedSchema.
-  const JsonValue* NegationOf(const JsonValue& schema);
+  // What the schema says by `keyword`, as a schema without it; nullptr: see RewriteKeyword.
+  const JsonValue* RewriteOf(const JsonValue& schema, std::string_view keyword);
   absl::StatusOr<const JsonValue*> Resolve(const JsonValue& reference) const;
   absl::Status MergeTypes(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeNumbers(const JsonValue& schema, MergedSchema& merged) const;
@@ -111,10 +111,13 @@ class SchemaReader {
   absl::Status MergeStrings(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeContainers(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status CheckKeywords(const JsonValue& schema, TypeSet types);
-  absl::Status CheckOneOf(const JsonValue& one_of, const std::vector<Conjunction>& branches);
+  // Takes from each branch what another one allows as well.
+  absl::Status SeparateOneOf(const JsonValue& one_of, std::vector<Conjunction>& branches);
+  // INVALID_ARGUMENT: `schema` is a part of what a branch of a oneOf leaves to none.
+  absl::Status CheckNoOverlap(const JsonValue& schema) const;
 
-  absl::StatusOr<bool> SchemaHolds(const JsonValue& value, const JsonValue& schema);
-  absl::StatusOr<bool> BranchesHold(const JsonValue& value, const JsonValue& schema);
+  absl::StatusOr<bool> PartHolds(const JsonValue& value, const SchemaPart& part);
+  absl::StatusOr<bool> BranchesHold(const JsonValue& value, const SchemaPart& part);
   absl::StatusOr<bool> ContainerHolds(const JsonValue& value, const JsonValue& schema,
                                       const MergedSchema& merged);
   absl::StatusOr<bool> EnumsAreDisjoint(const JsonValue& values, const Conjunction& all_of,
@@ -131,7 +134,13 @@ class SchemaReader {
   int holds_depth_ = 0;
   std::vector<const JsonValue*> path_;  // schemas that are being expanded
   std::map<std::string, std::shared_ptr<StringSet>, std::less<>> pattern_sets_;
-  absl::flat_hash_map<const JsonValue*, std::unique_ptr<JsonValue>> negations_;  // nullptr: has none
+  absl::flat_hash_map<const JsonValue*, std::unique_ptr<JsonValue>> rewrites_;  // by the keyword's value
+  // What a branch of a oneOf may not be: another branch that may match the same value.
+  struct Overlap {
+    std::unique_ptr<JsonValue> schema;
+    size_t branch, other;
+  };
+  std::map<std::pair<const JsonValue*, const JsonValue*>, Overlap> overlaps_;
 };
 
 // INVALID_ARGUMENT "POINTER: what".

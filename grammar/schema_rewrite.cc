@@ -1,6 +1,4 @@
-// Complements of schemas, keyword by keyword: what violates one keyword violates the schema.
-
-#include "grammar/schema_negation.h"
+#include "grammar/schema_rewrite.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -78,6 +76,7 @@ constexpr std::pair<std::string_view, std::string_view> kWithoutComplement[] = {
     {"dependentRequired", "object"},
     {"dependentSchemas", "object"}};
 
+// Complements of schemas, keyword by keyword: what violates one keyword violates the schema.
 class Negation {
  public:
   Negation(const JsonValue& schema, const ReferenceResolver& resolve) : schema_(schema), resolve_(resolve) {}
@@ -303,14 +302,116 @@ bool IsReduced(const JsonValue& schema) {
          std::all_of(value.items.begin(), value.items.end(), has_type);
 }
 
-}  // namespace
-
-std::optional<JsonValue> NegatedSchema(const JsonValue& schema, const ReferenceResolver& resolve) {
+std::optional<JsonValue> Negated(const JsonValue& schema, const ReferenceResolver& resolve) {
   const JsonValue& excluded = *schema.Find("not");
   if (excluded.kind == JsonValue::kBoolean) return Boolean(!excluded.boolean);
   if (!excluded.is_object() || IsReduced(schema)) return std::nullopt;
   return Negation(excluded, resolve).Make();
 }
+
+// if and then, or else without if.
+JsonValue Condition(const JsonValue& schema) {
+  const JsonValue& condition = *schema.Find("if");
+  const JsonValue* then = schema.Find("then");
+  const JsonValue* otherwise = schema.Find("else");
+  if (then == nullptr && otherwise == nullptr) return Boolean(true);
+  return AnyOf(
+      {Object({{"allOf", Array({condition, then == nullptr ? Boolean(true) : *then})}}),
+       Object({{"allOf", Array({Not(condition), otherwise == nullptr ? Boolean(true) : *otherwise})}})});
+}
+
+JsonValue WithoutProperty(const std::string& name) {
+  return Object({{"properties", Object({{name, Boolean(false)}})}});
+}
+
+// Each property is not there, or what depends on it holds.
+std::optional<JsonValue> Dependencies(const JsonValue& dependencies) {
+  if (!dependencies.is_object()) return std::nullopt;
+  std::vector<JsonValue> all;
+  for (size_t i = 0; i < dependencies.keys.size(); ++i) {
+    JsonValue needed = dependencies.items[i];
+    if (needed.is_string()) needed = Array({needed});  // draft 3
+    if (needed.is_array()) needed = Object({{"required", std::move(needed)}});
+    all.push_back(AnyOf({WithoutProperty(dependencies.keys[i]), std::move(needed)}));
+  }
+  return Object({{"allOf", Array(std::move(all))}});
+}
+
+// No key is another one than those that match.
+JsonValue OnlyKeys(const std::string& pattern) {
+  return Object(
+      {{"patternProperties", Object({{pattern, Boolean(true)}})}, {"additionalProperties", Boolean(false)}});
+}
+
+std::optional<JsonValue> OnlyNames(const std::vector<JsonValue>& names, bool is_allowed) {
+  JsonValue properties = Object({});
+  for (const JsonValue& name : names) {
+    if (!name.is_string() || properties.Find(name.text) != nullptr) continue;
+    properties.keys.push_back(name.text);
+    properties.items.push_back(Boolean(is_allowed));
+  }
+  JsonValue object = Object({{"properties", std::move(properties)}});
+  if (!is_allowed) return object;
+  object.keys.emplace_back("additionalProperties");
+  object.items.push_back(Boolean(false));
+  return object;
+}
+
+// What the names of properties are, by what the properties are.
+std::optional<JsonValue> PropertyNames(const JsonValue& names) {
+  if (names.kind == JsonValue::kBoolean && !names.boolean) return OnlyNames({}, true);
+  if (names.kind == JsonValue::kBoolean) return Boolean(true);
+  if (!names.is_object()) return std::nullopt;
+  std::vector<JsonValue> all;
+  for (size_t i = 0; i < names.keys.size(); ++i) {
+    const std::string& keyword = names.keys[i];
+    const JsonValue& value = names.items[i];
+    if (keyword == "$schema" || keyword == "title" || keyword == "description" || keyword == "$comment")
+      continue;
+    std::optional<JsonValue> part;
+    const auto length = value.is_number() ? Decimal::Parse(value.text) : absl::InvalidArgumentError("");
+    const int count = length.ok() ? length->ToInt().value_or(-1) : -1;
+    if (keyword == "type" && value.is_string() && value.text == "string") part = Boolean(true);
+    if (keyword == "pattern" && value.is_string()) part = OnlyKeys(value.text);
+    if (keyword == "minLength" && count >= 0) part = OnlyKeys(absl::StrCat("^[^]{", count, ",}$"));
+    if (keyword == "maxLength" && count >= 0) part = OnlyKeys(absl::StrCat("^[^]{0,", count, "}$"));
+    if (keyword == "format" && value.is_string() && !IsRefusedFormat(value.text)) {
+      const auto expression = FormatExpression(value.text);
+      part = expression ? OnlyKeys(*expression) : Boolean(true);
+    }
+    if (keyword == "enum" && value.is_array()) part = OnlyNames(value.items, true);
+    if (keyword == "const") part = OnlyNames({value}, true);
+    if (keyword == "not" && value.keys.size() == 1) {
+      const JsonValue& excluded = value.items[0];
+      if (value.keys[0] == "enum" && excluded.is_array()) part = OnlyNames(excluded.items, false);
+      if (value.keys[0] == "const") part = OnlyNames({excluded}, false);
+      if (value.keys[0] == "pattern" && excluded.is_string()) {
+        part = Object({{"patternProperties", Object({{excluded.text, Boolean(false)}})}});
+      }
+    }
+    if (!part) return std::nullopt;
+    all.push_back(*std::move(part));
+  }
+  return Object({{"allOf", Array(std::move(all))}});
+}
+
+}  // namespace
+
+std::span<const std::string_view> RewrittenKeywords() {
+  static constexpr std::string_view kKeywords[] = {
+      "not", "if", "dependencies", "dependentRequired", "dependentSchemas", "propertyNames"};
+  return kKeywords;
+}
+
+std::optional<JsonValue> RewriteKeyword(const JsonValue& schema, std::string_view keyword,
+                                        const ReferenceResolver& resolve) {
+  if (keyword == "not") return Negated(schema, resolve);
+  if (keyword == "if") return Condition(schema);
+  if (keyword == "propertyNames") return PropertyNames(*schema.Find(keyword));
+  return Dependencies(*schema.Find(keyword));
+}
+
+JsonValue NotSchema(const JsonValue& schema) { return Not(schema); }
 
 bool ExcludesStrings(const JsonValue& schema) {
   return IsReduced(schema) && schema.Find("type")->text == "string";
