@@ -233,7 +233,9 @@ absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
     return AnyString(merged.min_length, merged.max_length);
   }
   const JsonValue& first = merged.patterns.empty() ? *merged.excluded[0] : *merged.patterns[0];
-  if (merged.patterns.size() == 1 && merged.excluded.empty() && !has_length) {
+  const bool is_one_test = merged.patterns.size() == 1 && merged.excluded.empty() && !has_length &&
+                           SplitLookAheads(SchemaReader::ExpressionOf(first)).size() == 1;
+  if (is_one_test) {
     const auto regex =
         Regex::Parse(SchemaReader::ExpressionOf(first), Regex::kSearch, ir_.limits().max_depth);
     if (!regex.ok()) return RefuseSchema(first, std::string(regex.status().message()));

@@ -7,6 +7,58 @@
 #include "grammar/regex_parser.h"
 
 namespace foredraft {
+namespace {
+
+// The place of the parenthesis that ends the group around `text`, or npos. `has_choice`: whether there is a |
+// outside of inner groups before it, or before the end of the text.
+size_t FindGroupEnd(std::string_view text, bool& has_choice) {
+  bool is_in_class = false;
+  int depth = 0;
+  has_choice = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\\') {
+      ++i;
+    } else if (is_in_class) {
+      is_in_class = c != ']';
+    } else if (c == '[') {
+      is_in_class = true;
+    } else if (c == '(') {
+      ++depth;
+    } else if (c == ')' && depth-- == 0) {
+      return i;
+    } else if (c == '|' && depth == 0) {
+      has_choice = true;
+    }
+  }
+  return std::string_view::npos;
+}
+
+}  // namespace
+
+std::vector<RegexTest> SplitLookAheads(std::string_view expression) {
+  const std::vector<RegexTest> whole = {{std::string(expression)}};
+  if (!expression.starts_with("^(?")) return whole;
+  std::vector<RegexTest> tests;
+  std::string_view rest = expression.substr(1);
+  bool has_choice = false;
+  while (rest.starts_with("(?=") || rest.starts_with("(?!")) {
+    const bool is_member = rest[2] == '=';
+    rest.remove_prefix(3);
+    const size_t end = FindGroupEnd(rest, has_choice);
+    if (end == std::string_view::npos) return whole;
+    const std::string_view body = rest.substr(0, end);
+    rest.remove_prefix(end + 1);
+    if (!rest.empty() && std::string_view("*+?{").find(rest[0]) != std::string_view::npos) return whole;
+    const bool has_start = body.starts_with("^");
+    if (has_start && has_choice) return whole;
+    std::string test = has_choice ? "^(?:" : has_start ? "" : "^";
+    tests.push_back({test.append(body) + (has_choice ? ")" : ""), is_member});
+  }
+  if (tests.empty() || FindGroupEnd(rest, has_choice) != std::string_view::npos || has_choice) return whole;
+  tests.insert(tests.begin(), {"^" + std::string(rest)});
+  return tests;
+}
 
 NodeId SpellRaw(Ir& ir, const CharSet& set) { return ir.Characters(set); }
 

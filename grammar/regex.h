@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -51,5 +52,14 @@ class Regex {
   std::vector<Node> nodes_;
   int32_t root_ = -1;
 };
+
+// A search that a text passes if it has a match, or with is_member false if it has none.
+struct RegexTest {
+  std::string expression;
+  bool is_member = true;
+};
+// `expression` as tests that a text passes together: look-aheads right behind the ^ that it begins with are
+// tests of their own. Others stay where they are.
+std::vector<RegexTest> SplitLookAheads(std::string_view expression);
 
 }  // namespace foredraft

@@ -244,8 +244,10 @@ absl::StatusOr<std::shared_ptr<StringSet>> SchemaReader::PatternSet(const JsonVa
 absl::StatusOr<std::vector<StringTest>> SchemaReader::StringTests(const MergedSchema& merged) {
   std::vector<StringTest> tests;
   for (const JsonValue* pattern : merged.patterns) {
-    ASSIGN_OR_RETURN(const auto set, PatternOf(*pattern));
-    tests.push_back({set});
+    for (const RegexTest& test : SplitLookAheads(ExpressionOf(*pattern))) {
+      ASSIGN_OR_RETURN(const auto set, PatternSet(*pattern, test.expression));
+      tests.push_back({set, test.is_member});
+    }
   }
   for (const JsonValue* excluded : merged.excluded) {
     if (excluded->is_string()) {
