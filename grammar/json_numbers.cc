@@ -94,7 +94,7 @@ void NumberRange::LowerMax(const Decimal& bound, bool is_exclusive) {
 }
 
 bool NumberRange::Has(const Decimal& number) const {
-  if (is_integer && !number.is_integer()) return false;
+  if (number.is_integer() ? is_fraction : is_integer) return false;
   if (min && Decimal::Compare(number, *min) < (excludes_min ? 1 : 0)) return false;
   if (max && Decimal::Compare(number, *max) > (excludes_max ? -1 : 0)) return false;
   if (static_cast<int>(number.fraction.size()) > places) return false;
@@ -150,6 +150,7 @@ class DigitAutomaton {
   enum Phase { kWhole, kPoint, kFraction };
   struct State {
     int phase, count, low, high, remainder;  // low, high: -1, 0, 1 against the bounds
+    bool has_fraction = false;               // a digit other than 0 behind the point
     friend auto operator<=>(const State&, const State&) = default;
   };
 
@@ -183,6 +184,8 @@ class DigitAutomaton {
     ++state.count;
     if (range_.divisor > 0) state.remainder = (state.remainder * 10 + digit) % range_.divisor;
     if (state.phase == kPoint) state.phase = kFraction;
+    // Where integers may come as well, what is behind the point makes no difference.
+    if (state.phase == kFraction && range_.is_fraction && digit > 0) state.has_fraction = true;
     return state;
   }
   // How the whole part compares once it is complete.
@@ -193,6 +196,7 @@ class DigitAutomaton {
   }
   bool Accepts(const State& state) const {
     if (range_.divisor > 0 && state.remainder != 0) return false;
+    if (range_.is_fraction && !state.has_fraction) return false;
     int orders[2] = {state.low, state.high};
     for (int b = 0; b < 2; ++b) {
       if (!bounds_[b].value) continue;
@@ -257,7 +261,9 @@ NodeId AddUnboundedNumbers(Ir& ir, const NumberRange& range) {
 }  // namespace
 
 absl::StatusOr<NodeId> AddNumbers(Ir& ir, const NumberRange& range) {
-  if (!range.min && !range.max && range.divisor == 0) return AddUnboundedNumbers(ir, range);
+  if (!range.min && !range.max && range.divisor == 0 && !range.is_fraction) {
+    return AddUnboundedNumbers(ir, range);
+  }
   NodeGraph graph;
   const int32_t start = graph.AddState();
   DigitAutomaton automaton(ir, graph, range);

@@ -35,6 +35,7 @@ struct NumberRange {
   static constexpr int kMaxDivisor = 1'000;
 
   bool is_integer = false;
+  bool is_fraction = false;  // no integers
   std::optional<Decimal> min, max;
   bool excludes_min = false, excludes_max = false;
   int32_t divisor = 0;      // the number is a multiple of it; 0 = of anything

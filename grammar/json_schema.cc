@@ -98,7 +98,7 @@ absl::StatusOr<NodeId> SchemaCompiler::Body(const Conjunction& conjunction, cons
     choices.push_back(ir_.Literal("true"));
     choices.push_back(ir_.Literal("false"));
   }
-  if (merged.types & kIntegerType) {
+  if (merged.types & (kIntegerType | kFractionType)) {
     ASSIGN_OR_RETURN(const NodeId numbers, Number(merged.numbers, place));
     choices.push_back(numbers);
   }
@@ -190,8 +190,8 @@ NodeId SchemaCompiler::CallShared(RuleId& rule, std::string_view name, const std
 
 absl::StatusOr<NodeId> SchemaCompiler::Number(const NumberRange& range, const std::string& place) {
   const auto add = [&] { return AddNumbers(ir_, range); };
-  const bool is_plain =
-      !range.min && !range.max && range.divisor == 0 && range.places == NumberRange::kMaxPlaces;
+  const bool is_plain = !range.min && !range.max && !range.is_fraction && range.divisor == 0 &&
+                        range.places == NumberRange::kMaxPlaces;
   if (is_plain) {
     return CallShared(range.is_integer ? integer_ : number_, "a number", [&] { return *add(); });
   }

@@ -94,7 +94,7 @@ absl::Status SchemaReader::CheckKeywords(const JsonValue& schema, TypeSet types)
     for (const RefusedKeyword& refused : kRefused) {
       if (schema.keys[i] != refused.name || (types & refused.types) == 0) continue;
       if (IsIdle(refused.name, schema.items[i])) continue;
-      if (refused.name == "not" && ExcludesStrings(schema)) continue;
+      if (refused.name == "not" && (ExcludesStrings(schema) || ExcludesIntegers(schema))) continue;
       if (RewriteOf(schema, refused.name) != nullptr) continue;
       RETURN_IF_ERROR(CheckNoOverlap(schema));
       return RefuseSchema(schema.items[i], "not supported, allowed a schema without it");
@@ -117,6 +117,7 @@ absl::Status SchemaReader::MergeTypes(const JsonValue& schema, MergedSchema& mer
     }
     merged.types &= types;
   }
+  if (ExcludesIntegers(schema)) merged.types &= ~kIntegerType;
   if (const JsonValue* values = schema.Find("enum"); values != nullptr) {
     if (!values->is_array()) return RefuseSchema(*values, "not a list, allowed a list of values");
     if (merged.values == nullptr) merged.values = values;
@@ -235,6 +236,7 @@ absl::StatusOr<MergedSchema> SchemaReader::Merge(const Conjunction& conjunction)
     }
   }
   if ((merged.types & kFractionType) == 0) merged.numbers.is_integer = true;
+  merged.numbers.is_fraction = (merged.types & kIntegerType) == 0;
   return merged;
 }
 

@@ -417,4 +417,12 @@ bool ExcludesStrings(const JsonValue& schema) {
   return IsReduced(schema) && schema.Find("type")->text == "string";
 }
 
+bool ExcludesIntegers(const JsonValue& schema) {
+  const JsonValue* type = schema.Find("type");
+  const JsonValue* excluded = schema.Find("not");
+  const bool has_one = type != nullptr && excluded != nullptr && excluded->keys.size() == 1;
+  return has_one && type->text == "number" && excluded->keys[0] == "multipleOf" &&
+         excluded->items[0].is_number() && excluded->items[0].text == "1";
+}
+
 }  // namespace foredraft
