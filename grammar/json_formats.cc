@@ -1,5 +1,7 @@
 #include "grammar/json_formats.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -95,6 +97,35 @@ std::string Hostname() {
                                          {"SHORT", absl::StrReplaceAll(kLabel, {{"REST", "19"}})}});
 }
 
+std::string LabelUpTo(int64_t length) {
+  return absl::StrReplaceAll(kLabel, {{"REST", std::to_string(length - 5)}});
+}
+
+// A host name of at most `length` characters, 24 or more: one label, or several of up to 24.
+std::string HostnameUpTo(int64_t length) {
+  constexpr int64_t kShort = 24;
+  const int64_t count = std::min<int64_t>(10, (length + 1) / (kShort + 1));
+  return absl::StrFormat(R"((?:%s|%s(?:\.%s){0,%d}))", LabelUpTo(std::min<int64_t>(63, length)),
+                         LabelUpTo(kShort), LabelUpTo(kShort), count - 1);
+}
+
+std::string EmailUpTo(int64_t length) {
+  const int64_t word = std::min<int64_t>(20, (length / 2 - 2) / 3);
+  std::string expression = kEmail;
+  absl::StrReplaceAll({{"{1,20}", absl::StrFormat("{1,%d}", word)}}, &expression);
+  return absl::StrReplaceAll(expression, {{"HOST", HostnameUpTo(length - (3 * word + 2) - 1)}});
+}
+
+// scheme://host/path?query#fragment without escapes.
+std::string UriUpTo(int64_t length) {
+  const int64_t host = std::min<int64_t>(63, length / 4);
+  const int64_t rest = length - 10 - 3 - host - 3;
+  const int64_t query = rest / 4, fragment = rest / 4, path = rest - query - fragment;
+  return absl::StrFormat(
+      R"([A-Za-z][A-Za-z0-9+.-]{0,9}://[A-Za-z0-9.-]{1,%d}(?:/[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,%d})?(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]{0,%d})?(?:#[A-Za-z0-9._~!$&'()*+,;=:@/?-]{0,%d})?)",
+      host, path, query, fragment);
+}
+
 std::string Whole(const std::string& expression) { return "^(?:" + expression + ")$"; }
 
 }  // namespace
@@ -122,6 +153,19 @@ std::optional<std::string> FormatExpression(std::string_view format) {
   if (format == "relative-json-pointer") {
     return Whole(absl::StrReplaceAll(kRelativeJsonPointer, {{"POINTER", kJsonPointer}}));
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> BoundedFormatExpression(std::string_view format, int64_t min_length,
+                                                   int64_t max_length) {
+  constexpr int64_t kLeast = 48, kMost = 10'000;
+  if (max_length < kLeast) return std::nullopt;
+  max_length = std::min(max_length, kMost);
+  if (format == "hostname" && min_length <= 1) return Whole(HostnameUpTo(max_length));
+  if (format == "email" && min_length <= 3) return Whole(EmailUpTo(max_length));
+  const bool is_uri =
+      format == "uri" || format == "uri-reference" || format == "iri" || format == "iri-reference";
+  if (is_uri && min_length <= 5) return Whole(UriUpTo(max_length));
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,11 @@ namespace foredraft {
 std::optional<std::string> FormatExpression(std::string_view format);
 
 // Formats of JSON Schema that are not enforced and not ignored either: a schema that asks for one is refused.
+// Some strings of the format, none longer than max_length, as an expression whose automaton does not grow
+// with the length. Nothing for formats that need none, short lengths, and a min_length that it does not keep.
+std::optional<std::string> BoundedFormatExpression(std::string_view format, int64_t min_length,
+                                                   int64_t max_length);
+
 bool IsRefusedFormat(std::string_view format);
 
 }  // namespace foredraft

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "grammar/json_formats.h"
 #include "grammar/json_strings.h"
 #include "grammar/regex.h"
 #include "grammar/schema_compiler.h"
@@ -240,6 +241,13 @@ absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
         Regex::Parse(SchemaReader::ExpressionOf(first), Regex::kSearch, ir_.limits().max_depth);
     if (!regex.ok()) return RefuseSchema(first, std::string(regex.status().message()));
     return ir_.Sequence({quote, regex->AddTo(ir_, SpellJson), quote});
+  }
+  if (merged.patterns.size() == 1 && merged.excluded.empty() && first.parent->Find("format") == &first) {
+    const auto bounded = BoundedFormatExpression(first.text, merged.min_length, merged.max_length);
+    if (bounded) {
+      ASSIGN_OR_RETURN(const Regex regex, Regex::Parse(*bounded, Regex::kSearch, ir_.limits().max_depth));
+      return ir_.Sequence({quote, regex.AddTo(ir_, SpellJson), quote});
+    }
   }
   ASSIGN_OR_RETURN(const auto tests, reader_.StringTests(merged));
   const auto inside =

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -285,6 +287,46 @@ const char* const kValues[] = {"null",
                                R"({"b": null})",
                                R"({"a": 1, "b": 2})"};
 
+TEST(JsonSchema, KeepsTheLengthOfAFormat) {
+  for (const int length : {48, 64, 100, 255, 320, 2048}) {
+    SCOPED_TRACE(length);
+    const auto compile = [&](const std::string& format) {
+      return *Compile(R"({"type":"string","format":")" + format + R"(","maxLength":)" +
+                      std::to_string(length) + "}");
+    };
+    const auto repeat = [](int count, const std::string& text) {
+      std::string all;
+      for (int i = 0; i < count; ++i) all += text;
+      return all;
+    };
+    // The longest text that a grammar takes of those that a letter makes longer.
+    const auto longest = [&](const std::string& format, const std::string& head, const std::string& unit) {
+      const auto grammar = compile(format);
+      int most = -1;
+      for (int count = 0; count <= length + 1; ++count) {
+        const std::string text = head + repeat(count, unit);
+        if (Try(grammar, "\"" + text + "\"") == "accepted") most = static_cast<int>(text.size());
+      }
+      return most;
+    };
+    EXPECT_EQ(longest("hostname", "a", "b"), std::min(length, 63));
+    for (const auto& [format, head, unit] : std::vector<std::array<std::string, 3>>{
+             {"hostname", "a", ".abcdefghijklmnopqrstuvwx"},
+             {"email", "aaaaaaa.bbbbbbb.ccccccc@d", "e"},
+             {"email", "aaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbb.cccccccccccccccccccc@d", "e"},
+             {"uri", "a://h/", "p"},
+             {"uri-reference", "abcdefghij://h?", "q"},
+             {"iri", "a://h#", "f"}}) {
+      EXPECT_LE(longest(format, head, unit), length) << format;
+    }
+    EXPECT_GE(longest("email", "a.b@c", "d"), 12);
+    EXPECT_GE(longest("uri", "https://example.org/", "p"), length / 3);
+    EXPECT_EQ(Try(compile("email"), R"("a@b@c")"), "refused at 4");
+    EXPECT_EQ(Try(compile("uri"), R"("no uri")"), "refused at 3");
+    EXPECT_EQ(Try(compile("hostname"), R"("xn--a")"), "refused at 4");
+  }
+}
+
 // What a schema takes, its `not` refuses, and the other way round.
 TEST(JsonSchema, NotIsTheComplement) {
   for (const std::string schema :
@@ -400,8 +442,9 @@ const Refusal kRefusals[] = {
      "#/minProperties: 2 beside optional properties, allowed at most 1"},
     {"maxProperties beside optional ones", R"({"type":"object","properties":{"a":{}},"maxProperties":3})",
      "#/maxProperties: 3 beside optional properties, allowed where all that are declared are required"},
-    {"format with a length", R"({"type":"string","format":"uri","maxLength":2000})",
-     "#/format: format and maxLength together need an automaton of more than 20000 states, allowed fewer of "
+    {"format with a length", R"({"type":"string","format":"uri","minLength":9,"maxLength":2000})",
+     "#/format: format and minLength and maxLength together need an automaton of more than 20000 states, "
+     "allowed fewer of "
      "them "
      "or a simpler pattern"},
     {"uniqueItems", R"({"type":"array","uniqueItems":true})",
