@@ -14,7 +14,7 @@
 namespace foredraft {
 
 // Element (row, column) of item i has number offset + i * item_stride + row * row_stride + column *
-// column_stride.
+// column_stride, and jump more where row >= jump_row: two ranges of rows of a larger matrix.
 struct RandomWeight {
   int32_t n = 0;
   int32_t k = 0;
@@ -25,9 +25,12 @@ struct RandomWeight {
   int64_t item_stride = 0;
   int64_t row_stride = 0;
   int64_t column_stride = 1;
+  int64_t jump = 0;
+  int32_t jump_row = 0;
 
   constexpr int64_t number(int64_t item, int64_t row, int64_t column) const {
-    return offset + item * item_stride + row * row_stride + column * column_stride;
+    return offset + item * item_stride + row * row_stride + column * column_stride +
+           (row >= jump_row ? jump : 0);
   }
 };
 

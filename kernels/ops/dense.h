@@ -64,10 +64,27 @@ struct ToBf16RowsParams {
   Matrix<const float> x;  // [R, D]
 };
 
-// out = x: codes and scales as they are. Either may have its rows in one piece.
+// out = x: codes and scales as they are. Either may have its rows in one piece. With several parts x has
+// column slices of out, whole groups each: slice s of row r is row s * R + r.
 struct CopyQuantizedParams {
-  QuantizedRows out;  // [R, D]
-  QuantizedRows x;    // [R, D]
+  QuantizedRows out;       // [R, D]
+  QuantizedRows x;         // [part_count * R, D / part_count]
+  int32_t part_count = 1;  // a divisor of D / 128, or 1
+};
+
+// out[r] = the parts of row r added by the tree of canonical segments (kernels/rules/weight_segments.h), then
+// bias.
+struct TreeSumParams {
+  Matrix<float> out;          // [R, D]
+  Matrix<const float> parts;  // [part_count * R, D]: part s of row r is row s * R + r
+  const float* bias;          // [D] or null
+  int32_t part_count;         // 2, 4, 8
+};
+
+// Column slices side by side: out[r] = parts[r] | parts[R + r] | ..., as far as out has columns.
+struct MergeColumnsParams {
+  Matrix<float> out;          // [R, C]
+  Matrix<const float> parts;  // [S * R, w], w * S >= C: slice s of row r is row s * R + r
 };
 
 // ---- hyper-connections: N streams (hc_mult) of width D (docs/deepseek-v4.md section 2.1) ----

@@ -110,6 +110,12 @@ OpCost CostOf(const CopyQuantizedParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.x)};
 }
 
+OpCost CostOf(const TreeSumParams& p, const CostContext&) {
+  return {.bytes = (1.0 + p.part_count) * BytesOf(p.out)};
+}
+
+OpCost CostOf(const MergeColumnsParams& p, const CostContext&) { return {.bytes = 2 * BytesOf(p.out)}; }
+
 OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.q)};
 }

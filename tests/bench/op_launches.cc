@@ -274,6 +274,16 @@ KernelLaunches LaunchesOf(const CopyQuantizedParams& p, const CostContext& shape
   return {StreamingLaunch("CopyQuantized", p.out.rows, 256, CostOf(p, shape).bytes, 2, gpu)};
 }
 
+KernelLaunches LaunchesOf(const TreeSumParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {
+      StreamingLaunch("TreeSum", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 1, gpu)};
+}
+
+KernelLaunches LaunchesOf(const MergeColumnsParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("MergeColumns", Blocks(p.out.rows, p.out.cols, 256), 256, CostOf(p, shape).bytes, 1,
+                          gpu)};
+}
+
 KernelLaunches LaunchesOf(const RopeQueryParams& p, const CostContext& shape, const GpuModel& gpu) {
   return {StreamingLaunch("RopeQuery", Blocks(p.index.rows, double(p.head_count) * p.head_dim, 1024), 256,
                           CostOf(p, shape).bytes, 2, gpu)};

@@ -96,13 +96,17 @@ void ToBf16Rows(const CpuContext& context, const ToBf16RowsParams& p) {
 
 void CopyQuantized(const CpuContext& context, const CopyQuantizedParams& p) {
   const QuantizedRows &out = p.out, &x = p.x;
-  const int64_t groups = (out.cols + kQuantGroup - 1) / kQuantGroup;
+  const int64_t width = out.cols / p.part_count;
+  const int64_t groups = (width + kQuantGroup - 1) / kQuantGroup;
   context.pool.ParallelFor(out.rows, out.cols / 4, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      std::memcpy(out.codes + r * out.pitch, x.codes + r * x.pitch, out.cols);
-      for (int64_t g = 0; g < groups; ++g) {
-        out.scales[g * out.scale_pitch + r * out.scale_stride] =
-            x.scales[g * x.scale_pitch + r * x.scale_stride];
+      for (int64_t part = 0; part < p.part_count; ++part) {
+        const int64_t from = part * out.rows + r;
+        std::memcpy(out.codes + r * out.pitch + part * width, x.codes + from * x.pitch, width);
+        for (int64_t g = 0; g < groups; ++g) {
+          out.scales[(part * groups + g) * out.scale_pitch + r * out.scale_stride] =
+              x.scales[g * x.scale_pitch + from * x.scale_stride];
+        }
       }
     }
   });

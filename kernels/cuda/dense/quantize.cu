@@ -49,25 +49,30 @@ struct CopyKernelParams {
   const int32_t* x_rows;     // or null
   const int32_t* row_count;  // or null
   int32_t rows;
+  int32_t part_count = 1;
 };
 
-// Block r copies rows r, r + gridDim.x ...
+// Block i copies items i, i + gridDim.x ...: a row of a part each.
 __global__ void __launch_bounds__(kCopyThreads)
     CopyQuantizedKernel(const __grid_constant__ CopyKernelParams p) {
   GridDependencySync();
   const int32_t rows = p.row_count != nullptr ? *p.row_count : p.rows;
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t vectors = (p.out.cols + 15) / 16;
-  const int32_t groups = (p.out.cols + kQuantGroup - 1) / kQuantGroup;
-  for (int32_t row = static_cast<int32_t>(blockIdx.x); row < rows; row += static_cast<int32_t>(gridDim.x)) {
-    const int64_t x_row = p.x_rows != nullptr ? p.x_rows[row] : row;
+  const int32_t width = p.out.cols / p.part_count;
+  const int32_t vectors = (width + 15) / 16;
+  const int32_t groups = (width + kQuantGroup - 1) / kQuantGroup;
+  const int32_t items = rows * p.part_count;
+  for (int32_t item = static_cast<int32_t>(blockIdx.x); item < items;
+       item += static_cast<int32_t>(gridDim.x)) {
+    const int64_t part = item / rows, row = item % rows;
+    const int64_t x_row = p.x_rows != nullptr ? p.x_rows[item] : item;
     const auto* const from = reinterpret_cast<const uint4*>(p.x.codes + x_row * p.x.pitch);
-    auto* const to = reinterpret_cast<uint4*>(p.out.codes + row * p.out.pitch);
+    auto* const to = reinterpret_cast<uint4*>(p.out.codes + row * p.out.pitch + part * width);
 #pragma unroll 2
     for (int32_t i = thread; i < vectors; i += kCopyThreads) to[i] = from[i];
 #pragma unroll 1
     for (int32_t group = thread; group < groups; group += kCopyThreads) {
-      p.out.scales[group * p.out.scale_pitch + row * p.out.scale_stride] =
+      p.out.scales[(part * groups + group) * p.out.scale_pitch + row * p.out.scale_stride] =
           p.x.scales[group * p.x.scale_pitch + x_row * p.x.scale_stride];
     }
   }
@@ -106,7 +111,11 @@ void CopyQuantizedRows(Stream& stream, const QuantizedRows& out, const Quantized
 }
 
 void CopyQuantized(Stream& stream, const CopyQuantizedParams& p) {
-  if (p.out.rows > 0) CopyQuantizedRows(stream, p.out, p.x, nullptr, nullptr, p.out.rows);
+  if (p.out.rows == 0) return;
+  Launch(stream, &CopyQuantizedKernel,
+         {.grid = dim3(BlocksForRows(stream, p.out.rows * p.part_count, 1, nullptr)),
+          .block = dim3(kCopyThreads)},
+         CopyKernelParams{.out = p.out, .x = p.x, .rows = p.out.rows, .part_count = p.part_count});
 }
 
 }  // namespace foredraft::cuda
