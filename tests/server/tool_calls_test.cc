@@ -327,11 +327,7 @@ TEST_F(ToolCallsTest, ForcedCallsAreRefusedByName) {
        "tool_choice.function.name",
        "tool_choice.function.name: \"sub\", allowed a name in tools"},
       {"ignore_eos", true, "ignore_eos", "ignore_eos: true, allowed false with forced calls"},
-      {"min_tokens", 3, "min_tokens", "min_tokens: 3, allowed 0 with forced calls"},
-      {"response_format",
-       {{"type", "json_object"}},
-       "response_format",
-       "response_format: given with tools, allowed one of them"}};
+      {"min_tokens", 3, "min_tokens", "min_tokens: 3, allowed 0 with forced calls"}};
   for (const Case& test : cases) {
     json body = Body(6);
     body["tool_choice"] = "required";

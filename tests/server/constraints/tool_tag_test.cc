@@ -337,7 +337,7 @@ TEST(ToolTag, NamesTheToolWhoseSchemaIsAtFault) {
     const CallSyntax calls = ChatFormat::Create(*tokenizer, format)->calls();
     ChatTools tools = {.tools = {Log(), Weather()}};
     EXPECT_EQ(NameFaultyTool(calls, tools, whole, compiler), whole);
-    tools.tools[1].parameters = R"({"type":"object","properties":{"a":{"not":{}}}})";
+    tools.tools[1].parameters = R"({"type":"object","properties":{"a":{"not":{"format":"date"}}}})";
     EXPECT_THAT(std::string(NameFaultyTool(calls, tools, whole, compiler).message()),
                 testing::StartsWith("chat.tools[1].parameters: #/properties/a/not: "));
     tools.tools[1].parameters = R"({"type":["object","null"]})";
@@ -413,7 +413,8 @@ TEST(ToolTag, ForcedCallsFollowTheSchemasThatCanBeKept) {
   ConstraintCompiler compiler(*MakeVocabulary(*tokenizer, kVocabSize, {kEnd}), ConstraintsConfig{}, metrics);
   ChatTools tools = {
       .tools = {{.name = "kept", .parameters = R"({"type":"object","properties":{"a":{"type":"integer"}}})"},
-                {.name = "any", .parameters = R"({"type":"object","properties":{"a":{"not":{}}}})"}},
+                {.name = "any",
+                 .parameters = R"({"type":"object","properties":{"a":{"not":{"format":"date"}}}})"}},
       .choice = "required"};
   const ChatTools forced = WithKeptSchemas(calls, tools, compiler);
   EXPECT_TRUE(forced.tools[0].strict);
