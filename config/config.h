@@ -100,7 +100,9 @@ struct WorkerTlsConfig {
 
 struct ParallelConfig {
   int attention_dp = 1;
+  int attention_tp = 1;
   int moe_ep = 1;
+  int moe_tp = 1;
   std::string leader_address = "127.0.0.1:50052";
   std::string local_workers = "auto";  // auto, or a number: the ranks this host runs
   std::string interface = "lo";
@@ -113,6 +115,9 @@ struct ParallelConfig {
   RestartPolicy restart = RestartPolicy::kExit;
   int max_restarts = 5;
   bool resume = true;
+
+  // All ranks: a process each, where there are several.
+  int world_size() const { return attention_dp * attention_tp; }
 };
 
 struct AttentionDpConfig {

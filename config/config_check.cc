@@ -42,9 +42,9 @@ void CheckWorkers(const Config& config, Check& check) {
   const ParallelConfig& parallel = config.parallel;
   int local_workers = 0;
   if (parallel.local_workers != "auto" && (!absl::SimpleAtoi(parallel.local_workers, &local_workers) ||
-                                           local_workers < 0 || local_workers > parallel.attention_dp)) {
+                                           local_workers < 0 || local_workers > parallel.world_size())) {
     check.Refuse("parallel.local_workers", parallel.local_workers,
-                 absl::StrFormat("auto, 0..%d", parallel.attention_dp));
+                 absl::StrFormat("auto, 0..%d", parallel.world_size()));
   }
   const bool has_authority = !parallel.tls.ca.empty() || !config.server.tls.client_ca.empty();
   if (!IsLoopback(parallel.leader_address) && !has_authority &&
@@ -53,12 +53,12 @@ void CheckWorkers(const Config& config, Check& check) {
         "parallel.leader_address", parallel.leader_address,
         "a loopback address, or any with parallel.tls.ca, or with server.tls.cert, key and client_ca");
   }
-  const bool all_here = parallel.local_workers == "auto" || local_workers == parallel.attention_dp;
+  const bool all_here = parallel.local_workers == "auto" || local_workers == parallel.world_size();
   if (!all_here && parallel.token_file.empty() && parallel.tls.ca.empty() &&
       check.Usable({"parallel.local_workers", "parallel.token_file", "parallel.tls.ca"})) {
     check.Refuse("parallel.local_workers", parallel.local_workers,
                  absl::StrFormat("auto, %d, or fewer with parallel.token_file or parallel.tls.ca",
-                                 parallel.attention_dp));
+                                 parallel.world_size()));
   }
 }
 
@@ -85,21 +85,51 @@ void CheckWorkerTls(const Config& config, Check& check) {
   }
 }
 
+// The two ways to divide the ranks, for attention and for experts, have as many of them.
+void CheckRanks(const ParallelConfig& parallel, Check& check) {
+  if (parallel.world_size() > 8) {
+    return check.Refuse("parallel.attention_tp", Number(parallel.attention_tp),
+                        absl::StrFormat("%d with attention_dp %d: there are at most 8 ranks",
+                                        8 / parallel.attention_dp, parallel.attention_dp));
+  }
+  const int ranks = parallel.world_size();
+  const char* const attention = parallel.attention_dp == 1   ? "attention_tp"
+                                : parallel.attention_tp == 1 ? "attention_dp"
+                                                             : "attention_dp x attention_tp";
+  if (parallel.moe_tp > 1 && parallel.attention_dp > 1) {
+    return check.Refuse("parallel.moe_tp", Number(parallel.moe_tp),
+                        "1 with attention_dp: ranks share columns where all share the requests");
+  }
+  if (parallel.moe_tp > 1 && parallel.attention_tp == 1) {
+    return check.Refuse("parallel.moe_tp", Number(parallel.moe_tp),
+                        "1 without attention_tp: ranks share columns where they share requests");
+  }
+  if (parallel.moe_ep * parallel.moe_tp == ranks) return;
+  if (parallel.moe_tp == 1) {
+    return check.Refuse("parallel.moe_ep", Number(parallel.moe_ep),
+                        absl::StrFormat("%s, %d", attention, ranks));
+  }
+  check.Refuse("parallel.moe_tp", Number(parallel.moe_tp),
+               absl::StrFormat("%s %d / moe_ep %d, so that moe_ep x moe_tp is %d", attention, ranks,
+                               parallel.moe_ep, ranks));
+}
+
 void CheckParallel(const Config& config, Check& check) {
   const ParallelConfig& parallel = config.parallel;
-  const int ranks = parallel.attention_dp;
-  if (ranks != 1 && ranks != 2 && ranks != 4 && ranks != 8) {
-    check.Refuse("parallel.attention_dp", Number(ranks), "1, 2, 4, 8");
+  const auto check_factor = [&check](const char* key, int ranks) {
+    if (ranks != 1 && ranks != 2 && ranks != 4 && ranks != 8) check.Refuse(key, Number(ranks), "1, 2, 4, 8");
+  };
+  check_factor("parallel.attention_dp", parallel.attention_dp);
+  check_factor("parallel.attention_tp", parallel.attention_tp);
+  if (!check.Usable(
+          {"parallel.attention_dp", "parallel.attention_tp", "parallel.moe_ep", "parallel.moe_tp"})) {
+    return;
   }
-  if (!check.Usable({"parallel.attention_dp"})) return;
-  if (parallel.attention_dp != parallel.moe_ep) {
-    check.Refuse("parallel.moe_ep", Number(parallel.moe_ep),
-                 absl::StrFormat("attention_dp, %d", parallel.attention_dp));
+  CheckRanks(parallel, check);
+  if (parallel.world_size() == 1 && parallel.restart == RestartPolicy::kGroup) {
+    check.Refuse("parallel.restart", "group", "exit: with one rank the lost rank is the daemon");
   }
-  if (parallel.attention_dp == 1 && parallel.restart == RestartPolicy::kGroup) {
-    check.Refuse("parallel.restart", "group", "exit: with attention_dp 1 the lost rank is the daemon");
-  }
-  if (parallel.attention_dp > 1) CheckWorkers(config, check);
+  if (parallel.world_size() > 1) CheckWorkers(config, check);
   CheckWorkerTls(config, check);
 }
 
@@ -183,7 +213,7 @@ void CheckPorts(const LoadedConfig& loaded, Check& check) {
       {"server.http_address", server.http_address},
       {"server.gateway_address", server.gateway_address},
       {"server.admin_address", server.admin_address}};
-  if (loaded.config.parallel.attention_dp > 1) {
+  if (loaded.config.parallel.world_size() > 1) {
     listeners.emplace_back("parallel.leader_address", loaded.config.parallel.leader_address);
   }
   std::erase_if(listeners, [](const auto& listener) {

@@ -67,6 +67,7 @@ void CheckThinkingTokens(const ModelLimits& model, const LoadedConfig& loaded, C
 void CheckAgainstModel(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
   if (config.speculative_config && model.check_drafter) model.check_drafter(loaded, errors);
+  if (config.parallel.attention_tp > 1 && model.check_parallel) model.check_parallel(loaded, errors);
   if (config.max_seq_len > model.longest_sequence) {
     errors.Add("max_seq_len",
                RefuseKey(loaded, "max_seq_len", Number(config.max_seq_len),
@@ -144,11 +145,11 @@ int64_t CgroupMemoryLimit(const std::string& groups, const std::string& root) {
 }
 
 int LocalRankCount(const Config& config) {
-  int count = config.parallel.attention_dp;
+  int count = config.parallel.world_size();
   if (config.parallel.local_workers != "auto" && !absl::SimpleAtoi(config.parallel.local_workers, &count)) {
     return 1;  // CheckConfig has refused it
   }
-  return std::clamp(count, 1, config.parallel.attention_dp);
+  return std::clamp(count, 1, config.parallel.world_size());
 }
 
 int DefaultTokensPerBlock(Backend backend) { return backend == Backend::kCuda ? 64 : 32; }

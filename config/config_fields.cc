@@ -169,9 +169,14 @@ const ConfigField kFields[] = {
     {"metrics.vllm_names", MEMBER(c.metrics.vllm_names), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Serve the metrics that vLLM has under vLLM's names too ([metrics.md](metrics.md))."},
     {"parallel.attention_dp", MEMBER(c.parallel.attention_dp), Range(1, 8), kRestart, kSame, NoBits(), kSet,
-     "Ranks that requests are spread over: 1, 2, 4 or 8."},
+     "Groups of ranks that requests are spread over: 1, 2, 4 or 8."},
+    {"parallel.attention_tp", MEMBER(c.parallel.attention_tp), Range(1, 8), kRestart, kSame, NoBits(), kSet,
+     "Ranks of a group, which share the heads of each of its requests: 1, 2, 4 or 8."},
     {"parallel.moe_ep", MEMBER(c.parallel.moe_ep), Range(1, 8), kRestart, kSame, NoBits(), kSet,
-     "Ranks that experts are spread over; must equal `attention_dp`."},
+     "Groups of ranks that experts are spread over; `moe_ep` times `moe_tp` is `attention_dp` times "
+     "`attention_tp`."},
+    {"parallel.moe_tp", MEMBER(c.parallel.moe_tp), Range(1, 8), kRestart, kSame, NoBits(), kSet,
+     "Ranks that share the columns of each expert, where all share the requests: 1, 2, 4 or 8."},
     {"parallel.leader_address", MEMBER(c.parallel.leader_address), Address(), kRestart, kDaemon, NoBits(),
      kSet,
      "Listener of the daemon for its workers. Off loopback both ends need certificates: `parallel.tls`, or "

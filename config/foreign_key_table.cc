@@ -13,8 +13,8 @@ constexpr ForeignUse kRefused = ForeignUse::kRefused;
 
 constexpr ForeignKey kKeys[] = {
     // Ranks.
-    {"tensor_parallel_size", kLogic, "parallel.attention_dp", "", ""},
-    {"tp_size", kLogic, "parallel.attention_dp", "", ""},
+    {"tensor_parallel_size", kLogic, "parallel.attention_tp", "", ""},
+    {"tp_size", kLogic, "parallel.attention_tp", "", ""},
     {"moe_expert_parallel_size", kLogic, "parallel.moe_ep", "", ""},
     {"ep_size", kLogic, "parallel.moe_ep", "", ""},
     {"enable_attention_dp", kLogic, "parallel.attention_dp", "", ""},
@@ -24,9 +24,9 @@ constexpr ForeignKey kKeys[] = {
     {"cp_config", kOnly, "", "null", "a sequence stays on one rank: leave the key out"},
     {"dwdp_config", kOnly, "", "null", "experts have fixed ranks: leave the key out"},
     {"context_parallel_size", kOnly, "", "1", "a sequence stays on one rank: leave the key out"},
-    {"moe_tensor_parallel_size", kOnly, "", "1, -1, null",
-     "a rank holds whole experts: leave the key out and write moe_expert_parallel_size"},
-    {"moe_cluster_parallel_size", kOnly, "", "1, -1, null", "a rank holds whole experts: leave the key out"},
+    {"moe_tensor_parallel_size", kLogic, "parallel.moe_tp", "", ""},
+    {"moe_cluster_parallel_size", kOnly, "", "1, -1, null",
+     "ranks share experts by moe_expert_parallel_size and moe_tensor_parallel_size: leave the key out"},
     {"enable_lm_head_tp_in_adp", kOnly, "", "false", "every rank has the whole head: leave the key out"},
     {"gpus_per_node", kIgnored, "", "", "parallel.local_workers says how many ranks this host starts"},
     {"allreduce_strategy", kIgnored, "", "", "no collective of foredraft adds, so there is no all-reduce"},

@@ -76,6 +76,10 @@ class Translator {
   void TranslateByValue(const ForeignKeyGiven& key, const ForeignKey& row) {
     if (row.path == "tensor_parallel_size" || row.path == "tp_size") {
       Number(key, tensor_ranks_);
+    } else if (row.path == "moe_tensor_parallel_size") {
+      const std::string value = ShowYaml(key.value);
+      if (value == "-1" || value == "null") return Note(key, "is what foredraft does");
+      Number(key, expert_columns_);
     } else if (row.path == "moe_expert_parallel_size" || row.path == "ep_size") {
       Number(key, expert_ranks_);
     } else if (row.path == "enable_attention_dp") {
@@ -121,41 +125,54 @@ class Translator {
     return std::nullopt;
   }
 
-  // Attention is data parallel and experts are spread over the same ranks, so three keys become two.
+  // tensor_parallel_size is the number of ranks; the other keys say how attention and experts use them.
   void TranslateRanks() {
-    if (tensor_ranks_.key == nullptr) {
-      if (expert_ranks_.key != nullptr && expert_ranks_.value != 1) {
-        Refuse(*expert_ranks_.key, "parallel.moe_ep",
-               absl::StrFormat("needs the number of ranks: write parallel: {attention_dp: %d, moe_ep: %d}",
-                               expert_ranks_.value, expert_ranks_.value));
-      } else if (expert_ranks_.key != nullptr) {
-        Note(*expert_ranks_.key, "is what foredraft does on one rank");
-      }
-      if (attention_dp_.key != nullptr) Note(*attention_dp_.key, "ignored: there is one rank");
-      return;
-    }
+    if (tensor_ranks_.key == nullptr) return TranslateOneRank();
     const int ranks = tensor_ranks_.value;
-    bool refused = false;
-    if (ranks > 1 && !attention_dp_.value) {
-      refused = true;
-      Refuse(attention_dp_.key != nullptr ? *attention_dp_.key : *tensor_ranks_.key, "parallel.attention_dp",
-             absl::StrFormat("foredraft does not split attention between ranks: write "
-                             "enable_attention_dp: true beside tensor_parallel_size, or parallel: "
-                             "{attention_dp: %d, moe_ep: %d} instead of both",
-                             ranks, ranks));
+    const bool shared = ranks > 1 && !attention_dp_.value;  // requests, by all ranks
+    const int columns = expert_columns_.key != nullptr ? expert_columns_.value
+                        : expert_ranks_.key != nullptr ? std::max(ranks / expert_ranks_.value, 1)
+                                                       : 1;
+    const int groups =
+        expert_ranks_.key != nullptr ? expert_ranks_.value : std::max(ranks / std::max(columns, 1), 1);
+    const ForeignKeyGiven& experts = expert_ranks_.key != nullptr     ? *expert_ranks_.key
+                                     : expert_columns_.key != nullptr ? *expert_columns_.key
+                                                                      : *tensor_ranks_.key;
+    if (groups * columns != ranks) {
+      return Refuse(experts, "parallel.moe_ep",
+                    absl::StrFormat("allowed moe_expert_parallel_size times moe_tensor_parallel_size %d, "
+                                    "tensor_parallel_size: %d times %d is %d",
+                                    ranks, groups, columns, groups * columns));
     }
-    if (expert_ranks_.key != nullptr && expert_ranks_.value != ranks) {
-      refused = true;
-      Refuse(*expert_ranks_.key, "parallel.moe_ep",
-             absl::StrFormat("allowed %d, tensor_parallel_size: a rank holds whole experts, and all "
-                             "ranks have some",
-                             ranks));
+    if (columns > 1 && !shared) {
+      return Refuse(experts, "parallel.moe_ep",
+                    absl::StrFormat("allowed %d, tensor_parallel_size: with enable_attention_dp a rank holds "
+                                    "whole experts",
+                                    ranks));
     }
-    if (refused) return;
-    Become(*tensor_ranks_.key, "parallel.attention_dp", tensor_ranks_.key->value);
-    const ForeignKeyGiven& experts = expert_ranks_.key != nullptr ? *expert_ranks_.key : *tensor_ranks_.key;
-    Become(experts, "parallel.moe_ep", experts.value);
+    Become(*tensor_ranks_.key, shared ? "parallel.attention_tp" : "parallel.attention_dp",
+           tensor_ranks_.key->value);
+    Become(experts, "parallel.moe_ep", YAML::Node(absl::StrCat(groups)));
+    if (columns > 1) {
+      Become(expert_columns_.key != nullptr ? *expert_columns_.key : experts, "parallel.moe_tp",
+             YAML::Node(absl::StrCat(columns)));
+    } else if (expert_columns_.key != nullptr) {
+      Note(*expert_columns_.key, "is what foredraft does");
+    }
     if (attention_dp_.key != nullptr) Note(*attention_dp_.key, "is what foredraft does");
+  }
+
+  void TranslateOneRank() {
+    for (const Given<int>* const given : {&expert_ranks_, &expert_columns_}) {
+      if (given->key == nullptr) continue;
+      if (given->value == 1) {
+        Note(*given->key, "is what foredraft does on one rank");
+      } else {
+        Refuse(*given->key, given == &expert_ranks_ ? "parallel.moe_ep" : "parallel.moe_tp",
+               "needs the number of ranks: write tensor_parallel_size beside it");
+      }
+    }
+    if (attention_dp_.key != nullptr) Note(*attention_dp_.key, "ignored: there is one rank");
   }
 
   void SwitchGraphs(const ForeignKeyGiven& key, bool on) {
@@ -209,6 +226,7 @@ class Translator {
   ForeignTranslation translation_;
   Given<int> tensor_ranks_;
   Given<int> expert_ranks_;
+  Given<int> expert_columns_;
   Given<bool> attention_dp_;
   Given<int> graph_limit_;
 };

@@ -26,6 +26,8 @@ struct ModelLimits {
   // With speculative_config: adds an error for each key by which its drafter asks for more than the model
   // has.
   std::function<void(const LoadedConfig&, ConfigErrors&)> check_drafter;
+  // Adds an error for each factor of `parallel` that the model's weights cannot be cut by.
+  std::function<void(const LoadedConfig&, ConfigErrors&)> check_parallel;
   // The bytes that the cache takes; tokens_per_block and dtype of the configuration are resolved.
   std::function<CacheBytes(const Config&)> cache_bytes;
 };

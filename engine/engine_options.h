@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/checkpoint/rank_layout.h"
 #include "kernels/dtype.h"
 #include "scheduler/drafter_numbers.h"
 
@@ -15,6 +16,7 @@ namespace foredraft {
 struct DrafterKind;
 
 struct EngineOptions {
+  RankLayout layout;          // of all ranks
   int max_batch_size = 64;    // slots
   int max_num_tokens = 8192;  // rows of the largest prefill forward
   int max_seq_len = 4096;

@@ -17,8 +17,11 @@ constexpr std::chrono::hours kIdle{1};
 
 }  // namespace
 
-LocalExecutor::LocalExecutor(std::unique_ptr<RankEngine> engine, int rank)
-    : engine_(std::move(engine)), rank_(rank), plans_(kMaxPlansInFlight), submitted_(kMaxPlansInFlight) {
+LocalExecutor::LocalExecutor(std::unique_ptr<RankEngine> engine)
+    : engine_(std::move(engine)),
+      index_(engine_->group()),
+      plans_(kMaxPlansInFlight),
+      submitted_(kMaxPlansInFlight) {
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "executor");
 }
@@ -39,7 +42,8 @@ absl::StatusOr<RankResult> LocalExecutor::Collect() {
   const auto deadline = std::chrono::steady_clock::now() + engine_->options().step_timeout;
   const std::optional<uint64_t> number = submitted_.Pop(engine_->options().step_timeout);
   if (!number) {
-    return absl::DeadlineExceededError(absl::StrCat("rank ", rank_, " gave no result within ",
+    return absl::DeadlineExceededError(absl::StrCat("rank ", engine_->rank().comm->rank(),
+                                                    " gave no result within ",
                                                     engine_->options().step_timeout.count(), " s"));
   }
   absl::StatusOr<RankResult> result = engine_->Finish(deadline);
@@ -64,7 +68,8 @@ void LocalExecutor::Run() {
     const std::function<bool()> abandoned = [this, number = plan->number] {
       return abandoned_[number % abandoned_.size()].load(std::memory_order_relaxed) == number;
     };
-    engine_->Submit(*plan, rank_, plan->ranks.size() == 1 ? &abandoned : nullptr);
+    const bool alone = engine_->options().layout.world_size() == 1;
+    engine_->Submit(*plan, index_, alone ? &abandoned : nullptr);
     // The push fails only when the executor is being destroyed, and then the result is not collected.
     submitted_.TryPush(uint64_t{plan->number});
   }

@@ -19,8 +19,7 @@ namespace foredraft {
 
 class LocalExecutor : public Executor {
  public:
-  // rank: the index of this rank in plans.
-  LocalExecutor(std::unique_ptr<RankEngine> engine, int rank);
+  explicit LocalExecutor(std::unique_ptr<RankEngine> engine);
   ~LocalExecutor() override;  // finishes what was launched, then joins
 
   absl::Status Launch(const IterationPlan& plan) override;
@@ -33,7 +32,7 @@ class LocalExecutor : public Executor {
 
   // Submit is called by the executor thread, Finish by the thread that calls Collect.
   const std::unique_ptr<RankEngine> engine_;
-  const int rank_;
+  const int index_;                // of the rank's tensor group in plans
   std::atomic<int> in_flight_{0};  // launched and not collected
   // Numbers of abandoned plans, each at its number modulo the size; another number there is out of date.
   std::array<std::atomic<uint64_t>, kMaxPlansInFlight> abandoned_{};

@@ -24,11 +24,11 @@ constexpr int64_t kNcclBytes = 1024 * kMiB;       // 16 channels to 7 peers
 constexpr int64_t kWorkspaceBytes = 1024 * kMiB;  // partial results of attention, gathered rows of experts
 constexpr int64_t kGraphNodeBytes = 8 << 10;
 
-// Rank 0 of a group whose other ranks do not exist.
+// A rank whose peers do not exist.
 class SizingCommunicator : public Communicator {
  public:
-  explicit SizingCommunicator(int size) : size_(size) {}
-  int rank() const override { return 0; }
+  SizingCommunicator(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
   int size() const override { return size_; }
   void AllGather(Stream&, const AllGatherParams&) override {}
   void AllToAll(Stream&, const AllToAllParams&) override {}
@@ -40,6 +40,7 @@ class SizingCommunicator : public Communicator {
   absl::Status status() const override { return absl::OkStatus(); }
 
  private:
+  const int rank_;
   const int size_;
 };
 
@@ -50,19 +51,18 @@ int64_t BytesOf(const SizingDevice& device, const std::string& purpose) {
   return 0;
 }
 
-}  // namespace
-
-absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const EngineOptions& options,
-                                              const ModelConfig& config, int rank_count) {
+absl::StatusOr<MemoryEstimate> EstimateRank(SizedBackend backend, const EngineOptions& options,
+                                            const ModelConfig& config, int index) {
+  const int rank_count = options.layout.world_size();
   Rank rank;
   auto device = std::make_unique<SizingDevice>(backend);
   const SizingDevice& counted = *device;
   rank.device = std::move(device);
-  rank.comm = std::make_unique<SizingCommunicator>(rank_count);
+  rank.comm = std::make_unique<SizingCommunicator>(index, rank_count);
   rank.device->BeginPurpose("weights");
   ASSIGN_OR_RETURN(LoadedWeights weights,
                    AllocateDummyWeights(config, options.drafter_numbers.module_count, *rank.device,
-                                        {.rank = 0, .size = rank_count}));
+                                        {.layout = options.layout, .rank = index}));
   RETURN_IF_ERROR(rank.Allocate(options, config, std::move(weights)));
   MemoryEstimate memory;
   memory.weight_bytes = BytesOf(counted, "weights");
@@ -84,6 +84,18 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const Engine
   memory.workspace_bytes = kWorkspaceBytes;
   memory.library_bytes = kContextBytes + (rank_count > 1 ? kNcclBytes : 0);
   return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const EngineOptions& options,
+                                              const ModelConfig& config) {
+  ASSIGN_OR_RETURN(MemoryEstimate most, EstimateRank(backend, options, config, 0));
+  for (int rank = 1; rank < options.layout.attention_tp; ++rank) {
+    ASSIGN_OR_RETURN(MemoryEstimate memory, EstimateRank(backend, options, config, rank));
+    if (memory.fixed_bytes() > most.fixed_bytes()) most = std::move(memory);
+  }
+  return most;
 }
 
 absl::StatusOr<int> BlocksOn(int64_t device_bytes, const MemoryEstimate& memory,

@@ -37,9 +37,10 @@ struct MemoryEstimate {
   int64_t cache_bytes(int64_t blocks) const { return blocks * block_bytes() + cache.window_bytes(); }
 };
 
-// What rank 0 of `rank_count` holds; it has at least as many experts as the others.
+// What the rank holds that holds the most, of options.layout. Rank 0 has at least as many experts as the
+// others; where heads are cut, another of its tensor group may have more of them.
 absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const EngineOptions& options,
-                                              const ModelConfig& config, int rank_count);
+                                              const ModelConfig& config);
 
 // The history's blocks that fit a device of `device_bytes`, scratch included, as the engine sizes its cache
 // (BlocksThatFit). RESOURCE_EXHAUSTED, with the arithmetic, where not even one request of max_seq_len fits.

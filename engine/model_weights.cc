@@ -84,7 +84,7 @@ absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config,
 
 absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                           int mtp_module_count, Device& device, Stream& stream,
-                                          const LoadProgress& progress, const ExpertShard& shard) {
+                                          const LoadProgress& progress, const ModelShard& shard) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(checkpoint_dir, config));
   ASSIGN_OR_RETURN(const int loadable, CheckCheckpoint(checkpoint, config));
   RETURN_IF_ERROR(CheckModuleCount(checkpoint_dir, config, mtp_module_count, loadable));
@@ -95,12 +95,12 @@ absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, con
 
 absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count,
                                                Device& device, Stream& stream, const LoadProgress& progress,
-                                               const ExpertShard& shard) {
+                                               const ModelShard& shard) {
   return MakeDummyWeights(DescribeModel(config, mtp_module_count, shard), device, stream, progress);
 }
 
 absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
-                                                   Device& device, const ExpertShard& shard) {
+                                                   Device& device, const ModelShard& shard) {
   return AllocateDummyWeights(DescribeModel(config, mtp_module_count, shard), device);
 }
 

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
+#include "engine/checkpoint/model_shard.h"
 #include "engine/checkpoint/weight_source.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
@@ -36,14 +36,14 @@ absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config,
 // missing, extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor.
 absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                           int mtp_module_count, Device& device, Stream& stream,
-                                          const LoadProgress& progress, const ExpertShard& shard = {});
+                                          const LoadProgress& progress, const ModelShard& shard = {});
 
 // As of engine/checkpoint/dummy_weights.h, of the model and `mtp_module_count` MTP modules.
 absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count,
                                                Device& device, Stream& stream, const LoadProgress& progress,
-                                               const ExpertShard& shard = {});
+                                               const ModelShard& shard = {});
 absl::StatusOr<LoadedWeights> AllocateDummyWeights(const ModelConfig& config, int mtp_module_count,
-                                                   Device& device, const ExpertShard& shard);
+                                                   Device& device, const ModelShard& shard);
 int64_t DummyBytes(const ModelConfig& config, int mtp_module_count);
 
 }  // namespace foredraft

@@ -65,7 +65,8 @@ void FirstTokens(Rank& rank, const RankPlan& plan, const ChunkRows& target, cons
   rank.ops().copy_rows(
       *rank.stream,
       {.out = ended_output, .x = b.target_output, .x_index = b.ended_index, .rows = ended.count()});
-  AcceptFirstTokens(rank, ended.count(), choice, rank.parts.masks.SetFirst(*rank.stream, plan, ended.slots));
+  AcceptFirstTokens(rank, rank_ended, ended.count(), choice,
+                    rank.parts.masks.SetFirst(*rank.stream, plan, ended.slots));
   if (rank.drafter == nullptr) return;
   rank.drafter->FirstDraft(rank.step(),
                            {.outputs = b.first_outputs,

@@ -42,7 +42,7 @@ void RankEngine::Submit(const IterationPlan& plan, int index, const std::functio
       plan.decode_bucket > 0 && SubmitDecodeStep({.bucket = plan.decode_bucket,
                                                   .draft_len = plan.draft_len,
                                                   .verify_rows = plan.verify_rows,
-                                                  .choice = ChoiceFor(rank_plan.live_slots)});
+                                                  .choice = ChoiceFor(plan, rank_plan.live_slots)});
   pending.Download(rank_, replayed);
 }
 
@@ -95,10 +95,10 @@ std::unique_ptr<Graph> RankEngine::CaptureStep(const StepKey& key) {
   return rank_.device->Capture(*rank_.stream, [&] { DecodeStep(rank_, key); });
 }
 
-TokenChoice RankEngine::ChoiceFor(std::span<const int32_t> slots) const {
-  const bool greedy =
-      std::all_of(slots.begin(), slots.end(), [this](int32_t slot) { return rank_.slots.greedy(slot); });
-  return greedy ? TokenChoice::kArgmax : TokenChoice::kSample;
+TokenChoice RankEngine::ChoiceFor(const IterationPlan& plan, std::span<const int32_t> slots) const {
+  if (!plan.argmax) return TokenChoice::kSample;
+  for (const int32_t slot : slots) CHECK(rank_.slots.greedy(slot)) << "slot " << slot;
+  return TokenChoice::kArgmax;
 }
 
 bool RankEngine::SubmitDecodeStep(const StepKey& key) {

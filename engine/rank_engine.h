@@ -42,7 +42,8 @@ class RankEngine {
 
   // Called once by the thread that will call Submit, before its first call.
   void PinSubmitter() { rank_.device->PinSubmitter(); }
-  // plan.ranks[index] is this rank's part. `abandoned`: RunPrefill.
+  // plan.ranks[index] is the part of this rank and of all others of its tensor group. `abandoned`:
+  // RunPrefill.
   void Submit(const IterationPlan& plan, int index, const std::function<bool()>* abandoned = nullptr);
   // The result of the oldest submitted plan. UNAVAILABLE when an exchange with the other ranks failed,
   // DEADLINE_EXCEEDED when the step does not end by `deadline`: either way the rank is lost.
@@ -59,6 +60,8 @@ class RankEngine {
   std::unique_ptr<Graph> CaptureStep(const StepKey& key);
 
   const Rank& rank() const { return rank_; }
+  // The rank's tensor group: its index in plans.
+  int group() const { return options_.layout.group(rank_.comm->rank()); }
   const SwapStore& swap_store() const { return swap_store_; }
   const GraphCache& graphs() const { return graphs_; }
   // As given, but for block_count: where that was 0, it is the number of blocks allocated.
@@ -78,7 +81,7 @@ class RankEngine {
   std::vector<StepKey> CapturedSteps() const;
 
   void ApplyStateChanges(const RankPlan& plan);
-  TokenChoice ChoiceFor(std::span<const int32_t> slots) const;
+  TokenChoice ChoiceFor(const IterationPlan& plan, std::span<const int32_t> slots) const;
   SubmittedPlan Submitted(const IterationPlan& plan, const RankPlan& rank_plan);
   // True where a graph was replayed.
   bool SubmitDecodeStep(const StepKey& key);

@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
   CHECK_EQ(options.max_draft_len > 0, options.drafter != nullptr);
   CHECK_LE(options.drafter_numbers.module_count, weights.module_count());
   if (comm == nullptr) comm = std::make_unique<SoloCommunicator>(device->ops());
+  CHECK_EQ(comm->size(), options.layout.world_size());
   std::unique_ptr<RankEngine> engine(new RankEngine(options));
   Rank& rank = engine->rank_;
   rank.device = std::move(device);
@@ -83,11 +84,11 @@ absl::Status RankEngine::RunEmptyStep(const StepKey& key) {
 }
 
 absl::Status RankEngine::FirstPrefill(int row_limit) {
-  const int index = rank_.comm->rank();
+  const int index = group();
   const IterationPlan prefill = PrefillOf(row_limit);
   RETURN_IF_ERROR(Run(prefill, index).status());
   IterationPlan release;
-  release.ranks.resize(rank_.comm->size());
+  release.ranks.resize(prefill.ranks.size());
   for (const SlotAdmission& admission : prefill.ranks[index].admissions) {
     release.ranks[index].releases.push_back(admission.slot);
   }
@@ -98,9 +99,9 @@ absl::Status RankEngine::FirstPrefill(int row_limit) {
 // the slots cannot take that many.
 IterationPlan RankEngine::PrefillOf(int row_limit) const {
   IterationPlan plan;
-  const int rank_count = rank_.comm->size();
-  plan.ranks.resize(rank_count);
-  RankPlan& rank = plan.ranks[rank_.comm->rank()];
+  const int group_count = options_.layout.attention_dp;
+  plan.ranks.resize(group_count);
+  RankPlan& rank = plan.ranks[group()];
   const int longest = options_.max_seq_len - 1;
   int rows = 0;
   for (int slot = 0; slot < options_.max_batch_size && rows < row_limit; ++slot) {
@@ -114,8 +115,8 @@ IterationPlan RankEngine::PrefillOf(int row_limit) const {
     rows += count;
   }
   plan.draft_len = options_.max_draft_len;
-  plan.prefill_rows.assign(rank_count, rows);
-  plan.ended_prompts.assign(rank_count, static_cast<int32_t>(rank.admissions.size()));
+  plan.prefill_rows.assign(group_count, rows);
+  plan.ended_prompts.assign(group_count, static_cast<int32_t>(rank.admissions.size()));
   return plan;
 }
 

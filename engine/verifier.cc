@@ -8,7 +8,8 @@ void Verify(const Rank& rank, const StepKey& key) {
   Stream& stream = *rank.stream;
   const int rows = key.rows();
   const Matrix<float> logits = b.logits.first_rows(rows);
-  rank.model->Logits(stream, /*level=*/0, b.target_output.first_rows(rows), logits);
+  rank.model->Logits(stream, /*level=*/0, b.target_output.first_rows(rows), logits,
+                     /*rank_rows=*/nullptr);
   ChooseTokens(ops, stream, key.choice,
                {.out = b.sampled,
                 .logprobs = b.logprobs,
@@ -37,11 +38,12 @@ void Verify(const Rank& rank, const StepKey& key) {
                              .first_rows = rank.parts.cuts.first_rows(key.verify_rows)});
 }
 
-void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice, const RowMasks& masks) {
+void AcceptFirstTokens(const Rank& rank, const RankRows& rank_counts, int count, TokenChoice choice,
+                       const RowMasks& masks) {
   const StepBuffers& b = rank.buffers;
   Stream& stream = *rank.stream;
   const Matrix<float> logits = b.logits.first_rows(count);
-  rank.model->Logits(stream, /*level=*/0, b.ended_output.first_rows(count), logits);
+  rank.model->Logits(stream, /*level=*/0, b.ended_output.first_rows(count), logits, &rank_counts);
   ChooseTokens(rank.ops(), stream, choice,
                {.out = b.sampled,
                 .logprobs = b.first_logprobs,

@@ -14,7 +14,8 @@ namespace foredraft {
 void Verify(const Rank& rank, const StepKey& key);
 
 // The first token of each of the `count` prompts of buffers.ended, from buffers.ended_output. Fills
-// buffers.first_outputs and first_logprobs. masks: of the prompts.
-void AcceptFirstTokens(const Rank& rank, int count, TokenChoice choice, const RowMasks& masks);
+// buffers.first_outputs and first_logprobs. rank_counts: every tensor group's count. masks: of the prompts.
+void AcceptFirstTokens(const Rank& rank, const RankRows& rank_counts, int count, TokenChoice choice,
+                       const RowMasks& masks);
 
 }  // namespace foredraft

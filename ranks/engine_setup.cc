@@ -121,8 +121,16 @@ PlanLimits PlanLimitsOf(const SchedulerOptions& options, int vocab_size) {
           .groups = options.groups};
 }
 
+RankLayout LayoutOf(const ParallelConfig& parallel) {
+  return {.attention_dp = parallel.attention_dp,
+          .attention_tp = parallel.attention_tp,
+          .moe_ep = parallel.moe_ep,
+          .moe_tp = parallel.moe_tp};
+}
+
 EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
   EngineOptions options;
+  options.layout = LayoutOf(config.parallel);
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
   options.max_seq_len = config.max_seq_len;
@@ -157,6 +165,8 @@ std::string NumericsClass(const Config& config, const ModelConfig& model, const 
   // The device's name has its instruction path and its tuning.
   facts.insert(facts.begin() + 1, {device_name, absl::StrCat("weights ", WeightsName(model))});
   facts.push_back(absl::StrCat("compiler ", __VERSION__));
+  // The order of sums that no key names. 2: canonical segments (kernels/rules/weight_segments.h).
+  facts.push_back("sums 2");
   const uint64_t hash = Fnv1a(absl::StrJoin(facts, "|"));
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }

@@ -28,6 +28,7 @@ Config WithBlockCount(const Config& config, const ModelConfig& model, int block_
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
 // The ranges that plans and results keep to.
 PlanLimits PlanLimitsOf(const SchedulerOptions& options, int vocab_size);
+RankLayout LayoutOf(const ParallelConfig& parallel);
 EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model);
 // 8 hex digits over backend, instruction path, KV and weight dtype and compiler: equal classes give equal
 // tokens.

@@ -115,6 +115,12 @@ Leader::Leader(const LeaderOptions& options)
   for (int rank = 0; rank < options.rank_count; ++rank) {
     executors_.push_back(std::make_unique<RemoteExecutor>(*this, rank));
   }
+  const int group_size = options.attention_tp;
+  for (int first = 0; group_size > 1 && first < options.rank_count; first += group_size) {
+    std::vector<Executor*> ranks;
+    for (int rank = first; rank < first + group_size; ++rank) ranks.push_back(executors_[rank].get());
+    groups_.push_back(std::make_unique<TensorGroupExecutor>(first, std::move(ranks), options.disagreed));
+  }
 }
 
 absl::Status Leader::Listen() {
@@ -164,11 +170,14 @@ void Leader::BeginGroup() {
   store_.Clear();
   for (auto& expected : expected_) expected.clear();
   results_.Open();
+  for (const auto& group : groups_) group->Restart();
   Changed();
 }
 
 std::vector<Executor*> Leader::executors() const {
   std::vector<Executor*> executors;
+  for (const auto& group : groups_) executors.push_back(group.get());
+  if (!executors.empty()) return executors;
   for (const auto& executor : executors_) executors.push_back(executor.get());
   return executors;
 }
@@ -457,13 +466,14 @@ void Leader::StreamGone() {
 }
 
 absl::Status Leader::SendPlan(int rank, const IterationPlan& plan) {
+  const int group = rank / options_.attention_tp;
   worker::v1::LeaderMessage message;
-  message.set_plan(EncodePlan(plan, rank));
+  message.set_plan(EncodePlan(plan, group));
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(members_.health());
   CHECK(members_.stream(rank) != nullptr) << "rank " << rank;
   expected_[rank].push_back(
-      {.number = plan.number, .draft_len = plan.draft_len, .live_slots = plan.ranks[rank].live_slots});
+      {.number = plan.number, .draft_len = plan.draft_len, .live_slots = plan.ranks[group].live_slots});
   SendTo(rank, std::move(message));
   return absl::OkStatus();
 }

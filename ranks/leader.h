@@ -51,6 +51,7 @@
 #include "ranks/pending_connections.h"
 #include "ranks/plan_codec.h"
 #include "ranks/result_queues.h"
+#include "ranks/tensor_group_executor.h"
 #include "scheduler/plan.h"
 
 namespace foredraft {
@@ -81,7 +82,8 @@ class PacedCount {
 
 struct LeaderOptions {
   int rank_count = 1;
-  std::string address;  // host:port; port 0 = the kernel's choice
+  int attention_tp = 1;  // adjacent ranks that are a tensor group: plans are for groups
+  std::string address;   // host:port; port 0 = the kernel's choice
   std::shared_ptr<grpc::ServerCredentials> credentials;
   // A call must prove that it knows one of them. With trust_certificates, a call without any is accepted too:
   // the credentials have checked its certificate.
@@ -89,7 +91,8 @@ struct LeaderOptions {
   bool trust_certificates = false;
   int max_pending_connections = 64;  // that have not joined; see MaxPendingConnections
   std::function<void()> refused;     // a connection was closed because there were too many; any thread
-  // Results need rank_count, vocab_size, slot_count, max_seq_len and max_draft_len of it.
+  std::function<void()> disagreed;   // a result differs from that of its group's first rank; any thread
+  // Results need vocab_size, slot_count, max_seq_len and max_draft_len of it.
   PlanLimits limits;
   int32_t block_count = 0;  // of the KV cache, scratch block included; 0: the ranks' memory decides
   GroupIdentity identity;
@@ -183,7 +186,8 @@ class Leader {
   void Changed();
 
   const LeaderOptions options_;
-  std::vector<std::unique_ptr<RemoteExecutor>> executors_;
+  std::vector<std::unique_ptr<RemoteExecutor>> executors_;    // by rank
+  std::vector<std::unique_ptr<TensorGroupExecutor>> groups_;  // where they have several ranks
   std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> intake_;
   std::unique_ptr<grpc::Server> server_;

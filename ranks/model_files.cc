@@ -26,7 +26,7 @@ absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const Mod
 }
 
 absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
-                                        const LoadProgress& progress, const ExpertShard& shard) {
+                                        const LoadProgress& progress, const ModelShard& shard) {
   device.BeginPurpose("weights");
   const std::unique_ptr<Stream> stream = device.CreateStream();
   const int module_count = DrafterNumbersOf(config, model).module_count;

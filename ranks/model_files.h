@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "config/config.h"
-#include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
+#include "engine/checkpoint/model_shard.h"
 #include "engine/checkpoint/weight_source.h"
 #include "engine/kinds/checkpoint_summary.h"
 #include "engine/model/model_config.h"
@@ -26,6 +26,6 @@ absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const Mod
 // Loads, or makes if load_format is dummy, the weights that the configuration runs; of the routed experts
 // only `shard`'s.
 absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
-                                        const LoadProgress& progress, const ExpertShard& shard);
+                                        const LoadProgress& progress, const ModelShard& shard);
 
 }  // namespace foredraft

@@ -18,9 +18,9 @@
 
 namespace foredraft {
 
-// The group's fields and `rank`'s own plan.
+// The fields for all and the own plan of tensor group `rank` (plan.ranks).
 std::string EncodePlan(const IterationPlan& plan, int rank);
-// `ranks` has one entry per rank of the group; all but `rank`'s are empty.
+// `ranks` has one entry per tensor group; all but `rank`'s are empty.
 absl::StatusOr<IterationPlan> DecodePlan(absl::string_view bytes, int rank, const PlanLimits& limits);
 
 // Which result answers a plan.

@@ -30,9 +30,9 @@ void ForEach(BoundedQueue<T>& queue, const Action& action) {
   }
 }
 
-absl::Status Launch(const std::string& bytes, int rank, const PlanLimits& limits, int in_flight,
+absl::Status Launch(const std::string& bytes, int index, const PlanLimits& limits, int in_flight,
                     Executor& executor) {
-  absl::StatusOr<IterationPlan> plan = DecodePlan(bytes, rank, limits);
+  absl::StatusOr<IterationPlan> plan = DecodePlan(bytes, index, limits);
   absl::Status fault = plan.status();
   if (in_flight == kMaxPlansInFlight) {
     fault = RefuseField("plans without a result", in_flight + 1, absl::StrCat("at most ", kMaxPlansInFlight));
@@ -44,7 +44,7 @@ absl::Status Launch(const std::string& bytes, int rank, const PlanLimits& limits
 
 }  // namespace
 
-void RunPlans(BoundedQueue<std::string>& plans, int rank, const PlanLimits& limits, Executor& executor,
+void RunPlans(BoundedQueue<std::string>& plans, int index, const PlanLimits& limits, Executor& executor,
               const std::function<void(absl::StatusOr<RankResult> result)>& done) {
   // A failed launch is queued like the others, so the results of the launches before it are sent first.
   // Nothing is launched after a failure, so there is at most one, behind the plans in flight.
@@ -54,7 +54,7 @@ void RunPlans(BoundedQueue<std::string>& plans, int rank, const PlanLimits& limi
     bool failed = false;
     ForEach(plans, [&](const std::string& plan) {
       if (failed) return;
-      absl::Status status = Launch(plan, rank, limits, in_flight.load(), executor);
+      absl::Status status = Launch(plan, index, limits, in_flight.load(), executor);
       failed = !status.ok();
       if (!failed) ++in_flight;
       CHECK(launched.TryPush(absl::Status(status))) << "one-in-flight";

@@ -32,16 +32,15 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
   if (link.store != nullptr) {
     RETURN_IF_ERROR(link.wait_for_all("joined"));
     ASSIGN_OR_RETURN(communicator, CreateCommunicator({.rank = link.rank,
-                                                       .size = config.parallel.attention_dp,
+                                                       .size = options.layout.world_size(),
                                                        .backend = config.backend,
                                                        .interface = config.parallel.interface,
                                                        .step_timeout = options.step_timeout,
                                                        .threads = config.cpu.threads},
                                                       *device, link.store));
   }
-  ASSIGN_OR_RETURN(
-      LoadedWeights weights,
-      LoadModel(config, model, *device, progress, {.rank = link.rank, .size = config.parallel.attention_dp}));
+  ASSIGN_OR_RETURN(LoadedWeights weights, LoadModel(config, model, *device, progress,
+                                                    {.layout = options.layout, .rank = link.rank}));
   // The first exchange has a step's deadline, which does not allow for ranks that load at different speeds.
   if (link.store != nullptr) RETURN_IF_ERROR(link.wait_for_all("loaded"));
   ASSIGN_OR_RETURN(
@@ -51,7 +50,7 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
   ASSIGN_OR_RETURN(built.graph_count, engine->WarmUp());
   built.block_count = engine->options().block_count;
   built.communicator = engine->rank().comm.get();
-  built.executor = std::make_unique<LocalExecutor>(std::move(engine), link.rank);
+  built.executor = std::make_unique<LocalExecutor>(std::move(engine));
   return built;
 }
 

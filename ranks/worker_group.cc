@@ -36,7 +36,7 @@ constexpr std::chrono::seconds kFilePeriod(2);         // between looks at the f
 constexpr std::chrono::hours kExpiryPeriod(24);        // between warnings of a certificate's end
 
 int LocalWorkers(const ParallelConfig& parallel) {
-  int count = parallel.attention_dp;
+  int count = parallel.world_size();
   if (parallel.local_workers != "auto" && !absl::SimpleAtoi(parallel.local_workers, &count)) return 0;
   return count;
 }
@@ -53,11 +53,13 @@ std::string DialAddress(const std::string& leader_address, int port) {
 
 absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Create(const Config& config,
                                                                  const ModelConfig& model,
-                                                                 std::function<void()> refused) {
+                                                                 std::function<void()> refused,
+                                                                 std::function<void()> disagreed) {
   FileStamp files(WorkerPortFiles(config));
   ASSIGN_OR_RETURN(std::unique_ptr<WorkerPortTrust> trust, WorkerPortTrust::Load(config));
   LeaderOptions options;
-  options.rank_count = config.parallel.attention_dp;
+  options.rank_count = config.parallel.world_size();
+  options.attention_tp = config.parallel.attention_tp;
   options.address = config.parallel.leader_address;
   options.credentials = trust->credentials();
   options.secrets = trust->secrets();
@@ -68,9 +70,10 @@ absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Create(const Config& c
         config.parallel.max_pending_connections, options.max_pending_connections);
   }
   options.refused = std::move(refused);
+  options.disagreed = std::move(disagreed);
   ASSIGN_OR_RETURN(options.identity.model_hash, ModelHash(config.model));
   options.trust_certificates = TrustsCertificates(config.parallel);
-  options.limits = {.rank_count = options.rank_count,
+  options.limits = {.rank_count = config.parallel.attention_dp,
                     .vocab_size = model.vocab_size,
                     .slot_count = config.max_batch_size,
                     .max_seq_len = config.max_seq_len,
@@ -94,7 +97,7 @@ WorkerGroup::WorkerGroup(const Config& config, FileStamp files, std::unique_ptr<
       trust_(std::move(trust)),
       leader_(std::move(leader)),
       files_(std::move(files)),
-      shown_bytes_(config.parallel.attention_dp, -1) {
+      shown_bytes_(config.parallel.world_size(), -1) {
   const auto reload_changed = [this] {
     if (files_.Changed()) ReloadFiles();
   };
@@ -168,7 +171,7 @@ absl::Status WorkerGroup::WaitUntilReady(StartObserver& observer, const std::fun
       return std::count_if(views.begin(), views.end(),
                            [state](const WorkerView& view) { return view.state == state; });
     };
-    if (is(WorkerState::kReady) == config_.parallel.attention_dp) break;
+    if (is(WorkerState::kReady) == config_.parallel.world_size()) break;
     if (is(WorkerState::kAbsent) > 0 && steady_clock::now() > start + kJoinTimeout) {
       return absl::DeadlineExceededError(
           absl::StrFormat("%d of %d ranks have not dialed %s within %d min", is(WorkerState::kAbsent),

@@ -28,10 +28,11 @@ namespace foredraft {
 
 class WorkerGroup : public RankGroup {
  public:
-  // Listens on parallel.leader_address. Errors name the key or the file. `refused` is called for each
-  // connection that is closed because there are too many, on any thread.
+  // Listens on parallel.leader_address. Errors name the key or the file. `refused` and `disagreed`: as
+  // LeaderOptions has them.
   static absl::StatusOr<std::unique_ptr<WorkerGroup>> Create(const Config& config, const ModelConfig& model,
-                                                             std::function<void()> refused);
+                                                             std::function<void()> refused,
+                                                             std::function<void()> disagreed);
   ~WorkerGroup() override;
 
   absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) override;

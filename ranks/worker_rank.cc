@@ -131,7 +131,7 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
   }
   session->SetOnLost([rank](const absl::Status&) { EndSoon(rank); });
   const GroupLink link{.rank = rank, .store = session.get(), .wait_for_all = [&](const std::string& point) {
-                         return WaitForAll(*session, point, rank, config.parallel.attention_dp);
+                         return WaitForAll(*session, point, rank, config.parallel.world_size());
                        }};
   const absl::StatusOr<BuiltRank> built =
       BuildRank(config, served, std::move(device), link,
@@ -148,7 +148,8 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
   session->ReportReady(built->block_count, built->graph_count);
   const SchedulerOptions options =
       SchedulerOptionsOf(WithBlockCount(config, model, built->block_count), model);
-  const absl::Status end = session->Run(*built->executor, PlanLimitsOf(options, model.vocab_size));
+  const absl::Status end = session->Run(*built->executor, LayoutOf(config.parallel).group(rank),
+                                        PlanLimitsOf(options, model.vocab_size));
   if (end.ok()) return end;
   Log(LogLevel::kInfo, "rank %d ends: %s", rank, end.message());
   _exit(1);  // no destructors: the device may wait for ranks that are gone

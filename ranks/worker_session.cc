@@ -425,8 +425,8 @@ void WorkerSession::SendResult(absl::StatusOr<RankResult> result) {
   EndWith(result.status());
 }
 
-absl::Status WorkerSession::Run(Executor& executor, const PlanLimits& limits) {
-  RunPlans(plans_, options_.rank, limits, executor,
+absl::Status WorkerSession::Run(Executor& executor, int index, const PlanLimits& limits) {
+  RunPlans(plans_, index, limits, executor,
            [this](absl::StatusOr<RankResult> result) { SendResult(std::move(result)); });
   std::lock_guard<std::mutex> lock(mutex_);
   return end_;

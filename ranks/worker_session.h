@@ -71,8 +71,9 @@ class WorkerSession : public RendezvousStore {
   // The rank cannot go on. Waits up to 1 s for the leader's answer, the end of the group.
   void ReportFailure(const absl::Status& status);
 
-  // Carries out plans within `limits` until the session ends; returns why it ended.
-  absl::Status Run(Executor& executor, const PlanLimits& limits);
+  // Carries out plans within `limits` until the session ends; returns why it ended. index: of the rank's
+  // tensor group in plans.
+  absl::Status Run(Executor& executor, int index, const PlanLimits& limits);
 
  private:
   // From kProven on, the leader has proved that it is one.

@@ -78,6 +78,13 @@ struct SlotAdmission {
   SlotGate gate;
 };
 
+// Whether the slot's tokens are the largest raw logits, and no logprobs of them are wanted. verify_drafts
+// ends a thought behind argmax, too; where that takes more than one token, sampling also drafts the others.
+inline bool PlainArgmax(const SlotAdmission& admission) {
+  return admission.sampling.is_plain_argmax() && admission.logprob_count < 0 &&
+         admission.gate.barred_stop_count == 0 && admission.thinking_budget.end_ids.size() <= 1;
+}
+
 // Entries [first_index, first_index + block_ids.size()) of a slot's block table of one group. 0 unmaps an
 // entry: rows of its positions are not written.
 struct BlockTableDelta {
@@ -167,7 +174,10 @@ struct IterationPlan {
   // cuts its drafts by their confidences; 0: a row for every draft. A plan with given tokens has 0.
   int32_t verify_rows = 0;
   std::vector<DraftCalibration> calibration;  // [Kmax], one for all ranks; empty: as in the plan before
-  int32_t decode_bucket = 0;                  // padded batch size, one for all ranks; 0 = no decode step
+  // Every live slot of every rank chooses so (PlainArgmax): the step has less to do. One choice for all
+  // ranks, because it decides which captured step they replay.
+  bool argmax = false;
+  int32_t decode_bucket = 0;           // padded batch size, one for all ranks; 0 = no decode step
   std::vector<int32_t> prefill_rows;   // [ranks]: tokens each rank prefills; all 0 = no prefill forward
   std::vector<int32_t> ended_prompts;  // [ranks]: prompts that end in this prefill
   std::vector<RankPlan> ranks;

@@ -192,6 +192,7 @@ void VisitFields(Visitor& visit, T& part) {
   visit("verify_rows", part.verify_rows,
         Range{0, limits.cuts_drafts ? int64_t{part.decode_bucket} * part.draft_len : 0});
   visit("calibration", part.calibration, Range{0, limits.max_draft_len});
+  visit("argmax", part.argmax);
   visit("prefill_rows", part.prefill_rows, visit.ranks(), Range{0, limits.max_num_tokens});
   visit("ended_prompts", part.ended_prompts, visit.ranks(), Range{0, limits.slot_count});
 }

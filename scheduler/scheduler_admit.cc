@@ -206,6 +206,7 @@ void Scheduler::Admit(Sequence* sequence, const Placement& placement, SteadyTime
                                   request.prompt_ids.begin() + sequence->reused_len);
     }
   }
+  sequence->argmax = PlainArgmax(admission);
   plan->ranks[placement.rank].admissions.push_back(std::move(admission));
   Name(sequence, plan->number);
 }

@@ -289,6 +289,7 @@ void Scheduler::PlanRankPrefill(int rank, double seconds, IterationPlan* plan) {
 void Scheduler::PlanDecode(IterationPlan* plan) {
   if (constrained_count_ > 0 || !long_jobs_.empty()) HoldForMasks(plan);
   size_t most_live = 0;
+  bool argmax = true;
   std::vector<int> live_by_cap(options_.max_draft_len + 1);
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     std::vector<int32_t>& live_slots = plan->ranks[rank].live_slots;
@@ -297,6 +298,7 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
     for (Sequence* sequence : ranks_[rank].slots()) {
       if (sequence == nullptr || sequence->live_in != plan->number) continue;
       live_slots.push_back(sequence->slot);
+      argmax = argmax && sequence->argmax;
       planning_.ranks[rank].live.push_back({.sequence = sequence});
       Name(sequence, plan->number);
       // Given tokens fill the rows of drafts, whatever the request's cap.
@@ -305,6 +307,7 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
     most_live = std::max(most_live, live_slots.size());
   }
   if (most_live == 0) return;
+  plan->argmax = argmax;
   plan->decode_bucket = *std::lower_bound(options_.batch_sizes.begin(), options_.batch_sizes.end(),
                                           static_cast<int>(most_live));
   PlanDrafts(live_by_cap, plan);

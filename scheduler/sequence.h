@@ -65,6 +65,7 @@ struct Sequence {
   // Constant from an admission to the next loss of a rank.
   int rank = -1;
   bool swappable = false;  // its extent is reserved in the host store, else in the pool
+  bool argmax = false;     // PlainArgmax of its admission
   int32_t reused_len = 0;
   double queue_seconds = 0;
   uint64_t admitted_in = 0;  // plan number

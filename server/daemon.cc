@@ -61,6 +61,10 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
       {"max_batch_size", absl::StrCat(config.max_batch_size)},
       {"max_seq_len", absl::StrCat(config.max_seq_len)},
       {"max_draft_len", absl::StrCat(MaxDraftLen(config))},
+      {"attention_dp", absl::StrCat(config.parallel.attention_dp)},
+      {"attention_tp", absl::StrCat(config.parallel.attention_tp)},
+      {"moe_ep", absl::StrCat(config.parallel.moe_ep)},
+      {"moe_tp", absl::StrCat(config.parallel.moe_tp)},
   };
   return options;
 }
@@ -73,7 +77,7 @@ ModelFacts FactsOf(const Config& config, const CheckpointSummary& summary) {
           .stages = summary.config.num_nextn_predict_layers - summary.config.mtp_module_count(),
           .cache_blocks = std::max(engine.block_count - 1, 0),
           .tokens_per_block = BlockTokens(config, summary.config),
-          .ranks = config.parallel.attention_dp};
+          .ranks = config.parallel.world_size()};
 }
 
 // Runs one small request through the engine before the server accepts clients, so that first touches of
@@ -106,9 +110,10 @@ absl::Status WarmUp(SchedulerOptions options, const std::vector<Executor*>& exec
 
 absl::StatusOr<std::unique_ptr<RankGroup>> CreateRanks(const Config& config, const ModelConfig& model,
                                                        Frontend& frontend) {
-  if (config.parallel.attention_dp == 1) return std::make_unique<LocalRank>(config, model);
+  if (config.parallel.world_size() == 1) return std::make_unique<LocalRank>(config, model);
   return WorkerGroup::Create(
-      config, model, [metrics = frontend.shared_metrics()] { metrics->RecordRefusedWorkerConnection(); });
+      config, model, [metrics = frontend.shared_metrics()] { metrics->RecordRefusedWorkerConnection(); },
+      [metrics = frontend.shared_metrics()] { metrics->RecordRankDisagreement(); });
 }
 
 // Logs the progress of a restart.
@@ -164,9 +169,9 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
       [this](const Config& config) { Apply(config); });
   FrontendOptions options = FrontendOptionsOf(config_, model_);
   options.admin_is_default = admin_is_default_;
-  if (const ParallelConfig& parallel = config_.parallel; parallel.attention_dp > 1) {
+  if (const ParallelConfig& parallel = config_.parallel; parallel.world_size() > 1) {
     options.reserved_descriptors =
-        LeaderDescriptors(MaxPendingConnections(parallel.max_pending_connections), parallel.attention_dp);
+        LeaderDescriptors(MaxPendingConnections(parallel.max_pending_connections), parallel.world_size());
   }
   ASSIGN_OR_RETURN(
       frontend_, Frontend::Listen(options, {.config_yaml = [this] { return EmitYaml(reloader_->current()); },

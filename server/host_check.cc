@@ -50,7 +50,7 @@ void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors) {
   if (const std::string& file = config.server.auth.tokens_file; !file.empty()) {
     add("server.auth.tokens_file", TokenTable::Read(file).status());
   }
-  if (config.parallel.attention_dp > 1) {
+  if (config.parallel.world_size() > 1) {
     add("parallel.token_file", WorkerPortTrust::Load(config).status());
   }
   if (config.backend == Backend::kCpu) {

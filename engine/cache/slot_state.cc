@@ -98,11 +98,7 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
   facts.constrained = admission.gate.constrained;
   facts.needs_first_mask = facts.constrained && admission.gate.first == Gate::kBehind;
   facts.counts_tokens = admission.sampling.counts_tokens();
-  // verify_drafts ends a thought behind argmax, too; where that takes more than one token, `sample` also
-  // drafts the others.
-  const bool winds_down = admission.thinking_budget.end_ids.size() > 1;
-  facts.greedy = admission.sampling.is_plain_argmax() && !facts.wants_logprobs &&
-                 admission.gate.barred_stop_count == 0 && !winds_down;
+  facts.greedy = PlainArgmax(admission);
   facts.rows.clear();
   for (size_t i = 0; i < shape_.rows.size(); ++i) {
     const SlotRow& row = shape_.rows[i];

@@ -25,8 +25,8 @@ struct SlotFacts {
   bool counts_tokens = false;
   bool wants_logprobs = false;
   bool constrained = false;
-  bool needs_first_mask = false;  // the grammar holds from the first token on
-  bool greedy = true;  // argmax of the logits as they are: no logprobs, SamplingParams::is_plain_argmax
+  bool needs_first_mask = false;     // the grammar holds from the first token on
+  bool greedy = true;                // PlainArgmax
   std::vector<uint8_t> prompt_seen;  // [V], empty unless counts_tokens: SlotArrays::prompt_seen's row
   // The registered rows, in their order; empty for those that are not on the host.
   std::vector<std::vector<int32_t>> rows;

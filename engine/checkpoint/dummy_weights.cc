@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/formats/stored_format.h"
 #include "kernels/random_weight.h"
@@ -52,21 +53,23 @@ class RandomSource : public WeightSource {
   }
 
   absl::Status Set(const WeightSpec& weight, const MatrixMember& member) override {
-    ASSIGN_OR_RETURN(*member.out, One(Random(weight, StoredAs(weight))));
+    ASSIGN_OR_RETURN(*member.out, One(Own(Random(weight, StoredAs(weight)), weight)));
+    weight.Mark(*member.out);
     Advance(weight.tensors);
     return absl::OkStatus();
   }
 
   absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) override {
-    RandomWeight random = Random(weight, StoredAs(weight));
-    random.offset = weight.tensors[0]->expert * random.item_stride;
+    RandomWeight random = Own(Random(weight, StoredAs(weight)), weight);
+    random.offset += weight.tensors[0]->expert * random.item_stride;
     ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(weight.expert_count, random));
+    weight.Mark(member.out->first);
     Advance(weight.tensors);
     return absl::OkStatus();
   }
 
   absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
-    RandomWeight random = Random(weight, kBf16Format);
+    RandomWeight random = Own(Random(weight, kBf16Format), weight);
     random.n /= member.count;
     random.item_stride = int64_t{random.n} * random.k;
     ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(member.count, random));
@@ -76,7 +79,7 @@ class RandomSource : public WeightSource {
 
   // The heads are views of kv_b's values.
   absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
-    const RandomWeight kv_b = Random(weight, kBf16Format);
+    const RandomWeight kv_b = Own(Random(weight, kBf16Format), weight);
     const int latent = kv_b.k;
     RandomWeight w_uk = kv_b;
     w_uk.n = latent;
@@ -86,9 +89,10 @@ class RandomSource : public WeightSource {
     w_uk.column_stride = latent;
     RandomWeight w_uv = kv_b;
     w_uv.n = member.value;
-    w_uv.offset = int64_t{member.nope} * latent;
+    w_uv.offset += int64_t{member.nope} * latent;
     w_uv.item_stride = w_uk.item_stride;
     ASSIGN_OR_RETURN(*member.whole, One(kv_b));
+    weight.Mark(*member.whole);
     ASSIGN_OR_RETURN(*member.w_uk, device_.MakeRandomWeights(member.head_count, w_uk));
     ASSIGN_OR_RETURN(*member.w_uv, device_.MakeRandomWeights(member.head_count, w_uv));
     Advance(weight.tensors);
@@ -107,6 +111,25 @@ class RandomSource : public WeightSource {
     const TensorSpec& tensor = *weight.tensors[0];
     return DenseRandomWeight(weight.rows(), weight.columns(), format, RandomAmplitude(tensor, model_),
                              SeedOf(tensor.kind));
+  }
+
+  // What the rank has of the matrix `whole`: of each tensor one range of rows, so two of two tensors.
+  static RandomWeight Own(const RandomWeight& whole, const WeightSpec& weight) {
+    if (weight.slices.empty()) return whole;
+    CHECK_LE(weight.slices.size(), 2u) << weight.name;
+    RandomWeight own = whole;
+    const TensorSlice& first = weight.slices.front();
+    own.n = first.rows.count;
+    own.k = first.columns.count;
+    own.offset = int64_t{first.rows.first} * whole.row_stride + first.columns.first;
+    if (weight.slices.size() == 2) {
+      const IndexRange& rows = weight.slices.back().rows;
+      const int64_t first_row = weight.parts().front()->shape.front() + rows.first;  // in the stacked matrix
+      own.jump_row = own.n;
+      own.jump = (first_row - first.rows.end()) * whole.row_stride;
+      own.n += rows.count;
+    }
+    return own;
   }
 
   // Seed 1 is the embedding's (and a tied head's), seed 2 an untied head's. The other weights follow in

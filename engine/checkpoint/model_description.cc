@@ -26,6 +26,60 @@ int WeightSpec::rows() const {
   return static_cast<int>(rows);
 }
 
+TensorSlice WeightSpec::slice(int index) const {
+  if (!slices.empty()) return slices[index];
+  const std::vector<int64_t>& shape = parts()[index]->shape;
+  return {.rows = {0, static_cast<int32_t>(shape.front())},
+          .columns = {0, shape.size() > 1 ? static_cast<int32_t>(shape.back()) : 1}};
+}
+
+void WeightSpec::CutRows(std::initializer_list<IndexRange> rows) {
+  CHECK_EQ(rows.size(), parts().size()) << name;
+  std::vector<TensorSlice> cut;
+  bool whole = true;
+  for (const IndexRange& own : rows) {
+    cut.push_back(slice(static_cast<int>(cut.size())));
+    whole &= cut.back().rows == own;
+    cut.back().rows = own;
+  }
+  if (!whole) slices = std::move(cut);
+}
+
+void WeightSpec::CutColumns(const IndexRange& columns, int32_t segment_unit) {
+  CHECK_EQ(tensors.size(), 1u) << name;
+  const int32_t count = SegmentCount(this->columns(), segment_unit);
+  segments = count > 1 ? count : 0;
+  TensorSlice cut = slice(0);
+  if (cut.columns == columns) return;
+  cut.columns = columns;
+  slices = {cut};
+}
+
+bool WeightSpec::CutsBlocks() const {
+  // Weights of heads and groups become BF16 before they are cut.
+  if (std::holds_alternative<KvBMember>(member) || std::holds_alternative<RowGroupsMember>(member))
+    return false;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const WeightFormat& format = parts()[i]->format;
+    if (!format.has_scales() || !parts()[i]->is_quantised()) continue;
+    const auto cuts = [](const IndexRange& range, int64_t all, int32_t block) {
+      return range.first % block != 0 || (range.end() % block != 0 && range.end() != all);
+    };
+    if (cuts(slices[i].rows, parts()[i]->shape.front(), format.rows) ||
+        cuts(slices[i].columns, parts()[i]->shape.back(), format.columns)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void WeightSpec::Mark(PackedWeight& packed) const {
+  if (segments > 0) packed.segments = segments * packed.k / columns();
+  if (slices.empty()) return;
+  packed.whole_n = rows();
+  packed.whole_k = columns();
+}
+
 bool WeightSpec::is_quantised() const {
   return std::all_of(tensors.begin(), tensors.end(),
                      [](const TensorSpec* tensor) { return tensor->is_quantised(); });

@@ -26,14 +26,15 @@
 
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
+#include "engine/checkpoint/model_shard.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_format.h"
 
@@ -102,6 +103,12 @@ struct KvBMember {  // kv_b whole, and cut per head into W_UK (transposed) and W
 using Member = std::variant<VectorMember, TableMember, IdsMember, MatrixMember, ExpertsMember,
                             RowGroupsMember, KvBMember>;
 
+// What a rank has of a tensor: these rows, and these columns of them.
+struct TensorSlice {
+  IndexRange rows;
+  IndexRange columns;  // of a vector: 1
+};
+
 // One weight of a rank on its device, and the tensors it is made of.
 struct WeightSpec {
   std::string name;  // "shared.gate_up": the same in every layer
@@ -109,12 +116,26 @@ struct WeightSpec {
   std::vector<const TensorSpec*>
       tensors;           // of experts: those of the rank's first expert, then of its second...
   int expert_count = 1;  // of the rank; 1 for a weight that is not per expert
+  // What the rank has of each tensor where the weight is cut; empty: all of all tensors.
+  std::vector<TensorSlice> slices = {};
+  // Canonical segments of the whole weight's inputs (PackedWeight::segments); 0: none.
+  int32_t segments = 0;
 
   // The tensors stacked for the rank's expert `index`; all tensors for a weight that is not per expert.
   std::span<const TensorSpec* const> parts(int index = 0) const;
-  // Rows and columns of a matrix, or of one expert's matrix.
+  // What the rank has of part `index`.
+  TensorSlice slice(int index) const;
+  // Rows and columns of the whole matrix, or of one expert's matrix.
   int rows() const;
   int columns() const { return static_cast<int>(tensors.front()->shape.back()); }
+  // Cut by outputs: these rows of each tensor. Cut by inputs, as canonical segments: these columns of all.
+  void CutRows(std::initializer_list<IndexRange> rows);
+  void CutColumns(const IndexRange& columns, int32_t segment_unit);
+  // Whether the cut goes through a block of scales that the tensors' format has: no rank can have such a
+  // part.
+  bool CutsBlocks() const;
+  // Makes `packed`, which the rank has of the matrix, say which part it is.
+  void Mark(PackedWeight& packed) const;
   // All tensors are quantised kinds, so the fused weight may stay FP8.
   bool is_quantised() const;
 };
@@ -126,7 +147,7 @@ struct ModelDescription {
   int layer_count = 0;       // of the target
   int expert_count = 0;      // routed experts of a layer
   bool ties_head = false;    // the head is the embedding
-  ExpertShard shard;         // of the rank: `tensors` has every routed expert, `weights` has the rank's
+  ModelShard shard;          // of the rank: `tensors` has all of the model, `weights` has the rank's part
   std::unique_ptr<LoadedWeights> model = std::make_unique<LoadedWeights>();  // what a WeightSource fills
   std::deque<TensorSpec>
       tensors;  // in the checkpoint's order; scales are not listed: they follow from dtypes

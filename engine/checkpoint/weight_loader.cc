@@ -54,32 +54,32 @@ class CheckpointSource : public WeightSource {
   }
 
   absl::Status Set(const WeightSpec& weight, const MatrixMember& member) override {
-    ASSIGN_OR_RETURN(const std::vector<HostWeight> parts, ReadParts(weight.parts()));
+    ASSIGN_OR_RETURN(const std::vector<HostWeight> parts, ReadParts(weight));
     ASSIGN_OR_RETURN(*member.out, device_.PackWeight(parts));
+    weight.Mark(*member.out);
     return absl::OkStatus();
   }
 
   absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) override {
     std::optional<WeightFormat> first;
     const auto read = [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
-      ASSIGN_OR_RETURN(std::vector<HostWeight> parts, ReadParts(weight.parts(index)));
+      ASSIGN_OR_RETURN(std::vector<HostWeight> parts, ReadParts(weight, index));
       if (!first) first = parts.front().format;
       if (!(parts.front().format == *first))
         return RefuseExpert(*weight.parts(index)[0], parts.front().format, *first);
       return parts;
     };
     ASSIGN_OR_RETURN(*member.out, device_.PackWeights(weight.expert_count, read));
+    weight.Mark(member.out->first);
     return first ? CheckOtherRanks(weight, *first) : absl::OkStatus();
   }
 
   absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
-    ASSIGN_OR_RETURN(HostTensor whole, ReadTensor(checkpoint_, model_, *weight.tensors[0]));
-    whole = ToBf16(std::move(whole));
-    const int32_t rows = whole.n / member.count;
-    const auto* const values = reinterpret_cast<const bf16*>(whole.data.get());
+    ASSIGN_OR_RETURN(const HostTensor own, ReadBf16(weight));
+    const int32_t rows = own.n / member.count;
+    const auto* const values = reinterpret_cast<const bf16*>(own.data.get());
     const auto group = [&](int index) -> absl::StatusOr<std::vector<HostWeight>> {
-      return std::vector<HostWeight>{
-          {.n = rows, .k = whole.k, .data = values + int64_t{index} * rows * whole.k}};
+      return std::vector<HostWeight>{{.n = rows, .k = own.k, .data = values + int64_t{index} * rows * own.k}};
     };
     ASSIGN_OR_RETURN(*member.out, device_.PackWeights(member.count, group));
     Advance(weight.tensors);
@@ -87,8 +87,7 @@ class CheckpointSource : public WeightSource {
   }
 
   absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
-    ASSIGN_OR_RETURN(HostTensor kv_b, ReadTensor(checkpoint_, model_, *weight.tensors[0]));
-    kv_b = ToBf16(std::move(kv_b));
+    ASSIGN_OR_RETURN(const HostTensor kv_b, ReadBf16(weight));
     const HostWeight whole = kv_b.View();
     const int nope = member.nope;
     const int value = member.value;
@@ -103,6 +102,7 @@ class CheckpointSource : public WeightSource {
           {.n = value, .k = whole.k, .data = static_cast<const bf16*>(whole.data) + first_row * whole.k}};
     };
     ASSIGN_OR_RETURN(*member.whole, device_.PackWeight({&whole, 1}));
+    weight.Mark(*member.whole);
     ASSIGN_OR_RETURN(*member.w_uk, device_.PackWeights(member.head_count, w_uk));
     ASSIGN_OR_RETURN(*member.w_uv, device_.PackWeights(member.head_count, w_uv));
     Advance(weight.tensors);
@@ -154,9 +154,16 @@ class CheckpointSource : public WeightSource {
     return bytes;
   }
 
+  // What the rank has of a weight's one tensor, in BF16.
+  absl::StatusOr<HostTensor> ReadBf16(const WeightSpec& weight) {
+    ASSIGN_OR_RETURN(HostTensor whole, ReadTensor(checkpoint_, model_, *weight.tensors[0]));
+    return SliceOf(ToBf16(std::move(whole)), weight.slice(0));
+  }
+
   // Views of memory in parts_, valid until the next call. If only some parts are quantised (a checkpoint with
   // modules_to_not_convert or ignored modules), all become BF16.
-  absl::StatusOr<std::vector<HostWeight>> ReadParts(std::span<const TensorSpec* const> specs) {
+  absl::StatusOr<std::vector<HostWeight>> ReadParts(const WeightSpec& weight, int index = 0) {
+    const std::span<const TensorSpec* const> specs = weight.parts(index);
     parts_.clear();
     for (const TensorSpec* spec : specs) {
       ASSIGN_OR_RETURN(HostTensor tensor, ReadTensor(checkpoint_, model_, *spec));
@@ -167,9 +174,16 @@ class CheckpointSource : public WeightSource {
         code != DType::kF32 && std::all_of(parts_.begin(), parts_.end(),
                                            [&](const HostTensor& part) { return part.format.code == code; });
     std::vector<HostWeight> views;
-    for (HostTensor& part : parts_) {
-      if (!keep) part = ToBf16(std::move(part));
-      views.push_back(part.View());
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (!keep) parts_[i] = ToBf16(std::move(parts_[i]));
+      absl::StatusOr<HostTensor> own = SliceOf(std::move(parts_[i]), weight.slice(static_cast<int>(i)));
+      if (!own.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("tensor %s: %s", specs[i]->name, own.status().message()));
+      }
+      parts_[i] = *std::move(own);
+      views.push_back(parts_[i].View());
+      if (!weight.slices.empty()) views.back().whole_n = static_cast<int32_t>(specs[i]->shape.front());
     }
     Advance(specs);
     return views;

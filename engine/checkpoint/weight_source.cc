@@ -30,9 +30,11 @@ absl::StatusOr<LoadedWeights> WeightSource::Make(const ModelDescription& descrip
 
 absl::Status WeightSource::Set(const WeightSpec& weight, const VectorMember& member) {
   std::vector<float> values(member.leading_zeros, 0.0f);
-  for (const TensorSpec* tensor : weight.tensors) {
-    ASSIGN_OR_RETURN(const std::vector<float> part, Values(weight, *tensor));
-    values.insert(values.end(), part.begin(), part.end());
+  for (size_t i = 0; i < weight.tensors.size(); ++i) {
+    ASSIGN_OR_RETURN(const std::vector<float> all, Values(weight, *weight.tensors[i]));
+    const IndexRange rows = weight.slice(static_cast<int>(i)).rows;
+    const auto width = static_cast<int64_t>(all.size()) / weight.tensors[i]->shape.front();  // of a row
+    values.insert(values.end(), all.begin() + rows.first * width, all.begin() + rows.end() * width);
   }
   ASSIGN_OR_RETURN(float* const memory, device_.AllocateArray<float>(values.size()));
   device_.CopyToDevice(stream_, memory, values.data(), values.size() * sizeof(float));

@@ -34,19 +34,36 @@ struct GatherPart {
 
 inline constexpr int kMaxGatherParts = 3;
 
-// Every rank gets the rows of all ranks, for up to three arrays in one exchange.
+// Ranks first, first + stride...
+struct RankSet {
+  int first = 0;
+  int count = kMaxRanks;
+  int stride = 1;
+
+  bool has(int rank) const {
+    return rank >= first && (rank - first) % stride == 0 && (rank - first) / stride < count;
+  }
+  int index(int rank) const { return (rank - first) / stride; }
+};
+
+// Every rank of a set gets the rows of all its ranks, for up to three arrays in one exchange. All ranks call
+// it at once, each with its own set; ranks outside of the set have no rows in `rows`.
 struct AllGatherParams {
   std::array<GatherPart, kMaxGatherParts> parts{};  // unused ones are empty: row_bytes 0
   RankRows rows;
+  RankSet set = {};
+  int32_t largest_rows = 0;  // of a rank, in all sets; 0: as in this one
 };
 
 // The reverse of AllGather: `in` has one row for each gathered row. Each row goes to the rank it came from,
 // so `out` has this rank's rows once per sender.
 struct AllToAllParams {
-  void* out = nullptr;       // [ranks, own rows, row_bytes]
+  void* out = nullptr;       // [ranks of the set, own rows, row_bytes]
   const void* in = nullptr;  // [all rows, row_bytes]
   int64_t row_bytes = 0;     // a multiple of 4
   RankRows rows;
+  RankSet set = {};
+  int32_t largest_rows = 0;  // as in AllGatherParams
 };
 
 enum class Reduction { kSum, kMin, kMax };

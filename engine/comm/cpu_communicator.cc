@@ -38,6 +38,11 @@ void CopyUnlessInPlace(void* out, const void* in, int64_t bytes) {
   if (out != in && bytes > 0) std::memcpy(out, in, static_cast<size_t>(bytes));
 }
 
+template <class Params>
+int64_t LargestRows(const Params& params) {
+  return params.largest_rows > 0 ? params.largest_rows : params.rows.largest();
+}
+
 void Reduce(std::span<int64_t> values, std::span<const int64_t> other, Reduction reduction) {
   for (size_t i = 0; i < values.size(); ++i) {
     switch (reduction) {
@@ -106,12 +111,13 @@ void CpuCommunicator::GatherOnePart(const AllGatherParams& params, const GatherP
   auto* const out = static_cast<std::byte*>(part.out);
   Exchange exchange;
   for (int rank = 0; rank < size_; ++rank) {
+    if (!params.set.has(rank)) continue;
     exchange.outgoing[rank] = {const_cast<void*>(part.in), params.rows[rank_] * part.row_bytes};
     exchange.incoming[rank] = {out + params.rows.offset(rank) * part.row_bytes,
                                params.rows[rank] * part.row_bytes};
   }
-  exchange.largest_bytes = params.rows.largest() * part.row_bytes;
-  exchange.same_to_all = true;
+  exchange.largest_bytes = LargestRows(params) * part.row_bytes;
+  exchange.same_to_all = params.set.count >= size_;
   Run(step_mesh(), Operation::kAllGather, exchange);
   CopyUnlessInPlace(exchange.incoming[rank_].data, part.in, exchange.incoming[rank_].bytes);
 }
@@ -130,12 +136,13 @@ void CpuCommunicator::GatherPacked(const AllGatherParams& params) {
   }
   Exchange exchange;
   for (int rank = 0; rank < size_; ++rank) {
+    if (!params.set.has(rank)) continue;
     exchange.outgoing[rank] = {packed_out_.data(), static_cast<int64_t>(packed_out_.size())};
     exchange.incoming[rank] = {packed_in_.data() + params.rows.offset(rank) * row_bytes,
                                params.rows[rank] * row_bytes};
   }
-  exchange.largest_bytes = params.rows.largest() * row_bytes;
-  exchange.same_to_all = true;
+  exchange.largest_bytes = LargestRows(params) * row_bytes;
+  exchange.same_to_all = params.set.count >= size_;
   Run(step_mesh(), Operation::kAllGather, exchange);
   if (status_.failed()) return;
   for (int rank = 0; rank < size_; ++rank) {
@@ -155,11 +162,12 @@ void CpuCommunicator::ToAllNow(const AllToAllParams& params) {
   auto* const out = static_cast<std::byte*>(params.out);
   Exchange exchange;
   for (int rank = 0; rank < size_; ++rank) {
+    if (!params.set.has(rank)) continue;
     exchange.outgoing[rank] = {in + params.rows.offset(rank) * params.row_bytes,
                                params.rows[rank] * params.row_bytes};
-    exchange.incoming[rank] = {out + rank * own_bytes, own_bytes};
+    exchange.incoming[rank] = {out + params.set.index(rank) * own_bytes, own_bytes};
   }
-  exchange.largest_bytes = params.rows.largest() * params.row_bytes;
+  exchange.largest_bytes = LargestRows(params) * params.row_bytes;
   Run(step_mesh(), Operation::kAllToAll, exchange);
   CopyUnlessInPlace(exchange.incoming[rank_].data, exchange.outgoing[rank_].data, own_bytes);
 }

@@ -186,7 +186,9 @@ void NcclCommunicator::AllGather(Stream& stream, const AllGatherParams& params) 
       }
       for (int peer = 0; peer < size_; ++peer) {
         auto* const to = static_cast<std::byte*>(part.out) + rows.offset(peer) * part.row_bytes;
-        if (own_bytes > 0) check(ncclSend(part.in, own_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+        if (own_bytes > 0 && params.set.has(peer)) {
+          check(ncclSend(part.in, own_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
+        }
         if (rows[peer] == 0) continue;
         check(ncclRecv(to, rows[peer] * part.row_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
       }
@@ -205,8 +207,9 @@ void NcclCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
       return;
     }
     for (int peer = 0; peer < size_; ++peer) {
+      if (!params.set.has(peer)) continue;
       const auto* from = static_cast<const std::byte*>(params.in) + rows.offset(peer) * params.row_bytes;
-      auto* const to = static_cast<std::byte*>(params.out) + peer * own_bytes;
+      auto* const to = static_cast<std::byte*>(params.out) + params.set.index(peer) * own_bytes;
       if (rows[peer] > 0) {
         check(ncclSend(from, rows[peer] * params.row_bytes, ncclInt8, peer, comm_, HandleOf(stream)));
       }

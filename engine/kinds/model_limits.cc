@@ -1,5 +1,11 @@
 #include "engine/kinds/model_limits.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "config/config_defaults.h"
 #include "engine/cache/cache_groups.h"
 #include "engine/kinds/drafter_kinds.h"
@@ -22,6 +28,52 @@ CacheBytes CacheBytesOf(const ModelConfig& model, const Config& config) {
   return bytes;
 }
 
+constexpr int kRankCounts[] = {1, 2, 4, 8};
+
+// The rank counts of kRankCounts that `fits` takes, as errors list them.
+template <class Fits>
+std::string Allowed(const Fits& fits) {
+  std::vector<int> allowed;
+  for (const int ranks : kRankCounts) {
+    if (fits(ranks)) allowed.push_back(ranks);
+  }
+  return absl::StrJoin(allowed, ", ");
+}
+
+// Whether every rank of a tensor group can have its part of the weights.
+bool CanShareAttention(const ModelConfig& model, int ranks) {
+  if (ranks > model.kind->attention_ranks(model)) return false;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const ModelDescription description = DescribeModel(
+        model, model.num_nextn_predict_layers, {.layout = RankLayout::TensorParallel(ranks), .rank = rank});
+    if (std::any_of(description.weights.begin(), description.weights.end(),
+                    [](const WeightSpec& weight) { return weight.CutsBlocks(); })) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool CanShareExperts(const ModelConfig& model, int ranks) {
+  const int unit = ranks * ExpertColumnUnit(model.experts.value_or(model.projections));
+  return ranks == 1 || (model.moe_intermediate_size % unit == 0 && model.hidden_size % unit == 0);
+}
+
+void CheckParallel(const ModelConfig& model, const LoadedConfig& loaded, ConfigErrors& errors) {
+  const ParallelConfig& parallel = loaded.config.parallel;
+  const auto check = [&](const std::string& key, int ranks, const auto& fits, const char* why) {
+    const std::string path = "parallel." + key;
+    if (errors.Refused(path) || fits(ranks)) return;
+    errors.Add(path, RefuseKey(loaded, path, absl::StrCat(ranks), absl::StrCat(Allowed(fits), ": ", why)));
+  };
+  check(
+      "attention_tp", parallel.attention_tp, [&](int ranks) { return CanShareAttention(model, ranks); },
+      "this model's heads cannot be cut into more parts of whole blocks");
+  check(
+      "moe_tp", parallel.moe_tp, [&](int ranks) { return CanShareExperts(model, ranks); },
+      "this model's experts cannot be cut into more parts of whole blocks");
+}
+
 }  // namespace
 
 DType CacheDType(const Config& config) { return KvDTypeNamed(NameOf(config.kv_cache_config.dtype)); }
@@ -38,6 +90,8 @@ ModelLimits ModelLimitsOf(const ModelConfig& model) {
                 const DrafterKind* const drafter = SelectedDrafter(loaded.config);
                 if (drafter != nullptr) drafter->check(loaded, model, errors);
               },
+          .check_parallel = [model](const LoadedConfig& loaded,
+                                    ConfigErrors& errors) { CheckParallel(model, loaded, errors); },
           .cache_bytes = [model](const Config& config) { return CacheBytesOf(model, config); }};
 }
 

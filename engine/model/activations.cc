@@ -1,43 +1,80 @@
 #include "engine/model/activations.h"
 
-#include "engine/checkpoint/expert_shard.h"
-
 namespace foredraft {
 namespace {
 
-void AllocateExchange(ActivationAllocator& allocate, const ModelConfig& config, int gathered_rows, int ranks,
+// Rows of the group's partial sums that a rank receives at once (GroupActivations).
+int ReceivedRows(const RankLayout& layout, int rows) {
+  const int group = layout.attention_tp;
+  return group * std::max((rows + group - 1) / group, std::min(rows, kOneStepRows));
+}
+
+// In either form.
+int64_t RowBytesAcrossRanks(int width) {
+  return std::max<int64_t>(width * int64_t{sizeof(bf16)}, QuantizedRowBytes(width));
+}
+
+void AllocateGathered(ActivationAllocator& allocate, const ModelConfig& config, int rows,
                       ExpertActivations& a) {
-  const int choices = gathered_rows * config.num_experts_per_tok;
-  const int64_t row_bytes =
-      std::max<int64_t>(config.hidden_size * int64_t{sizeof(bf16)}, QuantizedRowBytes(config.hidden_size));
-  allocate(a.gathered_x, gathered_rows * row_bytes);
+  const int choices = rows * config.num_experts_per_tok;
+  allocate(a.gathered_x, rows * RowBytesAcrossRanks(config.hidden_size));
   allocate(a.gathered_ids, choices);
   allocate(a.gathered_weights, choices);
-  if (ranks == kExpertSliceCount) {
+}
+
+void AllocatePartials(ActivationAllocator& allocate, const ModelConfig& config, const RankLayout& layout,
+                      int gathered_rows, ExpertActivations& a) {
+  const int moe_rows = gathered_rows / layout.attention_dp;
+  const bool mixed = layout.attention_tp > 1 && layout.attention_dp > 1;
+  const int received = layout.attention_tp > 1
+                           ? std::max(ReceivedRows(layout, moe_rows), mixed ? gathered_rows : 0)
+                           : gathered_rows;
+  if (mixed) allocate(a.subtree, moe_rows, config.hidden_size);
+  if (layout.moe_ep == kExpertSliceCount && !mixed) {
     allocate(a.partials_out_bf16, gathered_rows, config.hidden_size);
-    allocate(a.partials_in_bf16, gathered_rows, config.hidden_size);
+    allocate(a.partials_in_bf16, received, config.hidden_size);
   } else {
     allocate(a.partials_out, gathered_rows, config.hidden_size);
-    allocate(a.partials_in, gathered_rows, config.hidden_size);
+    allocate(a.partials_in, received, config.hidden_size);
   }
 }
 
-void AllocateExperts(ActivationAllocator& allocate, const ModelConfig& config, int rows, int ranks,
-                     ExpertActivations& a) {
+void AllocateExperts(ActivationAllocator& allocate, const ModelConfig& config, const RankLayout& layout,
+                     int rows, ExpertActivations& a) {
   if (config.n_routed_experts == 0) return;
-  const int moe_rows = std::min(rows, MoeRowsAtOnce(ranks));
+  const int moe_rows = std::min(rows, MoeRowsAtOnce(layout));
   const int own_choices = moe_rows * config.num_experts_per_tok;
-  const int grouped = ranks * own_choices;
+  const int grouped = layout.attention_dp * own_choices;
   allocate(a.router_logits, moe_rows, config.n_routed_experts);
   allocate(a.expert_ids, own_choices);
   allocate(a.expert_weights, own_choices);
   allocate(a.expert_offsets, config.n_routed_experts + 1);
   allocate(a.grouped_rows, grouped);
   allocate(a.grouped_index, grouped);
-  allocate(a.gate_up, grouped, 2 * config.moe_intermediate_size);
+  allocate(a.gate_up, grouped, 2 * config.moe_intermediate_size / layout.moe_tp);
   allocate(a.activated, grouped, config.moe_intermediate_size);
-  allocate(a.out, grouped, config.hidden_size);
-  if (ranks > 1) AllocateExchange(allocate, config, ranks * moe_rows, ranks, a);
+  allocate(a.out, grouped, config.hidden_size / layout.moe_tp);
+  const int gathered_rows = layout.attention_dp * moe_rows;
+  if (layout.attention_dp > 1) AllocateGathered(allocate, config, gathered_rows, a);
+  if (layout.world_size() > 1) AllocatePartials(allocate, config, layout, gathered_rows, a);
+  if (layout.moe_tp == 1) return;
+  const int width = config.moe_intermediate_size / layout.moe_tp;
+  allocate(a.activated_part, grouped, width);
+  allocate(a.gathered_activated, layout.moe_tp * grouped * RowBytesAcrossRanks(width));
+  allocate(a.merged, layout.moe_ep * ReceivedRows(layout, gathered_rows) / layout.attention_tp,
+           config.hidden_size);
+}
+
+void AllocateGroup(ActivationAllocator& allocate, const ModelConfig& config, const ModelShard& shard,
+                   int rows, GroupActivations& a) {
+  const int group = shard.layout.attention_tp;
+  if (group == 1) return;
+  const int sums = std::min(rows, MoeRowsAtOnce(shard.layout));
+  const int width = shard.vocabulary_width(config.vocab_size);
+  allocate(a.partials_out, sums, config.hidden_size);
+  allocate(a.partials_in, ReceivedRows(shard.layout, sums), config.hidden_size);
+  allocate(a.logits_out, kLogitRowsAtOnce, width);
+  allocate(a.logits_in, group * kLogitRowsAtOnce, width);
 }
 
 }  // namespace
@@ -52,8 +89,8 @@ void ActivationAllocator::operator()(InputRows& out, int rows, int cols) {
   (*this)(f8.scales, round_up(cols, kQuantGroup) / kQuantGroup * f8.scale_pitch);
 }
 
-void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& config, const ActivationSize& size,
-                         Activations& a) {
+void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& config, const ModelShard& shard,
+                         const ActivationSize& size, Activations& a) {
   allocate(a.hidden, size.rows, config.hidden_size);
   allocate(a.normed, size.rows, config.hidden_size);
   allocate(a.projected, size.rows, config.hidden_size);
@@ -61,7 +98,8 @@ void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& confi
   allocate(memory, size.rows, std::max(2 * size.mlp_width, size.scratch_width));
   a.gate_up = Dense(memory.data, size.rows, 2 * size.mlp_width);
   allocate(a.activated, size.rows, size.mlp_width);
-  AllocateExperts(allocate, config, size.rows, size.ranks, a.experts);
+  AllocateExperts(allocate, config, shard.layout, size.rows, a.experts);
+  AllocateGroup(allocate, config, shard, size.rows, a.group);
 }
 
 }  // namespace foredraft

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/model_shard.h"
 #include "engine/model/input_rows.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
@@ -27,11 +28,13 @@ struct ForwardCapacity {
   int segment = kPrefillSegment;  // a multiple of kPrefillSegmentUnit; changes no bit
 };
 
-// Rows of each rank that a mixture of experts expands at once, which bounds the memory of long prefills. At
-// most 2048 of all ranks together, because all of them may choose one rank's experts.
-constexpr int MoeRowsAtOnce(int ranks) { return std::min(512, 2048 / ranks); }
+// Rows of each tensor group that a mixture of experts expands at once, which bounds the memory of long
+// prefills. At most 2048 of all groups together, because all of them may choose one rank's experts.
+constexpr int MoeRowsAtOnce(const RankLayout& layout) {
+  return std::min(512 * layout.attention_tp, 2048 / layout.attention_dp);
+}
 
-// N = ranks, M = min(rows of the largest forward, MoeRowsAtOnce(N)), X = experts per token.
+// N = tensor groups, M = min(rows of the largest forward, MoeRowsAtOnce), X = experts per token.
 struct ExpertActivations {
   Matrix<float> router_logits;        // [M, E]
   int32_t* expert_ids = nullptr;      // [M, X]
@@ -39,19 +42,41 @@ struct ExpertActivations {
   int32_t* expert_offsets = nullptr;  // [E + 1]
   int32_t* grouped_rows = nullptr;    // [N * M * X]
   int32_t* grouped_index = nullptr;   // [N * M, X]
-  Matrix<float> gate_up;              // [N * M * X, 2 I_e]
+  Matrix<float> gate_up;              // [N * M * X, 2 I_e]; of the rank's columns, as activated_part
   InputRows activated;                // [N * M * X, I_e]
-  Matrix<float> out;                  // [N * M * X, D]
+  Matrix<float> out;                  // [N * M * X, D]; of the rank's columns
 
-  // The exchange with other ranks; absent where N = 1. Partial sums are BF16 where N = 8, else FP32.
-  std::byte* gathered_x = nullptr;    // [N * M] rows of all ranks, in BF16 or quantised
+  // Absent where a rank has whole experts: the rank's columns of `activated`, and those of all ranks that
+  // share the experts, one rank's rows after another's.
+  InputRows activated_part;                 // [N * M * X, I_e / moe_tp]
+  std::byte* gathered_activated = nullptr;  // [moe_tp * N * M * X] rows, in BF16 or quantised
+  Matrix<float> merged;                     // [moe_ep * G / T, D] the partial sums of whole rows
+
+  // The exchange with other ranks. The rows of all groups; absent where N = 1.
+  std::byte* gathered_x = nullptr;    // [N * M] in BF16 or quantised
   int32_t* gathered_ids = nullptr;    // [N * M, X]
   float* gathered_weights = nullptr;  // [N * M, X]
-  Matrix<float> partials_out;         // [N * M, D] this rank's experts' part of every row
-  Matrix<float> partials_in;          // [N, M, D] every rank's part of this rank's rows
+  // Absent where one rank has all experts. BF16 where experts are in eight groups, else
+  // FP32, as with several groups of several ranks. Every rank's
+  // parts: of this rank's rows, or in a tensor group as in GroupActivations.
+  Matrix<float> partials_out;  // [N * M, D] this rank's experts' part of every row
+  Matrix<float> partials_in;   // [N, M, D] or [G, D]
+  Matrix<float> subtree;       // [M, D] of groups of several ranks: what the ranks of equal place give in all
   Matrix<bf16> partials_out_bf16;
   Matrix<bf16> partials_in_bf16;
 };
+
+// The sums and logits of a tensor group of T ranks; absent where T = 1. A rank has partial sums of B =
+// min(rows of the largest forward, MoeRowsAtOnce) rows. It receives every rank's of G / T of them: of all, or
+// where there are more than kOneStepRows, of its share (engine/model/tensor_group.h).
+struct GroupActivations {
+  Matrix<float> partials_out;  // [B, D]
+  Matrix<float> partials_in;   // [G, D]
+  Matrix<float> logits_out;    // [kLogitRowsAtOnce, w], w: rows of the head that each rank has
+  Matrix<float> logits_in;     // [T * kLogitRowsAtOnce, w]
+};
+inline constexpr int kOneStepRows = 32;
+inline constexpr int kLogitRowsAtOnce = 64;
 
 // R = rows of the largest forward.
 struct Activations {
@@ -61,6 +86,7 @@ struct Activations {
   Matrix<float> gate_up;    // [R, 2 I] of dense MLPs and shared experts, I: the widest
   InputRows activated;      // [R, I]
   ExpertActivations experts;
+  GroupActivations group;
   InputRows mtp_input;  // input of an MTP module's projection; the family's size
 };
 
@@ -93,14 +119,13 @@ class ActivationAllocator {
 };
 
 struct ActivationSize {
-  int rows = 0;  // of the largest forward
-  int ranks = 1;
-  int mlp_width = 0;      // of the widest dense MLP or shared expert
+  int rows = 0;           // of the largest forward
+  int mlp_width = 0;      // of the rank's part of the widest dense MLP or shared expert
   int scratch_width = 0;  // floats of a row that the memory of gate_up has at least, for use between MLPs
 };
 
 // All but mtp_input.
-void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& config, const ActivationSize& size,
-                         Activations& a);
+void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& config, const ModelShard& shard,
+                         const ActivationSize& size, Activations& a);
 
 }  // namespace foredraft

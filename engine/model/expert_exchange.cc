@@ -1,16 +1,29 @@
 #include "engine/model/expert_exchange.h"
 
 #include "base/check.h"
+#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 
+RankSet ExpertExchange::peers() const {
+  const RankLayout& layout = f_.shard.layout;
+  return {.first = f_.shard.place(), .count = layout.attention_dp, .stride = layout.attention_tp};
+}
+
+RankRows ExpertExchange::peer_rows() const {
+  const RankSet set = peers();
+  RankRows rows;
+  for (int group = 0; group < set.count; ++group) rows[set.first + group * set.stride] = round_rows_[group];
+  return rows;
+}
+
 RoutedRows ExpertExchange::Gather(const RoutedRows& own) const {
-  if (f_.comm.size() == 1) return own;
+  if (f_.shard.layout.attention_dp == 1) return own;
   const ExpertActivations& a = f_.activations.experts;
-  CHECK_EQ(own.x.rows(), round_rows_[f_.comm.rank()]);
+  CHECK_EQ(own.x.rows(), round_rows_[f_.shard.group()]);
   const int64_t choice_bytes = int64_t{f_.config.num_experts_per_tok} * 4;
   RoutedRows all = {.ids = a.gathered_ids, .weights = a.gathered_weights};
-  AllGatherParams params = {.rows = round_rows_};
+  AllGatherParams params = {.rows = peer_rows(), .set = peers()};
   params.parts[0] = own.x.as_f8 ? QuantizedPart(own.x.as_f8, all.x) : Bf16Part(own.x.as_bf16, all.x);
   params.parts[1] = {a.gathered_ids, own.ids, choice_bytes};
   params.parts[2] = {a.gathered_weights, own.weights, choice_bytes};
@@ -30,38 +43,75 @@ GatherPart ExpertExchange::Bf16Part(Matrix<bf16> own, InputRows& all) const {
 GatherPart ExpertExchange::QuantizedPart(const QuantizedRows& own, InputRows& all) const {
   std::byte* const out = f_.activations.experts.gathered_x;
   const int64_t row_bytes = QuantizedRowBytes(own.cols);
-  std::byte* const in = out + round_rows_.offset(f_.comm.rank()) * row_bytes;
+  std::byte* const in = out + round_rows_.offset(f_.shard.group()) * row_bytes;
   f_.ops.copy_quantized(f_.stream, {.out = RowsInOnePiece(in, own.rows, own.cols), .x = own});
   all.as_bf16 = Dense<bf16>(nullptr, round_rows_.total(), own.cols);
   all.as_f8 = RowsInOnePiece(out, round_rows_.total(), own.cols);
   return {out, in, row_bytes};
 }
 
-void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, Matrix<const float> shared,
-                             Matrix<float> hidden) const {
-  const ExpertActivations& a = f_.activations.experts;
-  if (f_.comm.size() == 1) {
-    f_.ops.combine_experts(f_.stream, {.hidden = hidden,
-                                       .expert_out = a.out,
-                                       .shared = shared,
-                                       .grouped_index = a.grouped_index,
-                                       .expert_ids = own.ids,
-                                       .expert_weights = own.weights,
-                                       .top_k = f_.config.num_experts_per_tok,
-                                       .expert_count = f_.config.n_routed_experts});
-  } else {
-    ExchangePartials(own, gathered, shared, hidden);
+void ExpertExchange::GatherColumns(const InputRows& part, const InputRows& whole) const {
+  const RankLayout& layout = f_.shard.layout;
+  const int pairs = part.rows(), ranks = layout.moe_tp;
+  const RankSet set = {layout.expert_group(f_.shard.rank) * ranks, ranks};
+  AllGatherParams params = {.set = set};
+  for (int rank = set.first; rank < set.first + set.count; ++rank) params.rows[rank] = pairs;
+  std::byte* const gathered = f_.activations.experts.gathered_activated;
+  if (part.as_f8) {
+    const int width = part.as_f8.cols;
+    const int64_t row_bytes = QuantizedRowBytes(width);
+    std::byte* const own = gathered + layout.column_part(f_.shard.rank) * pairs * row_bytes;
+    f_.ops.copy_quantized(f_.stream, {.out = RowsInOnePiece(own, pairs, width), .x = part.as_f8});
+    params.parts[0] = {gathered, own, row_bytes};
+    f_.comm.AllGather(f_.stream, params);
+    f_.ops.copy_quantized(
+        f_.stream,
+        {.out = whole.as_f8, .x = RowsInOnePiece(gathered, ranks * pairs, width), .part_count = ranks});
+    return;
   }
+  // Two BF16 values travel as one float.
+  const auto halves = [](bf16* data, int rows, int cols) {
+    return Dense(reinterpret_cast<float*>(data), rows, cols / 2);
+  };
+  CHECK(part.as_bf16 && whole.as_bf16);
+  params.parts[0] = {gathered, part.as_bf16.data, part.as_bf16.cols * int64_t{sizeof(bf16)}};
+  f_.comm.AllGather(f_.stream, params);
+  f_.ops.merge_columns(
+      f_.stream, {.out = halves(whole.as_bf16.data, pairs, whole.as_bf16.cols),
+                  .parts = halves(reinterpret_cast<bf16*>(gathered), ranks * pairs, part.as_bf16.cols)});
 }
 
-void ExpertExchange::ExchangePartials(const RoutedRows& own, const RoutedRows& gathered,
-                                      Matrix<const float> shared, Matrix<float> hidden) const {
+void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, const SharedRows& shared,
+                             Matrix<float> hidden) const {
+  const RankLayout& layout = f_.shard.layout;
+  if (layout.attention_tp > 1) {
+    const GatherPart partials = Partials(gathered);
+    return SumOfGroup(own, layout.attention_dp > 1 ? SubtreeOfOwners(own, partials) : partials, shared,
+                      hidden);
+  }
+  if (layout.attention_dp > 1) {
+    ToOwners(Partials(gathered));
+    return AddPartials(own, {0, own.x.rows()}, layout.attention_dp, shared, hidden);
+  }
   const ExpertActivations& a = f_.activations.experts;
-  const int ranks = f_.comm.size();
+  f_.ops.combine_experts(f_.stream, {.hidden = hidden,
+                                     .expert_out = a.out,
+                                     .shared = shared.added,
+                                     .grouped_index = a.grouped_index,
+                                     .expert_ids = own.ids,
+                                     .expert_weights = own.weights,
+                                     .top_k = f_.config.num_experts_per_tok,
+                                     .expert_count = f_.config.n_routed_experts});
+}
+
+GatherPart ExpertExchange::Partials(const RoutedRows& gathered) const {
+  const ExpertActivations& a = f_.activations.experts;
+  const ExpertShard shard = f_.shard.experts();
   // Where every rank has one slice, its sum is a BF16 value and travels as one (half the bytes).
   const bool rounded = a.partials_out_bf16.data != nullptr;
-  const Matrix<float> out = rounded ? Matrix<float>{} : a.partials_out.first_rows(gathered.x.rows());
-  const Matrix<bf16> out_bf16 = rounded ? a.partials_out_bf16.first_rows(gathered.x.rows()) : Matrix<bf16>{};
+  const int rows = gathered.x.rows(), columns = a.out.cols;  // of the rank's experts
+  const Matrix<float> out = rounded ? Matrix<float>{} : Dense(a.partials_out.data, rows, columns);
+  const Matrix<bf16> out_bf16 = rounded ? a.partials_out_bf16.first_rows(rows) : Matrix<bf16>{};
   f_.ops.expert_partials(f_.stream, {.out = out,
                                      .out_bf16 = out_bf16,
                                      .expert_out = a.out,
@@ -70,24 +120,70 @@ void ExpertExchange::ExchangePartials(const RoutedRows& own, const RoutedRows& g
                                      .expert_weights = gathered.weights,
                                      .top_k = f_.config.num_experts_per_tok,
                                      .expert_count = f_.config.n_routed_experts,
-                                     .first_slice = f_.shard().first_slice(),
-                                     .slice_count = f_.shard().slice_count()});
-  const int64_t width = hidden.cols;
-  if (rounded) {
-    f_.comm.AllToAll(f_.stream,
-                     {a.partials_in_bf16.data, out_bf16.data, width * int64_t{sizeof(bf16)}, round_rows_});
+                                     .first_slice = shard.first_slice(),
+                                     .slice_count = shard.slice_count()});
+  if (rounded) return {a.partials_in_bf16.data, out_bf16.data, columns * int64_t{sizeof(bf16)}};
+  return {a.partials_in.data, out.data, columns * int64_t{sizeof(float)}};
+}
+
+void ExpertExchange::ToOwners(const GatherPart& partials) const {
+  f_.comm.AllToAll(f_.stream, {partials.out, partials.in, partials.row_bytes, peer_rows(), peers()});
+}
+
+GatherPart ExpertExchange::SubtreeOfOwners(const RoutedRows& own, const GatherPart& partials) const {
+  const ExpertActivations& a = f_.activations.experts;
+  const int groups = f_.shard.layout.attention_dp;
+  ToOwners(partials);
+  f_.ops.tree_sum(f_.stream, {.out = a.subtree.first_rows(own.x.rows()),
+                              .parts = a.partials_in.first_rows(groups * own.x.rows()),
+                              .part_count = groups});
+  return {a.partials_in.data, a.subtree.data, partials.row_bytes};
+}
+
+void ExpertExchange::SumOfGroup(const RoutedRows& own, const GatherPart& partials, const SharedRows& shared,
+                                Matrix<float> hidden) const {
+  const GroupActivations& a = f_.activations.group;
+  const int ranks = f_.shard.layout.attention_tp;
+  const GroupRows rows(f_, own.x.rows(), round_rows_.largest());
+  if (shared.sums) {
+    rows.Exchange(
+        {partials, {a.partials_in.data, a.partials_out.data, hidden.cols * int64_t{sizeof(float)}}});
+    f_.ops.tree_sum(f_.stream, {.out = shared.sums.row_range(rows.own().first, rows.own().count),
+                                .parts = a.partials_in.first_rows(ranks * rows.own().count),
+                                .part_count = ranks});
   } else {
-    f_.comm.AllToAll(f_.stream, {a.partials_in.data, out.data, width * int64_t{sizeof(float)}, round_rows_});
+    rows.Exchange({partials});
   }
-  const int own_rows = own.x.rows();
+  AddPartials(own, rows.own(), ranks / f_.shard.layout.moe_tp, shared, hidden);
+  rows.Share(hidden);
+}
+
+Matrix<const float> ExpertExchange::WholePartials(int rows, int parts) const {
+  const ExpertActivations& a = f_.activations.experts;
+  const int ranks = f_.shard.layout.moe_tp;
+  if (ranks == 1) return a.partials_in.first_rows(parts * rows);
+  const Matrix<float> slices = Dense(a.partials_in.data, parts * ranks * rows, a.out.cols);
+  for (int group = 0; group < parts; ++group) {
+    f_.ops.merge_columns(f_.stream, {.out = a.merged.row_range(group * rows, rows),
+                                     .parts = slices.row_range(group * ranks * rows, ranks * rows)});
+  }
+  return a.merged.first_rows(parts * rows);
+}
+
+void ExpertExchange::AddPartials(const RoutedRows& own, const IndexRange& rows, int parts,
+                                 const SharedRows& shared, Matrix<float> hidden) const {
+  const ExpertActivations& a = f_.activations.experts;
+  const int top_k = f_.config.num_experts_per_tok;
+  const bool rounded = a.partials_out_bf16.data != nullptr;
   f_.ops.add_partials(
-      f_.stream, {.hidden = hidden,
-                  .partials = rounded ? Matrix<float>{} : a.partials_in.first_rows(ranks * own_rows),
-                  .partials_bf16 = rounded ? a.partials_in_bf16.first_rows(ranks * own_rows) : Matrix<bf16>{},
-                  .shared = shared,
-                  .expert_ids = own.ids,
-                  .top_k = f_.config.num_experts_per_tok,
-                  .rank_count = ranks});
+      f_.stream,
+      {.hidden = hidden.row_range(rows.first, rows.count),
+       .partials = rounded ? Matrix<const float>{} : WholePartials(rows.count, parts),
+       .partials_bf16 = rounded ? a.partials_in_bf16.first_rows(parts * rows.count) : Matrix<bf16>{},
+       .shared = shared.added ? shared.added.row_range(rows.first, rows.count) : Matrix<const float>{},
+       .expert_ids = own.ids + int64_t{rows.first} * top_k,
+       .top_k = top_k,
+       .rank_count = parts});
 }
 
 }  // namespace foredraft

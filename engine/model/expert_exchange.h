@@ -2,7 +2,8 @@
 
 // Brings rows to experts that are spread over ranks (docs/architecture.md, expert-exchange): every rank gets
 // the rows of all with their choices, runs the experts it has, and sends each row's partial sum back to the
-// row's owner, who adds the sums in the canonical order. With one rank nothing is exchanged.
+// row's owner, who adds the sums in the canonical order. The ranks of a tensor group have the same rows: they
+// exchange the sums alone. With one rank nothing is exchanged.
 
 #include "engine/comm/rank_rows.h"
 #include "engine/model/forward.h"
@@ -16,27 +17,54 @@ struct RoutedRows {
   const float* weights = nullptr;  // [rows, X]
 };
 
+// What the shared expert gave.
+struct SharedRows {
+  Matrix<const float> added;  // [rows, D]: added to hidden beside the routed experts; or absent
+  // Where the rank has a part of the expert, its partial sums are in the activations group.partials_out, and
+  // the group's sums go here; absent where it has the whole.
+  Matrix<float> sums;
+};
+
 class ExpertExchange {
  public:
-  // `round_rows`: of every rank in this round of at most MoeRowsAtOnce rows of a rank. f outlives this.
+  // `round_rows`: of every tensor group in this round of at most MoeRowsAtOnce rows of each. f outlives this.
   ExpertExchange(const Forward& f, const RankRows& round_rows) : f_(f), round_rows_(round_rows) {}
 
-  // The rows of all ranks, one rank after another. `own` may be empty. Rows that are quantised cross the
+  // The rows of all groups, one group after another. `own` may be empty. Rows that are quantised cross the
   // ranks so: about half the bytes of BF16.
   RoutedRows Gather(const RoutedRows& own) const;
 
-  // hidden[r] += shared[r] + what the experts of all ranks gave row r of `own`. The activations out and
-  // grouped_index hold what this rank's experts gave the gathered rows. `shared` may be absent.
-  void Combine(const RoutedRows& own, const RoutedRows& gathered, Matrix<const float> shared,
+  // Of `part`, the activated pairs in the columns of this rank's experts that it has, makes whole rows: those
+  // of all ranks that share the experts, side by side in `whole`. Both in the form that expert_down reads.
+  void GatherColumns(const InputRows& part, const InputRows& whole) const;
+
+  // hidden[r] += shared.added[r] + what the experts of all ranks gave row r of `own`. The activations out and
+  // grouped_index hold what this rank's experts gave the gathered rows.
+  void Combine(const RoutedRows& own, const RoutedRows& gathered, const SharedRows& shared,
                Matrix<float> hidden) const;
 
  private:
   // Gather's rows in either form: this rank's part of the exchange, and in `all` what arrives.
   GatherPart Bf16Part(Matrix<bf16> own, InputRows& all) const;
   GatherPart QuantizedPart(const QuantizedRows& own, InputRows& all) const;
-  // Combine's second half: this rank's part of every row goes to the row's owner, who adds the parts.
-  void ExchangePartials(const RoutedRows& own, const RoutedRows& gathered, Matrix<const float> shared,
-                        Matrix<float> hidden) const;
+  // Combine's second half where experts are spread: this rank's part of every row, of the row's bytes.
+  GatherPart Partials(const RoutedRows& gathered) const;
+  // The part goes to the row's owner of equal place, which has the parts of all its peers then.
+  void ToOwners(const GatherPart& partials) const;
+  // Owners add these parts, and what is left is added among the ranks of the group.
+  GatherPart SubtreeOfOwners(const RoutedRows& own, const GatherPart& partials) const;
+  void SumOfGroup(const RoutedRows& own, const GatherPart& partials, const SharedRows& shared,
+                  Matrix<float> hidden) const;
+  // The partial sums of whole rows, `parts` of each, of what came in: columns of ranks that share experts lie
+  // side by side.
+  Matrix<const float> WholePartials(int rows, int parts) const;
+  // What came in, `parts` of each row, is added to rows [first, first + count) of hidden.
+  void AddPartials(const RoutedRows& own, const IndexRange& rows, int parts, const SharedRows& shared,
+                   Matrix<float> hidden) const;
+
+  // The ranks of equal place in all groups, with their rows.
+  RankSet peers() const;
+  RankRows peer_rows() const;
 
   const Forward& f_;
   const RankRows round_rows_;

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "engine/model/linear.h"
 #include "engine/model/rope.h"
+#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 namespace {
@@ -35,7 +36,7 @@ void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext&
        .q = q,
        .layer = context.cache,
        .index = RowsOf(f.batch.index, first_row, row_count),
-       .head_count = f.config.num_attention_heads,
+       .head_count = w.w_uk.count,
        .head_dim = f.config.qk_head_dim(),
        .first_position = context.first_position,
        .selected = selected.lists == nullptr ? nullptr : selected.lists + int64_t{first_row} * selected.count,
@@ -78,7 +79,7 @@ void AttendSegment(const Forward& f, const MlaWeights& w, const PrefillSpan& spa
                                .chunk_first = span.first_position + skipped,
                                .first_position = context.first_position,
                                .segment_first = segment.begin,
-                               .head_count = f.config.num_attention_heads,
+                               .head_count = w.w_uk.count,
                                .nope_dim = f.config.qk_nope_head_dim,
                                .rope_dim = f.config.qk_rope_head_dim,
                                .value_dim = f.config.v_head_dim,
@@ -131,18 +132,19 @@ KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle h
           .dtype = rows.dtype};
 }
 
-int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity) {
+int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity, int heads) {
   if (capacity.positions <= capacity.segment) return 0;
-  return config.num_attention_heads * (config.v_head_dim + kPrefillStateExtra);
+  return heads * (config.v_head_dim + kPrefillStateExtra);
 }
 
 void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
-                 bool selects, MlaActivations& a) {
+                 const MlaSize& size, MlaActivations& a) {
   CHECK_EQ(capacity.segment % kPrefillSegmentUnit, 0);
   const int rows = capacity.rows;
-  const int decode_rows = std::max(capacity.decode_rows, selects ? std::min(rows, kSelectingRowsAtOnce) : 0);
+  const int decode_rows =
+      std::max(capacity.decode_rows, size.selects ? std::min(rows, kSelectingRowsAtOnce) : 0);
   const int context = std::min(capacity.positions, capacity.segment);
-  const int heads = config.num_attention_heads;
+  const int heads = size.heads;
   const int latent = config.kv_lora_rank;
   const int q_width = heads * config.qk_head_dim();
   const int q_a_width = config.q_lora_rank > 0 ? config.q_lora_rank : q_width;
@@ -194,7 +196,7 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
                               .q = q,
                               .cos_sin = context.cos_sin,
                               .index = f.batch.index,
-                              .head_count = f.config.num_attention_heads,
+                              .head_count = w.w_uk.count,
                               .head_dim = f.config.qk_head_dim(),
                               .rope_dim = f.config.qk_rope_head_dim});
   return q_a;
@@ -207,8 +209,9 @@ void AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext
   } else {
     AttendDecode(f, w, context, 0, f.rows());
   }
-  const Matrix<bf16> attention = context.activations.attention.first_rows(f.rows());
-  Linear(f, {.as_bf16 = attention}, {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
+  const Matrix<bf16> attention =
+      context.activations.attention.first_rows(f.rows()).columns(w.o_first_column, w.o_proj.k);
+  SummedLinear(f, {.as_bf16 = attention}, {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
 }
 
 void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,

@@ -16,7 +16,8 @@ namespace foredraft {
 inline constexpr int kSelectingRowsAtOnce = 256;
 
 // Device memory between its ops. R = capacity.rows, S = capacity.decode_rows and, where positions are
-// selected, at least min(R, kSelectingRowsAtOnce), C = min(capacity.positions, capacity.segment).
+// selected, at least min(R, kSelectingRowsAtOnce), C = min(capacity.positions, capacity.segment), H = the
+// rank's heads.
 struct MlaActivations {
   Matrix<float> qkv_a;     // [R, q_lora + latent + rope]
   InputRows q_a;           // [R, q_lora]
@@ -33,12 +34,17 @@ struct MlaActivations {
   Matrix<float> softmax_state;
 };
 
-// Floats of a row that softmax_state takes; 0 where it is absent.
-int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity);
+// Floats of a row that softmax_state takes; 0 where it is absent. heads: of the rank.
+int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity, int heads);
 
-// All but softmax_state. selects: rows may attend selected positions.
+struct MlaSize {
+  int heads = 0;         // of the rank
+  bool selects = false;  // rows may attend selected positions
+};
+
+// All but softmax_state.
 void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
-                 bool selects, MlaActivations& a);
+                 const MlaSize& size, MlaActivations& a);
 
 // Rows that see more than `count` positions attend their lists alone, the others all that they see.
 struct SelectedPositions {

@@ -4,31 +4,32 @@
 
 #include "base/check.h"
 #include "engine/model/expert_exchange.h"
+#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 namespace {
 
-// A part of a forward: at most MoeRowsAtOnce rows of every rank.
+// A part of a forward: at most MoeRowsAtOnce rows of every tensor group.
 struct Round {
-  RankRows rows;      // of every rank
+  RankRows rows;      // of every group
   int own_first = 0;  // of this rank's rows in the forward
   int own_count = 0;
 };
 
 // Calls run(round) for the rounds of a forward.
 template <class Run>
-void ForEachRound(const Communicator& comm, const Batch& batch, const Run& run) {
-  const int ranks = comm.size();
-  const RankRows rank_rows =
-      batch.rank_rows != nullptr ? *batch.rank_rows : RankRows::Uniform(ranks, batch.index.rows);
-  const int rows_at_once = MoeRowsAtOnce(ranks);
-  for (int first = 0; first < rank_rows.largest(); first += rows_at_once) {
+void ForEachRound(const ModelShard& shard, const Batch& batch, const Run& run) {
+  const int groups = shard.layout.attention_dp;
+  const RankRows group_rows =
+      batch.rank_rows != nullptr ? *batch.rank_rows : RankRows::Uniform(groups, batch.index.rows);
+  const int rows_at_once = MoeRowsAtOnce(shard.layout);
+  for (int first = 0; first < group_rows.largest(); first += rows_at_once) {
     Round round;
-    for (int rank = 0; rank < ranks; ++rank) {
-      round.rows[rank] = std::clamp(rank_rows[rank] - first, 0, rows_at_once);
+    for (int group = 0; group < groups; ++group) {
+      round.rows[group] = std::clamp(group_rows[group] - first, 0, rows_at_once);
     }
     round.own_first = std::min(first, batch.index.rows);
-    round.own_count = round.rows[comm.rank()];
+    round.own_count = round.rows[shard.group()];
     run(round);
   }
 }
@@ -51,13 +52,17 @@ RoutedRows Route(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe,
 
 // Runs this rank's experts over the rows that chose them, into a.out. a.grouped_index has, for every
 // row and choice, the row of a.out.
-void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activation, const RoutedRows& rows) {
+void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activation, const RoutedRows& rows,
+                const ExpertExchange& exchange) {
   const ExpertActivations& a = f.activations.experts;
-  const ExpertShard shard = f.shard();
+  const ExpertShard shard = f.shard.experts();
   const int pairs = rows.x.rows() * f.config.num_experts_per_tok;  // upper bound
   const int expected_pairs = (pairs + shard.size - 1) / shard.size;
   const int expert_count = shard.expert_count_here(f.config.n_routed_experts);
   const InputRows activated = a.activated.first_rows(pairs).ReadBy({w.expert_down.first});
+  const bool columns = f.shard.layout.moe_tp > 1;  // some of them
+  const InputRows part =
+      columns ? a.activated_part.first_rows(pairs).ReadBy({w.expert_down.first}) : activated;
   CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
   f.ops.group_rows(f.stream, {.expert_offsets = a.expert_offsets,
                               .grouped_rows = a.grouped_rows,
@@ -67,12 +72,13 @@ void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activatio
                               .top_k = f.config.num_experts_per_tok,
                               .expert_count = expert_count,
                               .first_expert = shard.first_expert(f.config.n_routed_experts)});
-  GroupedGateUp(f, rows.x, activation, activated,
+  GroupedGateUp(f, rows.x, activation, part,
                 {.out = a.gate_up.first_rows(pairs),
                  .x_rows = a.grouped_rows,
                  .expert_offsets = a.expert_offsets,
                  .experts = w.expert_gate_up,
                  .expected_rows = expected_pairs});
+  if (columns) exchange.GatherColumns(part, activated);
   GroupedLinear(f, activated,
                 {.out = a.out.first_rows(pairs),
                  .expert_offsets = a.expert_offsets,
@@ -80,22 +86,38 @@ void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activatio
                  .expected_rows = expected_pairs});
 }
 
-}  // namespace
-
-void DenseMlp(const Forward& f, const DenseMlpWeights& w, GatedActivation activation, const InputRows& x,
-              Matrix<float> out) {
+// The input of w.down, in the activations.
+InputRows Activated(const Forward& f, const DenseMlpWeights& w, GatedActivation activation,
+                    const InputRows& x) {
   const Activations& a = f.activations;
   const Matrix<float> gate_up = a.gate_up.first_rows(x.rows()).columns(0, w.gate_up.n);
   const InputRows activated = a.activated.first_rows(x.rows()).first_columns(w.down.k).ReadBy({w.down});
   Linear(f, x, {.out = gate_up, .weight = w.gate_up});
   Activate(f, activation, activated, {.gate_up = gate_up});
-  Linear(f, activated, {.out = out, .weight = w.down});
+  return activated;
+}
+
+// The shared expert's output in `out`; where the rank has a part of it, its partial sums in the activations.
+SharedRows RunShared(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
+                     Matrix<float> out) {
+  if (!w.shared.gate_up) return {};
+  const bool cut = IsCut(w.shared.down);
+  const Matrix<float> product = cut ? f.activations.group.partials_out.first_rows(x.rows()) : out;
+  Linear(f, Activated(f, w.shared, recipe.activation, x), {.out = product, .weight = w.shared.down});
+  return {.added = recipe.residual ? out : Matrix<float>{}, .sums = cut ? out : Matrix<float>{}};
+}
+
+}  // namespace
+
+void DenseMlp(const Forward& f, const DenseMlpWeights& w, GatedActivation activation, const InputRows& x,
+              Matrix<float> out) {
+  SummedLinear(f, Activated(f, w, activation, x), {.out = out, .weight = w.down});
 }
 
 void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                       Matrix<float> hidden) {
   CHECK(recipe.residual || w.shared.gate_up);
-  ForEachRound(f.comm, f.batch, [&](const Round& round) {
+  ForEachRound(f.shard, f.batch, [&](const Round& round) {
     const InputRows own_x = x.row_range(round.own_first, round.own_count);
     const Matrix<float> own_hidden = hidden.row_range(round.own_first, round.own_count);
     const ExpertExchange exchange(f, round.rows);
@@ -103,14 +125,12 @@ void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& re
     // The shared expert runs on a side stream: it and the routed experts have only x in common. Without a
     // residual its output is what the experts' outputs are added to.
     Stream& side = f.stream.Fork();
-    Matrix<float> shared;
-    if (w.shared.gate_up) {
-      if (recipe.residual) shared = f.activations.projected.first_rows(round.own_count);
-      DenseMlp(f.On(side), w.shared, recipe.activation, own_x, recipe.residual ? shared : own_hidden);
-    }
+    const SharedRows shared =
+        RunShared(f.On(side), w, recipe, own_x,
+                  recipe.residual ? f.activations.projected.first_rows(round.own_count) : own_hidden);
     const RoutedRows own = Route(f, w, recipe, round, own_x);
     const RoutedRows gathered = exchange.Gather(own);
-    RunExperts(f, w, recipe.activation, gathered);
+    RunExperts(f, w, recipe.activation, gathered, exchange);
     f.stream.Join();
     exchange.Combine(own, gathered, shared, own_hidden);
   });

@@ -8,8 +8,7 @@
 
 namespace foredraft {
 
-// out = down(activation(gate x, up x)), which also is a shared expert. out and x: [R, D]. Uses the
-// activations gate_up and activated.
+// out = down(activation(gate x, up x)). out and x: [R, D]. Uses the activations gate_up and activated.
 void DenseMlp(const Forward& f, const DenseMlpWeights& w, GatedActivation activation, const InputRows& x,
               Matrix<float> out);
 
@@ -31,8 +30,8 @@ struct MoeRecipe {
 // Routes x, runs the chosen experts on the ranks that have them and the shared expert, and adds their outputs
 // in order. x: [R, D], in the forms that router, experts and shared expert read; hidden: [R, D]. Without
 // `residual` there is a shared expert.
-// Runs in rounds of at most MoeRowsAtOnce rows per rank. All ranks take part in as many rounds as the rank
-// with the most rows needs.
+// Runs in rounds of at most MoeRowsAtOnce rows per tensor group. All ranks take part in as many rounds as the
+// group with the most rows needs.
 void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                       Matrix<float> hidden);
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/cache/kv_cache.h"
+#include "engine/comm/rank_rows.h"
 #include "engine/model/batch.h"
 #include "engine/model/model_config.h"
 #include "kernels/device.h"
@@ -32,8 +33,9 @@ class Model {
   virtual void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                          Matrix<float> output) const = 0;
 
-  // logits: [R, V] of outputs [R, output_width] of `level`.
-  virtual void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const = 0;
+  // logits: [R, V] of outputs [R, output_width] of `level`. rank_rows: as Batch has it.
+  virtual void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits,
+                      const RankRows* rank_rows) const = 0;
 
   // Null where the model has no drafter of blocks.
   virtual const BlockDraftModel* block_drafts() const { return nullptr; }

@@ -4,11 +4,11 @@
 
 namespace foredraft {
 
-ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard) {
+ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ModelShard& shard) {
   return config.kind->describe(config, mtp_module_count, shard);
 }
 
-ModelDescription BeginDescription(const ModelConfig& config, const ExpertShard& shard) {
+ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& shard) {
   return {
       .name = absl::StrFormat("%s with num_hidden_layers %d, num_nextn_predict_layers %d",
                               config.architecture, config.num_hidden_layers, config.num_nextn_predict_layers),

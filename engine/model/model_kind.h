@@ -11,9 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "engine/cache/cache_groups.h"
-#include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/checkpoint/model_shard.h"
 #include "engine/model/model_config.h"
 #include "kernels/dtype.h"
 #include "nlohmann/json_fwd.hpp"
@@ -44,7 +44,9 @@ struct ModelKind {
   // Reads config.json's fields but quantization_config and the token ids.
   void (*read)(JsonFields& fields, ModelConfig& config);
   // The tensors of a checkpoint with the first `mtp_module_count` MTP modules.
-  ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count, const ExpertShard& shard);
+  ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count, const ModelShard& shard);
+  // The most ranks that may share the heads of a layer: 1, 2, 4 or 8.
+  int (*attention_ranks)(const ModelConfig& config);
   // For Checkpoint::Rename: the description's names of a stored tensor. Null: they are the stored ones.
   std::vector<NamedPart> (*rename)(const TensorEntry& stored, const ModelConfig& config) = nullptr;
   // For writing checkpoints (engine/model/quantization_config.h): turns the format that was asked for, in
@@ -62,11 +64,10 @@ struct ModelKind {
 };
 
 // The tensors of a model with the first `mtp_module_count` MTP modules.
-ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count,
-                               const ExpertShard& shard = {});
+ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ModelShard& shard = {});
 
 // A description without tensors, for ModelKind::describe: what the files of every kind depend on.
-ModelDescription BeginDescription(const ModelConfig& config, const ExpertShard& shard);
+ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& shard);
 
 // The groups of a model of which `module_count` MTP modules take part. kv_dtype: of the rows that the model
 // can keep in more than one.

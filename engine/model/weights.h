@@ -5,7 +5,7 @@
 // LoadWeights, then read-only. A family's folder has the structs of its layers.
 //
 // Letters in shapes: hidden D, heads H, vocabulary V, experts E, experts per token X, dense width I, expert
-// width M, shared width S.
+// width M, shared width S. Of H, V, I and S a rank of a tensor group has its part (ModelShard).
 
 #include "kernels/tensor.h"
 
@@ -23,7 +23,8 @@ struct MlaWeights {
   PackedWeight kv_b;                      // [H * (nope + v), kv_lora_rank] bf16
   PackedWeights w_uk;                     // [H], each [kv_lora_rank, nope] bf16: q_nope to q_lat
   PackedWeights w_uv;                     // [H], each [v, kv_lora_rank] bf16: o_lat to the head's output
-  PackedWeight o_proj;                    // [D, H * v]
+  PackedWeight o_proj;                    // [D, H * v]: of these inputs, canonical segments
+  int32_t o_first_column = 0;             // where they begin in the outputs of the rank's heads
   const float* o_proj_bias = nullptr;     // [D] or null
 };
 

@@ -158,7 +158,7 @@ void MtpModules::Recycle(const StepContext& step, const DraftInput& input, Matri
 void MtpModules::PickDraft(const StepContext& step, const DraftInput& input, int draft_index,
                            int level) const {
   const Matrix<float> logits = step.buffers.logits.first_rows(input.bucket);
-  step.model.Logits(step.stream, level, last_output.first_rows(input.bucket), logits);
+  step.model.Logits(step.stream, level, last_output.first_rows(input.bucket), logits, input.rank_rows);
   picker.Pick(step, input, draft_index, logits);
 }
 

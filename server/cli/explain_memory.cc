@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
-#include "engine/checkpoint/expert_shard.h"
+#include "engine/checkpoint/model_shard.h"
 #include "engine/kinds/drafter_kinds.h"
 #include "engine/memory_estimate.h"
 #include "ranks/engine_setup.h"
@@ -33,15 +33,18 @@ class Table {
 };
 
 std::string WeightsText(const Config& config, const ModelConfig& model) {
-  const int ranks = config.parallel.attention_dp;
   const int modules = DrafterNumbersOf(config, model).module_count;
-  const ExpertShard shard{.rank = 0, .size = ranks};
+  const ExpertShard experts = ModelShard{.layout = EngineOptionsOf(config, model).layout}.experts();
   const std::string what = model.drafter.empty() ? " MTP module" : absl::StrCat(" ", model.drafter, " stage");
   std::string text =
       absl::StrCat(model.num_hidden_layers, " layers, ", modules, what, modules == 1 ? "" : "s");
   if (model.n_routed_experts > 0) {
-    absl::StrAppend(&text, ", ", shard.expert_count_here(model.n_routed_experts), " of ",
+    absl::StrAppend(&text, ", ", experts.expert_count_here(model.n_routed_experts), " of ",
                     model.n_routed_experts, " experts");
+  }
+  if (config.parallel.attention_tp > 1) {
+    absl::StrAppend(&text, ", 1/", config.parallel.attention_tp,
+                    " of heads, dense layers, shared experts and vocabulary, as far as they can be cut");
   }
   return text;
 }
@@ -49,11 +52,12 @@ std::string WeightsText(const Config& config, const ModelConfig& model) {
 void AddCache(const Config& config, const MemoryEstimate& memory, int64_t blocks, Table& table) {
   const int64_t tokens = (blocks - 1) * memory.cache.tokens_per_block();  // block 0 is scratch
   const int64_t requests = (blocks - 1) / std::max(memory.sequence_blocks, 1);
-  table.Row("KV cache", blocks * memory.block_bytes(),
-            absl::StrCat(Grouped(tokens), " tokens in ", Grouped(blocks - 1), " blocks of ",
-                         memory.cache.tokens_per_block(), ": ", Grouped(requests),
-                         requests == 1 ? " request" : " requests", " of max_seq_len ",
-                         Grouped(config.max_seq_len), " at once"));
+  table.Row(
+      "KV cache", blocks * memory.block_bytes(),
+      absl::StrCat(Grouped(tokens), " tokens in ", Grouped(blocks - 1), " blocks of ",
+                   memory.cache.tokens_per_block(), ": ", Grouped(requests),
+                   requests == 1 ? " request" : " requests", " of max_seq_len ", Grouped(config.max_seq_len),
+                   " at once", config.parallel.attention_tp > 1 ? "; every rank holds all of them" : ""));
   if (memory.cache.window_bytes() == 0) return;
   table.Row(
       "windows", memory.cache.window_bytes(),
@@ -95,8 +99,7 @@ struct CpuMemory {
 
 absl::StatusOr<CpuMemory> EstimateCpu(const Config& config, const ModelConfig& model) {
   CpuMemory memory;
-  ASSIGN_OR_RETURN(memory.rank, EstimateMemory(SizedBackend::kCpu, EngineOptionsOf(config, model), model,
-                                               config.parallel.attention_dp));
+  ASSIGN_OR_RETURN(memory.rank, EstimateMemory(SizedBackend::kCpu, EngineOptionsOf(config, model), model));
   memory.blocks = BlockCount(config, model);
   memory.sum = LocalRankCount(config) * (memory.rank.fixed_bytes() + memory.rank.cache_bytes(memory.blocks) +
                                          config.kv_cache_config.host_cache_size);
@@ -173,13 +176,11 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
   std::optional<int64_t> gpu_bytes;
   if (limits) gpu_bytes = limits->device_bytes;
   const EngineOptions options = EngineOptionsOf(config, model);
-  ASSIGN_OR_RETURN(const MemoryEstimate memory,
-                   EstimateMemory(SizedBackend::kCuda, options, model, config.parallel.attention_dp));
+  ASSIGN_OR_RETURN(const MemoryEstimate memory, EstimateMemory(SizedBackend::kCuda, options, model));
   Table table;
   MemoryExplanation explanation;
-  const std::string of_rank = config.parallel.attention_dp == 1
-                                  ? "of the GPU"
-                                  : absl::StrCat("of each of ", config.parallel.attention_dp, " GPUs");
+  const int ranks = config.parallel.world_size();
+  const std::string of_rank = ranks == 1 ? "of the GPU" : absl::StrCat("of each of ", ranks, " GPUs");
   table.Line(absl::StrCat("memory  ", of_rank,
                           gpu_bytes ? absl::StrFormat(" of %.2f GiB", Gib(*gpu_bytes)) : "",
                           ", predicted from config.json"));

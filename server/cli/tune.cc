@@ -29,8 +29,8 @@ DType PackedAs(const WeightSpec& weight, const ModelConfig& model) {
   return DType::kF8E4M3;
 }
 
-// The GEMMs of a model's forward, each shape once. Routed experts and the heads of kv_b have kernels of their
-// own that need no tuning.
+// The GEMMs of a model's forward, each shape once. Routed experts, the heads of kv_b, and weights with
+// segments, which no library sums, have kernels of their own that need no tuning.
 class GemmList {
  public:
   GemmList(const Config& config, const ModelConfig& model) {
@@ -54,7 +54,7 @@ class GemmList {
   void AddGemms(const WeightSpec& weight, const ModelConfig& model) {
     if (std::holds_alternative<KvBMember>(weight.member)) {
       Add(weight, {.weight = DType::kBF16, .out = DType::kBF16, .form = GemmForm::kPrefill});
-    } else if (std::holds_alternative<MatrixMember>(weight.member)) {
+    } else if (std::holds_alternative<MatrixMember>(weight.member) && weight.segments == 0) {
       const DType dtype = PackedAs(weight, model);
       Add(weight, {.weight = dtype, .out = DType::kF32, .form = GemmForm::kDecode});
       // The head, which may be the embedding, has the decode form alone.

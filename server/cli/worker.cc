@@ -27,9 +27,10 @@ struct WorkerCommandOptions {
 };
 
 absl::Status CheckRank(int rank, const LoadedConfig& loaded) {
-  const int ranks = loaded.config.parallel.attention_dp;
-  const std::string where =
-      absl::StrCat("parallel.attention_dp is ", ranks, ", ", OriginOf(loaded, "parallel.attention_dp"));
+  const ParallelConfig& parallel = loaded.config.parallel;
+  const int ranks = parallel.world_size();
+  const char* const key = parallel.attention_tp > 1 ? "parallel.attention_tp" : "parallel.attention_dp";
+  const std::string where = absl::StrCat(key, " is ", ranks, ", ", OriginOf(loaded, key));
   if (ranks == 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": a daemon with one rank needs no workers; allowed 2, 4, 8"));
@@ -68,7 +69,9 @@ void AddWorker(CLI::App& app, int* exit_code) {
                    "the daemon's parallel.leader_address, as reachable from this host")
       ->required()
       ->type_name("HOST:PORT");
-  command->add_option("--rank", options->rank, "the number of the rank, from 0, below parallel.attention_dp")
+  command
+      ->add_option("--rank", options->rank,
+                   "the number of the rank, from 0, below parallel.attention_dp times attention_tp")
       ->required()
       ->type_name("N");
   command->add_option("--parent", options->parent, "the process that started this one: end when it ends")

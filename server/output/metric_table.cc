@@ -139,6 +139,9 @@ constexpr MetricRow kMetrics[] = {
      "Calls and requests that were not let in. missing: without a token; malformed: not `Bearer TOKEN`; "
      "unknown: no "
      "line of `server.auth.tokens_file` has it, as when somebody guesses; role: it may not do this."},
+    {"foredraft_rank_disagreements_total", kCounter, "",
+     "Results of a rank that differ from those of the first rank of its tensor group. Each ends the group's "
+     "life: its tokens are not delivered."},
     {"foredraft_worker_connections_refused_total", kCounter, "",
      "Connections to parallel.leader_address that were closed because more than "
      "parallel.max_pending_connections had not joined as a worker."},

@@ -194,6 +194,7 @@ void Metrics::AddListeners() {
     tokens_refused_[i] = AddCounter("foredraft_tokens_refused_total", {{"cause", kTokenRefusals[i]}});
   }
   worker_connections_refused_ = AddCounter("foredraft_worker_connections_refused_total");
+  rank_disagreements_ = AddCounter("foredraft_rank_disagreements_total");
   port_probe_failures_ = AddCounter("foredraft_port_probe_failures_total");
   thinking_budget_reached_ = AddCounter("foredraft_thinking_budget_reached_total");
   certificate_expiry_ = AddGauge("foredraft_tls_certificate_expiry_timestamp_seconds");

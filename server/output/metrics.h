@@ -96,6 +96,7 @@ class Metrics : public prometheus::Collectable {
   // Any thread: the listeners.
   void RecordRefusedConnection() { connections_refused_->Increment(); }
   void RecordRefusedWorkerConnection() { worker_connections_refused_->Increment(); }
+  void RecordRankDisagreement() { rank_disagreements_->Increment(); }
   void RecordGuard(GuardEvent event) { guard_events_[static_cast<size_t>(event)]->Increment(); }
   void RecordTokenRefused(TokenRefusal cause) { tokens_refused_[static_cast<size_t>(cause)]->Increment(); }
   void RecordThinkingBudgetReached() { thinking_budget_reached_->Increment(); }
@@ -197,7 +198,8 @@ class Metrics : public prometheus::Collectable {
   prometheus::Counter *requests_resumed_, *replayed_tokens_, *log_lines_dropped_, *nonfinite_logits_;
   prometheus::Counter *graph_replays_, *eager_steps_, *reloads_ok_, *reloads_refused_;
   prometheus::Gauge *acceptance_rate_, *draft_length_, *speed_up_, *calibration_error_, *forced_, *waiting_;
-  prometheus::Counter *connections_refused_, *port_probe_failures_, *worker_connections_refused_;
+  prometheus::Counter *connections_refused_, *port_probe_failures_, *worker_connections_refused_,
+      *rank_disagreements_;
   prometheus::Counter* thinking_budget_reached_;
   std::array<prometheus::Counter*, kGuardEvents> guard_events_;
   std::array<prometheus::Counter*, std::size(kTokenRefusals)> tokens_refused_;

@@ -16,7 +16,7 @@ ClosedLoop::ClosedLoop(const LoadedModel& model, const Setting& setting) {
       RankEngine::Create(options, model.config, *std::move(device), WeightsFor(model.weights, options));
   CHECK(engine.ok()) << engine.status().ToString();
   CHECK((*engine)->WarmUp().ok());
-  executor_ = std::make_unique<LocalExecutor>(*std::move(engine), 0);
+  executor_ = std::make_unique<LocalExecutor>(*std::move(engine));
   loop_ = std::make_unique<ServingLoop>(
       ServingLoopOptions{.overlap = setting.overlap},
       std::make_unique<Scheduler>(SchedulerOptionsOf(model, options, setting)),

@@ -78,15 +78,17 @@ void CopyCommunicator::CopyToAll(Stream& stream, void* out, const void* in, int 
 
 void CopyCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {
   const int32_t rows = params.rows[0];
-  for (int rank = 1; rank < size(); ++rank) CHECK_EQ(params.rows[rank], rows);
+  const int ranks = std::min(params.set.count, size());
+  for (int rank = 1; rank < ranks; ++rank) CHECK_EQ(params.rows[rank], rows);
+  const bool has_choices = params.parts[2].row_bytes > 0;  // beside rows and weights (ExpertExchange::Gather)
   for (size_t i = 0; i < params.parts.size(); ++i) {
     const GatherPart& part = params.parts[i];
     const int64_t bytes = rows * part.row_bytes;
-    if (i == 1) {
+    if (i == 1 && has_choices) {
       CopyToAll(stream, part.out, part.in, 1, bytes);
-      CopyToAll(stream, static_cast<std::byte*>(part.out) + bytes, others_choices_, size() - 1, bytes);
+      CopyToAll(stream, static_cast<std::byte*>(part.out) + bytes, others_choices_, ranks - 1, bytes);
     } else {
-      CopyToAll(stream, part.out, part.in, size(), bytes);
+      CopyToAll(stream, part.out, part.in, ranks, bytes);
     }
   }
 }

@@ -53,6 +53,8 @@ TEST(CopyCommunicator, FillsTheRowsOfAllRanksAndLeavesTheExpertsToTheLast) {
   AllGatherParams params = {.rows = RankRows::Uniform(kRanks, kRows)};
   params.parts[0] = {all_x, Put(**device, *stream, x), kWidth * 4};
   params.parts[1] = {all_ids, Put(**device, *stream, ids), kTopK * 4};
+  params.parts[2] = {Put(**device, *stream, std::vector<int32_t>(kRanks * ids.size(), -7)),
+                     Put(**device, *stream, ids), kTopK * 4};
   (*comm)->AllGather(*stream, params);
   const std::vector<int32_t> gathered_x = Get(**device, *stream, all_x, kRanks * x.size());
   const std::vector<int32_t> gathered_ids = Get(**device, *stream, all_ids, kRanks * ids.size());
@@ -96,7 +98,8 @@ TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
   auto device = CreateDevice("cpu", {});
   ASSERT_TRUE(device.ok());
   const auto stream = (*device)->CreateStream();
-  const auto weights = MakeDummyWeights(config, 0, **device, *stream, nullptr, {.rank = 0, .size = kRanks});
+  const auto weights =
+      MakeDummyWeights(config, 0, **device, *stream, nullptr, {.layout = RankLayout::DataParallel(kRanks)});
   ASSERT_TRUE(weights.ok()) << weights.status();
   ChooseOwnExperts(**device, *weights, config, config.n_routed_experts / kRanks);
   const MoeWeights& moe = weights->Find<V3Weights>()->layers[0].moe;
@@ -127,7 +130,8 @@ TEST(CopyCommunicator, HashLayersNameOwnExperts) {
   auto device = CreateDevice("cpu", {});
   ASSERT_TRUE(device.ok());
   const auto stream = (*device)->CreateStream();
-  const auto weights = MakeDummyWeights(*config, 1, **device, *stream, nullptr, {.rank = 0, .size = 2});
+  const auto weights =
+      MakeDummyWeights(*config, 1, **device, *stream, nullptr, {.layout = RankLayout::DataParallel(2)});
   ASSERT_TRUE(weights.ok()) << weights.status();
   const int experts = config->n_routed_experts, own = experts / 2, top_k = config->num_experts_per_tok;
   ChooseOwnExperts(**device, *weights, *config, own);

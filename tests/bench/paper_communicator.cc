@@ -1,13 +1,15 @@
 #include "tests/bench/paper_communicator.h"
 
+#include <algorithm>
+
 #include "tests/bench/paper_device.h"
 
 namespace foredraft {
 
 // One kernel, whose parts are a group of NCCL's. Every rank receives at once.
-void PaperCommunicator::Exchange(Stream& stream, const char* kernel, int64_t bytes) const {
+void PaperCommunicator::Exchange(Stream& stream, const char* kernel, int64_t bytes, int ranks) const {
   if (bytes == 0) return;
-  const double received = static_cast<double>(bytes) * (size() - 1);
+  const double received = static_cast<double>(bytes) * (ranks - 1);
   PaperDevice::SubmitKernel(stream, {.kernel = kernel,
                                      .items = 0,
                                      .fixed_seconds = gpu_.exchange_seconds + received / gpu_.link_rate,
@@ -17,11 +19,11 @@ void PaperCommunicator::Exchange(Stream& stream, const char* kernel, int64_t byt
 void PaperCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {
   int64_t bytes = 0;
   for (const GatherPart& part : params.parts) bytes += params.rows[0] * part.row_bytes;
-  Exchange(stream, "AllGather", bytes);
+  Exchange(stream, "AllGather", bytes, std::min(params.set.count, size()));
 }
 
 void PaperCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
-  Exchange(stream, "AllToAll", params.rows[0] * params.row_bytes);
+  Exchange(stream, "AllToAll", params.rows[0] * params.row_bytes, size());
 }
 
 }  // namespace foredraft

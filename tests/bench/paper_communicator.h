@@ -18,8 +18,8 @@ class PaperCommunicator : public LoneRank {
   void AllToAll(Stream& stream, const AllToAllParams& params) override;
 
  private:
-  // Receives `bytes` from each of the other ranks.
-  void Exchange(Stream& stream, const char* kernel, int64_t bytes) const;
+  // Receives `bytes` from each other one of `ranks` ranks.
+  void Exchange(Stream& stream, const char* kernel, int64_t bytes, int ranks) const;
 
   const GpuModel& gpu_;
 };

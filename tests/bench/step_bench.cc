@@ -27,8 +27,9 @@ int32_t PromptToken(int slot, int position, int vocab_size) {
 StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
                      std::unique_ptr<Device> device, LoadedWeights weights,
                      std::unique_ptr<Communicator> others)
-    : config_(config), ranks_(others == nullptr ? 1 : others->size()), vocab_size_(config.vocab_size) {
+    : config_(config), ranks_(options.layout.attention_dp), vocab_size_(config.vocab_size) {
   EngineOptions engine;
+  engine.layout = options.layout;
   engine.max_batch_size = options.max_rows;
   UseDrafter(config.dspark.has_value() ? &kDSpark : &kEagle, options.max_draft_len, config, engine);
   // As the daemon loads them: with stages of DSpark the target's forward writes their keys.
@@ -97,6 +98,7 @@ void StepBench::Start(int rows, int draft_len) {
   for (int slot = 0; slot < last; ++slot) rank.releases.push_back(slot);
   live_ = rows;
   plan.decode_bucket = rows;
+  plan.argmax = true;
   const int history_tokens = groups_[kHistoryGroup].group.tokens_per_block;
   for (int slot = 0; slot < rows; ++slot) {
     MapContext(slot, rank);
@@ -125,6 +127,7 @@ IterationPlan StepBench::Step(int draft_len) {
   plan.draft_len = draft_len;
   if (draft_len > 0) plan.acceptance.forced_length = AcceptedLength(config_, draft_len);
   plan.decode_bucket = live_;
+  plan.argmax = true;
   plan.prefill_rows.assign(ranks_, 0);
   plan.ended_prompts.assign(ranks_, 0);
   plan.ranks.resize(ranks_);

@@ -46,6 +46,7 @@ struct StepBenchOptions {
   int max_steps = 64;        // of a sequence, from one Start to the next
   bool graphs = true;
   DType kv_dtype = DType::kBF16;  // of the KV cache
+  RankLayout layout;
 };
 
 class StepBench {

@@ -67,18 +67,23 @@ class GpuStep {
     auto counting = std::make_unique<CountingDevice>(std::move(device));
     device_ = counting.get();
     const auto stream = counting->CreateStream();
-    const int ranks = ranks_ = options.ranks;
+    const int ranks = options.ranks;
+    const RankLayout layout =
+        options.attention_tp == 1
+            ? RankLayout::DataParallel(ranks)
+            : RankLayout{.attention_tp = ranks, .moe_ep = ranks / options.moe_tp, .moe_tp = options.moe_tp};
+    expert_ranks_ = layout.moe_ep;
     const int max_draft_len = BenchDraftLens(config).back();
     const int modules = config.dspark.has_value() ? config.num_nextn_predict_layers : 1;
-    auto weights = MakeDummyWeights(config, modules, *counting, *stream, nullptr, {.rank = 0, .size = ranks});
+    auto weights = MakeDummyWeights(config, modules, *counting, *stream, nullptr, {.layout = layout});
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;
     if (ranks > 1 && options.nccl) {
       others = std::make_unique<PaperCommunicator>(*FindGpuModel(options.gpu), ranks);
     } else if (ranks > 1) {
       const int experts = config.n_routed_experts;
-      ChooseOwnExperts(*counting, *weights, config, experts / ranks);
-      const int rows = std::min(options.max_rows() * (max_draft_len + 1), MoeRowsAtOnce(ranks));
+      if (layout.attention_dp > 1) ChooseOwnExperts(*counting, *weights, config, experts / ranks);
+      const int rows = std::min(options.max_rows() * (max_draft_len + 1), MoeRowsAtOnce(layout));
       auto copies = CopyCommunicator::Create(*counting, ranks, experts, rows * config.num_experts_per_tok);
       CHECK(copies.ok()) << copies.status().ToString();
       others = *std::move(copies);
@@ -89,7 +94,8 @@ class GpuStep {
                           .max_draft_len = max_draft_len,
                           .max_num_tokens = options.max_rows(),
                           .max_steps = kMaxSteps,
-                          .graphs = graphs};
+                          .graphs = graphs,
+                          .layout = layout};
     bench_ = std::make_unique<StepBench>(step, config, std::move(counting), *std::move(weights),
                                          std::move(others));
   }
@@ -134,10 +140,10 @@ class GpuStep {
 
  private:
   CostContext Context(int draft_len) const {
-    return {.context = bench_->context(), .rows_per_sequence = draft_len + 1, .expert_ranks = ranks_};
+    return {.context = bench_->context(), .rows_per_sequence = draft_len + 1, .expert_ranks = expert_ranks_};
   }
 
-  int ranks_ = 1;
+  int expert_ranks_ = 1;
   CountingDevice* device_ = nullptr;  // the engine's
   std::unique_ptr<StepBench> bench_;
 };
@@ -343,6 +349,15 @@ int Run(const Options& options, const GpuModel* gpu) {
 bool Allowed(const Options& options) {
   if (options.ranks > 8 || (options.ranks & (options.ranks - 1)) != 0) {
     std::cerr << "step_bench: --ranks: " << options.ranks << ", allowed 1, 2, 4, 8\n";
+    return false;
+  }
+  if (options.attention_tp != 1 && options.attention_tp != options.ranks) {
+    std::cerr << "step_bench: --attention-tp: " << options.attention_tp << ", allowed 1, " << options.ranks
+              << "\n";
+    return false;
+  }
+  if (options.moe_tp < 1 || options.attention_tp % options.moe_tp != 0) {
+    std::cerr << "step_bench: --moe-tp: " << options.moe_tp << ", allowed a divisor of --attention-tp\n";
     return false;
   }
   if (!std::is_sorted(options.rows.begin(), options.rows.end())) {

@@ -20,6 +20,8 @@
 //   --model      default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
 //   --ranks      1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size replace
 //                the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1
+//   --attention-tp  1, or as many as ranks: these share each request, and rank 0's part of the model is run
+//   --moe-tp     with it: ranks that share an expert's columns; default 1
 //   --context    positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
 //   --rows       sequences, ascending, default 1,4,8,32,128
 //   --how        ways to submit a step, default eager,graph,unforked; unforked: a graph without side branches
@@ -48,6 +50,8 @@ int main(int argc, char** argv) {
                                                 {"--gpu", &options.gpu},
                                                 {"--measured", &options.measured},
                                                 {"--ranks", &options.ranks},
+                                                {"--attention-tp", &options.attention_tp},
+                                                {"--moe-tp", &options.moe_tp},
                                                 {"--how", &options.how},
                                                 {"--nccl", &options.nccl},
                                                 {"--kernels", &options.kernels},

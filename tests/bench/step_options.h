@@ -28,6 +28,8 @@ struct StepOptions {
   std::string json;
   std::vector<std::string> how = {"eager", "graph", "unforked"};
   int ranks = 0;  // 0: by the model
+  int attention_tp = 1;
+  int moe_tp = 1;
   bool nccl = false;
   bool kernels = false;
   bool quick = false;

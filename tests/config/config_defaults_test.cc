@@ -22,6 +22,7 @@ ModelLimits SmallModel() {
           .longest_sequence = 10000,
           .sequence_bound = "max_position_embeddings",
           .check_drafter = nullptr,
+          .check_parallel = nullptr,
           .cache_bytes = [](const Config& config) {
             return CacheBytes{.per_token = 512 + 256 * config.speculative_config.has_value()};
           }};

@@ -31,6 +31,7 @@ ModelLimits R1() {
           .longest_sequence = 163840,
           .sequence_bound = "max_position_embeddings",
           .check_drafter = CheckOneModule,
+          .check_parallel = nullptr,
           .cache_bytes = [](const Config&) { return CacheBytes{.per_token = 70272}; }};
 }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/check.h"
 #include "config/config_defaults.h"
 #include "config/config_reader.h"
 #include "config/config_warnings.h"
@@ -71,6 +72,42 @@ TEST(DeployConfigs, R1OnEightH200Resolves) {
   EXPECT_TRUE(shipped->loaded.notes.empty());
   EXPECT_EQ(shipped->model.n_routed_experts, 256);
   EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
+}
+
+TEST(DeployConfigs, R1ForOneRequestOnEightH200Resolves) {
+  const auto shipped =
+      Resolve("deploy/configs/deepseek-r1-8xh200-latency.yaml", "deploy/configs/r1-shape-61x256.json");
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  const ParallelConfig& parallel = shipped->loaded.config.parallel;
+  EXPECT_EQ(parallel.attention_dp, 1);
+  EXPECT_EQ(parallel.attention_tp, 8);
+  EXPECT_EQ(parallel.moe_ep, 2);
+  EXPECT_EQ(parallel.moe_tp, 4);
+  EXPECT_TRUE(shipped->loaded.notes.empty());
+  EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
+}
+
+// What a model's weights allow.
+TEST(DeployConfigs, AModelSaysInHowManyPartsItCanBeCut) {
+  const auto error = [](const std::string& config_json, const std::string& parallel) {
+    auto loaded = ParseConfig({.file = "f", .text = "model: /m\nparallel: {" + parallel + "}"});
+    CHECK(loaded.ok()) << loaded.status().ToString();
+    const ModelLimits limits = ModelLimitsOf(*ReadModelConfig(config_json));
+    const absl::Status status =
+        ResolveDefaults({.cores = 16, .ram_bytes = int64_t{64} << 30}, &limits, *loaded);
+    return std::string(status.message());
+  };
+  const std::string columns = "attention_tp: 8, moe_ep: 1, moe_tp: 8", groups = "attention_tp: 8, moe_ep: 8";
+  EXPECT_EQ(error("deploy/configs/r1-shape-61x256.json", columns), "");
+  EXPECT_EQ(error("deploy/configs/v4-flash-shape.json", groups), "");
+  EXPECT_EQ(error("deploy/configs/yardstick.json", columns), "");
+  EXPECT_EQ(error("deploy/models/abacus/config.json", groups), "");
+  EXPECT_EQ(error("deploy/models/abacus/config.json", columns),
+            "f:2: parallel.moe_tp: 8, allowed 1, 2, 4: this model's experts cannot be cut into more parts of "
+            "whole blocks");
+  EXPECT_EQ(error("tests/golden/checkpoints/fp8/config.json", "attention_tp: 2, moe_ep: 2"),
+            "f:2: parallel.attention_tp: 2, allowed 1: this model's heads cannot be cut into more parts of "
+            "whole blocks");
 }
 
 TEST(DeployConfigs, R1InNvfp4OnEightAndOnFourH200Resolves) {

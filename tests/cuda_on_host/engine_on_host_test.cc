@@ -355,7 +355,7 @@ TEST(EngineOnHost, TheEstimateOfMemoryIsWhatIsHeld) {
   const EngineOptions options = SmallOptions();
   for (const ModelConfig& config : {SmallConfig(), BlocksConfig()}) {
     SCOPED_TRACE(config.hidden_size);
-    const auto memory = EstimateMemory(SizedBackend::kCuda, options, config, 1);
+    const auto memory = EstimateMemory(SizedBackend::kCuda, options, config);
     ASSERT_TRUE(memory.ok()) << memory.status();
     Rank rank;
     rank.device = *CreateDevice("cuda", {});

@@ -76,11 +76,9 @@ bool NcclClique::Continue(int rank, const NcclGroup& group, const DeviceMemory& 
   if (own.running == nullptr) {
     own.running = &group;
     own.moved = false;
-    if (std::all_of(members_.begin(), members_.end(),
-                    [](const Member& m) { return m.running != nullptr && !m.moved && !m.stopped; })) {
-      Move(memory);
-      for (Member& member : members_) member.moved = true;
-    }
+    const std::vector<int> ranks = Together(rank);
+    if (!ranks.empty()) Move(ranks, memory);
+    for (const int other : ranks) members_[other].moved = true;
   } else if (own.running != &group) {
     return false;  // on another stream: a communicator's groups run one after another
   }
@@ -94,9 +92,26 @@ bool NcclClique::Continue(int rank, const NcclGroup& group, const DeviceMemory& 
   return true;
 }
 
-void NcclClique::Move(const DeviceMemory& memory) const {
-  for (const Member& member : members_) {
+std::vector<int> NcclClique::Together(int rank) const {
+  std::vector<int> ranks = {rank};
+  const auto add = [&ranks](int other) {
+    if (std::find(ranks.begin(), ranks.end(), other) == ranks.end()) ranks.push_back(other);
+  };
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const Member& member = members_[ranks[i]];
+    if (member.running == nullptr || member.moved || member.stopped) return {};
     for (const NcclCall& call : *member.running) {
+      if (IsMessage(call)) add(call.peer);
+      for (int other = 0; !IsMessage(call) && other < size(); ++other) add(other);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+void NcclClique::Move(const std::vector<int>& ranks, const DeviceMemory& memory) const {
+  for (const int rank : ranks) {
+    for (const NcclCall& call : *members_[rank].running) {
       const size_t in = InBytes(call, members_.size());
       const size_t out = OutBytes(call, members_.size());
       if ((in > 0 && !memory.Holds(call.in, in)) || (out > 0 && !memory.Holds(call.out, out))) {
@@ -104,15 +119,16 @@ void NcclClique::Move(const DeviceMemory& memory) const {
       }
     }
   }
-  CheckMatch();
-  if (IsMessage(members_[0].running->front())) return MoveMessages();
-  for (size_t index = 0; index < members_[0].running->size(); ++index) MoveCollective(index);
+  CheckMatch(ranks);
+  const NcclGroup& first = *members_[ranks.front()].running;
+  if (IsMessage(first.front())) return MoveMessages(ranks);
+  for (size_t index = 0; index < first.size(); ++index) MoveCollective(index);
 }
 
 // Messages are matched by MoveMessages. All other groups are the same on all ranks.
-void NcclClique::CheckMatch() const {
-  const NcclGroup& first = *members_[0].running;
-  for (int rank = 0; rank < size(); ++rank) {
+void NcclClique::CheckMatch(const std::vector<int>& ranks) const {
+  const NcclGroup& first = *members_[ranks.front()].running;
+  for (const int rank : ranks) {
     const NcclGroup& group = *members_[rank].running;
     bool same = group.size() == first.size();
     for (size_t i = 0; same && i < group.size(); ++i) {
@@ -121,7 +137,8 @@ void NcclClique::CheckMatch() const {
     }
     const bool messages = std::all_of(group.begin(), group.end(), IsMessage) && IsMessage(first.front());
     if (!same && !messages) {
-      Fault("rank 0 has " + Describe(first) + "; rank " + std::to_string(rank) + " has " + Describe(group));
+      Fault("rank " + std::to_string(ranks.front()) + " has " + Describe(first) + "; rank " +
+            std::to_string(rank) + " has " + Describe(group));
     }
   }
 }
@@ -154,15 +171,15 @@ void NcclClique::MoveCollective(size_t index) const {
 }
 
 // The n-th send of one rank to another is for the n-th receive there.
-void NcclClique::MoveMessages() const {
+void NcclClique::MoveMessages(const std::vector<int>& ranks) const {
   const auto of_pair = [this](int rank, NcclKind kind, int peer) {
     NcclGroup calls;
     std::copy_if(members_[rank].running->begin(), members_[rank].running->end(), std::back_inserter(calls),
                  [&](const NcclCall& call) { return call.kind == kind && call.peer == peer; });
     return calls;
   };
-  for (int from = 0; from < size(); ++from) {
-    for (int to = 0; to < size(); ++to) {
+  for (const int from : ranks) {
+    for (const int to : ranks) {
       const NcclGroup sent = of_pair(from, NcclKind::kSend, to);
       const NcclGroup wanted = of_pair(to, NcclKind::kRecv, from);
       const bool match = std::equal(sent.begin(), sent.end(), wanted.begin(), wanted.end(),

@@ -3,9 +3,9 @@
 // The ranks of an NCCL communicator, and how the data of a group of calls moves between them. Guarded by the
 // runtime's lock.
 //
-// The n-th groups of all ranks belong together: they move their data once all ranks' streams have reached
-// theirs. (NCCL needs that only between ranks that exchange something; here all ranks take part in every
-// group.) Aborts with both sides if the groups do not match, or if a buffer is not device memory.
+// Collectives are of all ranks; messages are of the ranks that exchange some, directly or by way of others.
+// The groups of these ranks belong together: they move their data once all their streams have reached theirs.
+// Aborts with both sides if the groups do not match, or if a buffer is not device memory.
 
 #include <nccl.h>
 
@@ -57,10 +57,12 @@ class NcclClique {
     bool moved = false;                  // that group's data
   };
 
-  void Move(const DeviceMemory& memory) const;
+  // The ranks whose groups move with that of `rank`; none where one of them has not reached its own.
+  std::vector<int> Together(int rank) const;
+  void Move(const std::vector<int>& ranks, const DeviceMemory& memory) const;
   void MoveCollective(size_t index) const;
-  void MoveMessages() const;
-  void CheckMatch() const;
+  void MoveMessages(const std::vector<int>& ranks) const;
+  void CheckMatch(const std::vector<int>& ranks) const;
 
   std::vector<Member> members_;
 };

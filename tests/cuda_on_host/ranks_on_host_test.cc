@@ -38,13 +38,10 @@ constexpr char kSmallModel[] = R"({
   "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "max_position_embeddings": 512,
   "bos_token_id": 0, "eos_token_id": 1})";
 
-std::string WriteSmall(const WeightFormat& format) {
-  const std::string dir = absl::StrCat(::testing::TempDir(), "/ranks_on_host_", NameOf(format), ::getpid());
+std::string Write(const std::string& model, const std::string& name, const WeightFormat& format) {
+  const std::string dir =
+      absl::StrCat(::testing::TempDir(), "/ranks_on_host_", name, "_", NameOf(format), ::getpid());
   std::filesystem::create_directories(dir);
-  std::string model = kSmallModel;
-  // Gate and up of FP8 are stacked where each has whole blocks.
-  if (IsF8(format))
-    model = absl::StrReplaceAll(model, {{"\"moe_intermediate_size\": 16", "\"moe_intermediate_size\": 128"}});
   std::ofstream(dir + "/config.json") << model;
   const auto report = WriteRandomCheckpoint({.config_json = dir + "/config.json",
                                              .out_dir = dir + "/checkpoint",
@@ -52,6 +49,27 @@ std::string WriteSmall(const WeightFormat& format) {
                                              .projections = format});
   CHECK(report.ok()) << report.status().ToString();
   return dir + "/checkpoint";
+}
+
+std::string WriteSmall(const WeightFormat& format) {
+  std::string model = kSmallModel;
+  // Gate and up of FP8 are stacked where each has whole blocks.
+  if (IsF8(format))
+    model = absl::StrReplaceAll(model, {{"\"moe_intermediate_size\": 16", "\"moe_intermediate_size\": 128"}});
+  return Write(model, "small", format);
+}
+
+// Two ranks can share everything in whole blocks of 128.
+std::string WriteBlocks(const WeightFormat& format) {
+  return Write(
+      absl::StrReplaceAll(kSmallModel, {{"\"hidden_size\": 32", "\"hidden_size\": 256"},
+                                        {"\"intermediate_size\": 32", "\"intermediate_size\": 256"},
+                                        {"\"moe_intermediate_size\": 16", "\"moe_intermediate_size\": 256"},
+                                        {"\"n_routed_experts\": 16", "\"n_routed_experts\": 8"},
+                                        {"\"qk_nope_head_dim\": 16", "\"qk_nope_head_dim\": 112"},
+                                        {"\"v_head_dim\": 16", "\"v_head_dim\": 128"},
+                                        {"\"q_lora_rank\": 16", "\"q_lora_rank\": 128"}}),
+      "blocks", format);
 }
 
 const LoadedModel& SmallModel() {
@@ -127,6 +145,34 @@ TEST(RanksOnHost, QuantizedExpertsGiveTheTokensOfOneRank) {
   }
 }
 
+// Heads, columns and vocabulary over two ranks that share every request, columns of experts too. FP8 weights
+// have whole blocks on either; their activated columns cross as codes and scales.
+TEST(RanksOnHost, ATensorGroupGivesTheTokensOfOneRank) {
+  struct Shared {
+    const LoadedModel& model;
+    int moe_tp;
+  };
+  const Shared cases[] = {{SmallModel(), 1},
+                          {LoadModelOnce(WriteBlocks(kFp8Format)), 2},
+                          {LoadModelOnce(WriteBlocks(kNvfp4Format)), 1}};
+  std::vector<Request> requests = SmallRequests();
+  requests.resize(2);
+  for (Request& request : requests) {
+    request.prompt_ids.resize(std::min<size_t>(request.prompt_ids.size(), 6));
+    request.max_tokens = 4;
+  }
+  for (const auto& [model, moe_tp] : cases) {
+    SCOPED_TRACE(absl::StrCat(NameOf(model.config.projections), ", columns over ", moe_tp));
+    const RunRecord alone = RunRequests(model, SmallSetting(1, 0, /*graphs=*/false), requests);
+    Setting two = SmallSetting(1, 2, /*graphs=*/true);
+    two.attention_tp = kRanks;
+    two.moe_tp = moe_tp;
+    const RunRecord run = RunRequests(model, two, requests);
+    EXPECT_GT(run.replays, 0);
+    ExpectSame(run, alone);
+  }
+}
+
 // Greedy and sampled requests with grammars, behind a thought or from the first token on: masks reach the
 // kernels of captured steps and of eager ones.
 TEST(RanksOnHost, ConstrainedTokensAreTheSame) {
@@ -166,7 +212,7 @@ IterationPlan EmptyStep() {
 std::vector<std::unique_ptr<RankEngine>> Engines(bool graphs, std::chrono::seconds step_timeout) {
   EngineOptions options = EngineOptionsOf(SmallModel(), SmallSetting(kRanks, 2, graphs));
   options.step_timeout = step_timeout;
-  return CreateEngines(SmallModel(), options, kRanks);
+  return CreateEngines(SmallModel(), options);
 }
 
 class LostRankOnHost : public ::testing::TestWithParam<bool> {

@@ -30,7 +30,7 @@ TEST(CommandLine, WhatHandsTypeIsAnswered) {
       {{"serve", "--model", kModel},
        2,
        "--model: unknown, here it is the command's argument: foredraft serve DIR"},
-      {{"serve", kModel, "--tp", "8"}, 2, "--tp: unknown, here it is --set parallel.attention_dp=N"},
+      {{"serve", kModel, "--tp", "8"}, 2, "--tp: unknown, here it is --set tensor_parallel_size=N"},
       {{"serve", kModel, "--max-model-len", "9"}, 2, "--max-model-len: unknown, here it is --max-seq-len"},
       {{"serve", kModel, "--max-queue-size", "9"}, 2, "here it is --set max_queue_size=V"},
       {{"serve", kModel, "--gpu-memory-utilization", "0.8"},

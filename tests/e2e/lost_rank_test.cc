@@ -323,6 +323,27 @@ TEST(WorkerCommand, RefusesWithOneLine) {
   }
 }
 
+// One tensor group: either rank may be lost, and all open requests go on.
+TEST(LostTensorGroup, GoesOnWithEveryRequest) {
+  Expected();
+  RankCluster cluster({.share_requests = true, .restart_group = true, .sets = {"max_num_tokens=64"}});
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<std::unique_ptr<ClientStream>> streams = StartStreams(cluster, Moment::kDecode);
+    kill(cluster.WorkerPid(rank), SIGKILL);
+    for (size_t seed = 0; seed < streams.size(); ++seed) {
+      const grpc::Status status = streams[seed]->End();
+      EXPECT_TRUE(status.ok()) << status.error_message();
+      EXPECT_EQ(streams[seed]->token_ids(), Expected()[seed]) << "rank " << rank << ", seed " << seed;
+    }
+    EXPECT_EQ(cluster.Metric("group_restarts_total"), rank + 1);
+  }
+  EXPECT_EQ(cluster.Metric("rank_disagreements_total"), 0);
+  EXPECT_GE(cluster.Metric("requests_resumed_total"), 5);
+  cluster.leader().Signal(SIGTERM);
+  EXPECT_EQ(cluster.leader().Wait(), 0) << cluster.leader().Stderr();
+  EXPECT_EQ(cluster.LeftRunning(kSlackS), "");
+}
+
 // The daemon's flag --set max_batch_size wins over its environment. The workers inherit the flag's value:
 // their environment must not override it.
 TEST(WorkerCommand, TakesTheDaemonsConfiguration) {

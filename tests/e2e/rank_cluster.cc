@@ -150,7 +150,8 @@ std::vector<std::string> RankCluster::Sets() const {
       "server.grpc_address=" + Address(grpc_port_),
       "server.metrics_address=" + Address(metrics_port_),
       "server.http_address=127.0.0.1:0",
-      "parallel.attention_dp=" + std::to_string(options_.ranks),
+      (options_.share_requests ? "parallel.attention_tp=" : "parallel.attention_dp=") +
+          std::to_string(options_.ranks),
       "parallel.moe_ep=" + std::to_string(options_.ranks),
       "parallel.leader_address=" + Address(leader_port_),
       "parallel.local_workers=" + std::to_string(options_.local_workers),

@@ -22,8 +22,9 @@ inline constexpr int kHeartbeatTimeoutS = 2;
 
 struct ClusterOptions {
   int ranks = 2;
-  int local_workers = 2;  // the test starts the others, each behind a proxy of its own
-  int absent_ranks = 0;   // the last ranks, which are not started
+  int local_workers = 2;        // the test starts the others, each behind a proxy of its own
+  int absent_ranks = 0;         // the last ranks, which are not started
+  bool share_requests = false;  // the ranks are one tensor group
   bool restart_group = false;
   std::vector<std::string> sets;
   bool wait_until_serving = true;

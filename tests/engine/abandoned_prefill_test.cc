@@ -78,7 +78,7 @@ struct Answers {
 Answers Serve(const LoadedModel& model, const Setting& setting, const std::vector<Request>& requests,
               const std::set<uint64_t>& cancelled, int layers) {
   const EngineOptions options = EngineOptionsOf(model, setting);
-  CancellingExecutor executor(std::move(CreateEngines(model, options, 1).front()), cancelled, layers);
+  CancellingExecutor executor(std::move(CreateEngines(model, options).front()), cancelled, layers);
   Answers answers;
   std::mutex mutex;
   std::condition_variable changed;

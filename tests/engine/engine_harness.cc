@@ -3,12 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <thread>
 #include <tuple>
@@ -16,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/bounded_queue.h"
 #include "base/check.h"
 #include "engine/engine_shapes.h"
 #include "engine/kinds/read_model_config.h"
@@ -27,161 +24,14 @@
 #include "engine/spec/vanilla/vanilla_drafter.h"
 #include "scheduler/serving_loop.h"
 #include "tests/engine/comm/rank_threads.h"
+#include "tests/engine/losable_ranks.h"
 
 namespace foredraft {
 namespace {
 constexpr int kTokensPerBlock = 16;
 // Too few for two of the longest test sequences.
 constexpr int kSmallPoolTokens = 24 * 16;
-constexpr int kSmallPoolBlocks = 4;             // at least: V4's blocks have 128 tokens
-constexpr std::chrono::seconds kRunLimit{900};  // sanitizers are slow, a busy machine slower
-
-// Runs a rank as LocalExecutor does, and notes what each request's steps drafted: after every step, in stream
-// order, it copies the slots' drafts. Requests are found by seed.
-class RecordingExecutor : public Executor {
- public:
-  RecordingExecutor(std::unique_ptr<RankEngine> engine, int rank, int verify_len, RunRecord& record,
-                    const std::map<uint64_t, int>& index)
-      : engine_(std::move(engine)),
-        rank_(rank),
-        verify_len_(verify_len),
-        record_(record),
-        request_of_seed_(index) {
-    Device& device = *engine_->rank().device;
-    for (DraftCopy& copy : copies_) {
-      auto memory = device.AllocatePinnedArray<SlotDrafts>(engine_->options().max_batch_size);
-      CHECK(memory.ok()) << memory.status().ToString();
-      copy.drafts = *memory;
-      copy.done = device.CreateEvent();
-    }
-    thread_ = std::thread([this] { Run(); });
-  }
-  ~RecordingExecutor() override {
-    plans_.Close();
-    submitted_.Close();
-    thread_.join();
-  }
-
-  absl::Status Launch(const IterationPlan& plan) override {
-    const RankPlan& rank = plan.ranks[rank_];
-    const int prefill_rows = plan.prefill_rows[rank_];
-    record_.requests_of_rank[rank_] += static_cast<int>(rank.admissions.size());
-    record_.most_prefill_rows[rank_] = std::max(record_.most_prefill_rows[rank_], prefill_rows);
-    record_.lonely_prefills += HasPrefill(plan) && prefill_rows == 0;
-    for (const SwapOut& swap : rank.swaps_out) request_of_image_[swap.image_id] = request_of_slot_[swap.slot];
-    for (const SwapIn& swap : rank.swaps_in) {
-      request_of_slot_[swap.slot] = request_of_image_.at(swap.image_id);
-    }
-    for (const SlotAdmission& admission : rank.admissions) {
-      const int request = request_of_seed_.at(admission.sampling.seed);
-      request_of_slot_[admission.slot] = request;
-      progress_[request] = {};
-    }
-    std::vector<int> requests;
-    for (const int slot : rank.live_slots) requests.push_back(request_of_slot_.at(slot));
-    launched_.push_back(std::move(requests));
-    IterationPlan cut = plan;
-    const bool gives = std::any_of(plan.ranks.begin(), plan.ranks.end(),
-                                   [](const RankPlan& each) { return !each.given_tokens.empty(); });
-    if (verify_len_ > 0 && plan.draft_len > verify_len_ && !gives) {
-      cut.verify_rows = plan.decode_bucket * (verify_len_ + 1);
-    }
-    CHECK(plans_.TryPush(std::move(cut))) << "iteration " << plan.number;
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<RankResult> Collect() override {
-    const auto deadline = std::chrono::steady_clock::now() + kRunLimit;
-    CHECK(submitted_.Pop(kRunLimit)) << "rank " << rank_;
-    absl::StatusOr<RankResult> result = engine_->Finish(deadline);
-    if (!result.ok()) return result;
-    const DraftCopy& copy = copies_[collected_count_++ % copies_.size()];
-    CHECK(copy.done->Wait(deadline)) << "rank " << rank_;
-    const std::vector<int> requests = std::move(launched_.front());
-    launched_.erase(launched_.begin());
-    record_.iterations += rank_ == 0;
-    record_.replays += rank_ == 0 && result->replayed;
-    for (size_t i = 0; i < result->slots.size(); ++i) {
-      Note(requests[i], result->slots[i], copy.drafts[result->slots[i].slot]);
-    }
-    return result;
-  }
-
- private:
-  // The drafts of all slots as a step left them.
-  struct DraftCopy {
-    SlotDrafts* drafts = nullptr;  // [slots], page-locked
-    std::unique_ptr<Event> done;
-  };
-
-  void Run() {
-    const Rank& rank = engine_->rank();
-    const size_t bytes = engine_->options().max_batch_size * sizeof(SlotDrafts);
-    for (uint64_t count = 0; std::optional<IterationPlan> plan = plans_.Pop(kRunLimit); ++count) {
-      engine_->Submit(*plan, rank_);
-      DraftCopy& copy = copies_[count % copies_.size()];
-      rank.device->CopyToHost(*rank.stream, copy.drafts, rank.slots.arrays().drafts, bytes);
-      copy.done->Record(*rank.stream);
-      submitted_.TryPush(uint64_t{plan->number});
-    }
-  }
-
-  void Note(int request, const SlotResult& result, const SlotDrafts& drafts) {
-    if (result.token_ids.empty()) return;  // frozen: it ended in an earlier step
-    Progress& progress = progress_[request];
-    progress.token_count += static_cast<int>(result.token_ids.size());
-    const bool stepped = result.step_token_count() > 0;  // a held slot does not
-    if (progress.first_step_count == 0 && stepped) progress.first_step_count = progress.token_count;
-    record_.requests[request].records.push_back(
-        {.drafts = {drafts.tokens, drafts.tokens + drafts.draft_count},
-         .confidences = result.confidences,
-         .token_count = progress.token_count,
-         .first_step_count = progress.first_step_count,
-         .drafts_verified = result.drafts_verified,
-         .accepted = result.step_token_count() - 1});
-  }
-
-  // What a request has got since its last admission.
-  struct Progress {
-    int token_count = 0;
-    int first_step_count = 0;
-  };
-
-  const std::unique_ptr<RankEngine> engine_;
-  const int rank_;
-  const int verify_len_;
-  RunRecord& record_;
-  const std::map<uint64_t, int>& request_of_seed_;
-  std::map<int, int> request_of_slot_;
-  std::map<int, Progress> progress_;  // by request
-  std::map<uint64_t, int> request_of_image_;
-  std::vector<std::vector<int>> launched_;           // requests of the live slots of each plan in flight
-  std::array<DraftCopy, kMaxPlansInFlight> copies_;  // used in turn
-  uint64_t collected_count_ = 0;
-  BoundedQueue<IterationPlan> plans_{kMaxPlansInFlight};
-  BoundedQueue<uint64_t> submitted_{kMaxPlansInFlight};  // numbers of the plans that the device has
-  std::thread thread_;
-};
-
-// An executor whose rank is lost in given iterations, until Replace.
-class LosableExecutor : public Executor {
- public:
-  explicit LosableExecutor(std::vector<int> losses) : losses_(std::move(losses)) {}
-
-  void Replace(std::unique_ptr<RecordingExecutor> executor) { executor_ = std::move(executor); }
-
-  absl::Status Launch(const IterationPlan& plan) override { return executor_->Launch(plan); }
-  absl::StatusOr<RankResult> Collect() override {
-    const bool lost = std::count(losses_.begin(), losses_.end(), ++collects_) > 0;
-    if (lost) return absl::UnavailableError("rank lost");
-    return executor_->Collect();
-  }
-
- private:
-  const std::vector<int> losses_;
-  int collects_ = 0;
-  std::unique_ptr<RecordingExecutor> executor_;
-};
+constexpr int kSmallPoolBlocks = 4;  // at least: V4's blocks have 128 tokens
 
 std::vector<int> BatchSizes(int max_batch_size) {
   std::vector<int> sizes;
@@ -261,27 +111,34 @@ Speculation WithDraftLen(const SchedulerOptions& options, int draft_len) {
 }  // namespace
 
 std::string Setting::DebugString() const {
-  return absl::StrCat("ranks ", ranks, ", open ", max_open, ", K ", draft_len, " of ", max_draft_len,
-                      mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ",
-                      graphs, padding ? "" : " (no padding)", ", batch ", max_batch_size, ", budget ",
-                      max_num_tokens, ", reuse ", reuse, ", KV ", DTypeName(kv_dtype), ", small pool ",
-                      small_pool, ", draft caps ", draft_caps, ", policy ", static_cast<int>(policy),
-                      ", rows for ", verify_len, " drafts, late ", late_percent, "%, losses [",
-                      absl::StrJoin(losses, " "), "], K changes ", absl::StrJoin(draft_len_changes, " "));
+  return absl::StrCat("ranks ", ranks, " x ", attention_tp, " (", moe_tp, " per expert), open ", max_open,
+                      ", K ", draft_len, " of ", max_draft_len, mtp ? "" : " (no MTP)",
+                      vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ", graphs,
+                      padding ? "" : " (no padding)", ", batch ", max_batch_size, ", budget ", max_num_tokens,
+                      ", reuse ", reuse, ", KV ", DTypeName(kv_dtype), ", small pool ", small_pool,
+                      ", draft caps ", draft_caps, ", policy ", static_cast<int>(policy), ", rows for ",
+                      verify_len, " drafts, late ", late_percent, "%, losses [", absl::StrJoin(losses, " "),
+                      "], K changes ", absl::StrJoin(draft_len_changes, " "));
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
-                                 const ExpertShard& shard, const std::string& isa) {
-  using Key = std::tuple<std::string, std::string, int, int, std::string>;
+                                 const ModelShard& shard, const std::string& isa) {
+  using Key = std::tuple<std::string, std::string, int, int, int, int, std::string>;
   static auto* const models = new std::map<Key, LoadedModel>;
-  const Key key = {checkpoint_dir, backend, shard.rank, shard.size, isa};
+  const Key key = {checkpoint_dir,
+                   backend,
+                   shard.rank,
+                   shard.layout.attention_dp,
+                   shard.layout.moe_tp,
+                   shard.layout.attention_tp,
+                   isa};
   const auto found = models->find(key);
   if (found != models->end()) return found->second;
   LoadedModel model = LoadModel(checkpoint_dir, backend, shard, {.threads = 2, .isa = isa});
   return models->emplace(key, std::move(model)).first->second;
 }
 
-LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ExpertShard& shard,
+LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ModelShard& shard,
                       const DeviceOptions& options) {
   LoadedModel model;
   model.dir = checkpoint_dir;
@@ -308,6 +165,10 @@ LoadedWeights WeightsFor(const LoadedWeights& weights, const EngineOptions& opti
 
 EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) {
   EngineOptions options;
+  options.layout = {.attention_dp = setting.ranks,
+                    .attention_tp = setting.attention_tp,
+                    .moe_ep = setting.ranks * setting.attention_tp / setting.moe_tp,
+                    .moe_tp = setting.moe_tp};
   options.max_batch_size = setting.max_batch_size;
   options.max_num_tokens = setting.max_num_tokens;
   options.max_seq_len = kMaxSeqLen;
@@ -364,8 +225,9 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   return options;
 }
 
-std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
-                                                       int ranks) {
+std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
+                                                       const EngineOptions& options) {
+  const int ranks = options.layout.world_size();
   std::vector<RankParts> parts;
   if (ranks == 1) {
     auto device = CreateDevice(TestBackend(), model.device_options);
@@ -376,7 +238,7 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
   }
   std::vector<const LoadedModel*> shards;
   for (int rank = 0; rank < ranks; ++rank) {
-    const ExpertShard shard = {.rank = rank, .size = ranks};
+    const ModelShard shard = {.layout = options.layout, .rank = rank};
     shards.push_back(ranks == 1 ? &model
                                 : &LoadModelOnce(model.dir, TestBackend(), shard, model.device_options.isa));
   }
@@ -389,52 +251,6 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
   });
   return engines;
 }
-
-namespace {
-
-// The ranks of a run. The last one is lost where the setting says so; Start begins a new life of all.
-class LosableRanks {
- public:
-  LosableRanks(const LoadedModel& model, const EngineOptions& options, const Setting& setting,
-               RunRecord& record, const std::map<uint64_t, int>& request_of_seed)
-      : model_(model),
-        options_(options),
-        verify_len_(setting.verify_len),
-        record_(record),
-        request_of_seed_(request_of_seed) {
-    for (int rank = 0; rank < setting.ranks; ++rank) {
-      const bool last = rank + 1 == setting.ranks;
-      executors_.push_back(std::make_unique<LosableExecutor>(last ? setting.losses : std::vector<int>()));
-    }
-    Start();
-  }
-
-  void Start() {
-    for (auto& executor : executors_) executor->Replace(nullptr);
-    const int count = static_cast<int>(executors_.size());
-    std::vector<std::unique_ptr<RankEngine>> engines = CreateEngines(model_, options_, count);
-    for (int rank = 0; rank < count; ++rank) {
-      executors_[rank]->Replace(std::make_unique<RecordingExecutor>(std::move(engines[rank]), rank,
-                                                                    verify_len_, record_, request_of_seed_));
-    }
-  }
-
-  std::vector<Executor*> executors() const {
-    std::vector<Executor*> pointers;
-    for (const auto& executor : executors_) pointers.push_back(executor.get());
-    return pointers;
-  }
-
- private:
-  const LoadedModel& model_;
-  const EngineOptions options_;
-  const int verify_len_;
-  RunRecord& record_;
-  const std::map<uint64_t, int>& request_of_seed_;
-  std::vector<std::unique_ptr<LosableExecutor>> executors_;
-};
-
-}  // namespace
 
 RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests) {
   RunRecord record;

@@ -3,14 +3,15 @@
 // Runs requests through scheduler, serving loop and engine in process, on the binary's TestBackend(), under
 // any setting that must not change tokens, and records what the engine drafted on the way.
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/expert_shard.h"
 #include "engine/checkpoint/loaded_weights.h"
+#include "engine/checkpoint/model_shard.h"
 #include "engine/model/model_config.h"
 #include "engine/rank_engine.h"
 #include "kernels/device.h"
@@ -21,7 +22,8 @@
 
 namespace foredraft {
 
-inline constexpr int kMaxSeqLen = 384;  // of every run
+inline constexpr int kMaxSeqLen = 384;                 // of every run
+inline constexpr std::chrono::seconds kRunLimit{900};  // sanitizers are slow, a busy machine slower
 
 // A checkpoint, loaded once per test binary and backend. The weights' device lives as long as the binary
 // runs.
@@ -32,11 +34,11 @@ struct LoadedModel {
   ModelConfig config;
   LoadedWeights weights;
 };
-// `shard`: which rank's experts to load; everything else is the same for all ranks.
+// `shard`: which part of the model to load.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
-                                 const std::string& backend = TestBackend(), const ExpertShard& shard = {},
+                                 const std::string& backend = TestBackend(), const ModelShard& shard = {},
                                  const std::string& isa = "");
-LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ExpertShard& shard,
+LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ModelShard& shard,
                       const DeviceOptions& options);
 
 // Whether the checkpoint drafts with DSpark.
@@ -48,7 +50,10 @@ LoadedWeights WeightsFor(const LoadedWeights& weights, const EngineOptions& opti
 
 // The settings that may change how tokens are computed, but must not change the tokens (kv_dtype aside).
 struct Setting {
-  int ranks = 1;          // threads of this process, joined over loopback as processes would be
+  // Tensor groups, and ranks of each: threads of this process, joined over loopback as processes would be.
+  int ranks = 1;
+  int attention_tp = 1;
+  int moe_tp = 1;         // ranks that share an expert's columns
   int max_open = 0;       // most requests open at once; 0: all are submitted at the start
   int draft_len = 0;      // K
   int max_draft_len = 7;  // Kmax, where `mtp`
@@ -105,9 +110,9 @@ struct RunRecord {
   int replays = 0;
 };
 
-// One engine per rank, each with its own weights, joined and ready.
-std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
-                                                       int ranks);
+// One engine per rank of options.layout, each with its own weights, joined and ready.
+std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
+                                                       const EngineOptions& options);
 
 // Ids of requests are their indices. Every request's seed must be unique: the recorder finds requests by
 // seed. If the run does not end, fails the test and returns the incomplete record.

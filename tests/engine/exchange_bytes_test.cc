@@ -70,6 +70,7 @@ ModelConfig R1In(const char* format) {
 // What rank 0 sends in a decode step with three drafts.
 NotingCommunicator StepOf(const ModelConfig& config, SizedBackend backend) {
   EngineOptions options;
+  options.layout = RankLayout::DataParallel(kRanks);
   options.max_batch_size = kSeats;
   options.max_num_tokens = 64;
   options.max_seq_len = 256;
@@ -80,7 +81,7 @@ NotingCommunicator StepOf(const ModelConfig& config, SizedBackend backend) {
   auto noting = std::make_unique<NotingCommunicator>();
   const NotingCommunicator& noted = *noting;
   rank.comm = std::move(noting);
-  auto weights = AllocateDummyWeights(config, 1, *rank.device, {.rank = 0, .size = kRanks});
+  auto weights = AllocateDummyWeights(config, 1, *rank.device, {.layout = options.layout});
   CHECK(weights.ok()) << weights.status().ToString();
   CHECK(rank.Allocate(options, config, *std::move(weights)).ok());
   CHECK(rank.AllocateCache(options, /*history_blocks=*/1, /*poison=*/false).ok());

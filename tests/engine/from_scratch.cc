@@ -139,7 +139,7 @@ void FromScratch::Module(int level, const std::vector<int32_t>& tokens, int deco
 
 int32_t FromScratch::Argmax(int level, Matrix<const float> output) {
   const Matrix<float> logits = logits_.first_rows(1);
-  model_->Logits(*stream_, level, output, logits);
+  model_->Logits(*stream_, level, output, logits, nullptr);
   device_.ops().argmax(*stream_, {.out = argmax_, .logits = logits});
   return Get(argmax_, 1)[0];
 }
@@ -176,7 +176,7 @@ void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
 
 int32_t FromScratch::Choose(int level, Matrix<const float> output, int position,
                             const std::vector<int32_t>& drafts) {
-  model_->Logits(*stream_, level, output, logits_.first_rows(1));
+  model_->Logits(*stream_, level, output, logits_.first_rows(1), nullptr);
   return ChooseFromLogits(position, drafts);
 }
 
@@ -285,7 +285,7 @@ FromScratch::BlockDrafts FromScratch::DSparkDrafts(const std::vector<int32_t>& t
   BlockDrafts drafts;
   for (int k = 0; k < count; ++k) {
     const int32_t before = k == 0 ? tokens.back() : drafts.ids.back();
-    model_->Logits(*stream_, model_->module_count(), block.row_range(k, 1), logits);
+    model_->Logits(*stream_, model_->module_count(), block.row_range(k, 1), logits, nullptr);
     Put(ids_, &before, 1);
     model_->block_drafts()->MarkovBias(*stream_, ids_, bias);
     model_->block_drafts()->Confidence(
@@ -300,7 +300,7 @@ FromScratch::BlockDrafts FromScratch::DSparkDrafts(const std::vector<int32_t>& t
 std::vector<float> FromScratch::BlockLogits(const std::vector<int32_t>& tokens, int prompt_len) {
   const Matrix<float> block = Block(tokens, prompt_len);
   const Matrix<float> logits = logits_.first_rows(block.rows);
-  model_->Logits(*stream_, model_->module_count(), block, logits);
+  model_->Logits(*stream_, model_->module_count(), block, logits, nullptr);
   return Get(logits.data, size_t(block.rows) * logits.cols);
 }
 
@@ -316,7 +316,7 @@ std::vector<float> FromScratch::TargetLogits(const std::vector<int32_t>& tokens,
   Poison();
   Target(tokens, prompt_len, count);
   const Matrix<float> logits = logits_.first_rows(count);
-  model_->Logits(*stream_, 0, outputs_[0].first_rows(count), logits);
+  model_->Logits(*stream_, 0, outputs_[0].first_rows(count), logits, nullptr);
   return Get(logits.data, size_t(count) * logits.cols);
 }
 
@@ -326,7 +326,7 @@ std::vector<float> FromScratch::ModuleLogits(int level, const std::vector<int32_
   Target(tokens, prompt_len, count);
   for (int below = 1; below <= level; ++below) Module(below, tokens, prompt_len, count);
   const Matrix<float> logits = logits_.first_rows(count - level);
-  model_->Logits(*stream_, level, outputs_[level].row_range(level, count - level), logits);
+  model_->Logits(*stream_, level, outputs_[level].row_range(level, count - level), logits, nullptr);
   return Get(logits.data, size_t(count - level) * logits.cols);
 }
 

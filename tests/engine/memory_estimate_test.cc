@@ -105,7 +105,7 @@ TEST(EstimateMemory, IsWhatTheEngineAllocates) {
     ASSERT_TRUE(rank.Allocate(options, model.config, model.weights).ok());
     ASSERT_TRUE(rank.AllocateCache(options, 9, /*poison=*/false).ok());
 
-    const auto memory = EstimateMemory(SizedBackend::kCpu, options, model.config, 1);
+    const auto memory = EstimateMemory(SizedBackend::kCpu, options, model.config);
     ASSERT_TRUE(memory.ok()) << memory.status();
     EXPECT_EQ(memory->activation_bytes, summed.bytes("activations"));
     EXPECT_EQ(memory->slot_bytes, summed.bytes("slots"));
@@ -158,7 +158,9 @@ EngineOptions R1Options() {
 }
 
 MemoryEstimate EstimateR1(int ranks) {
-  const auto memory = EstimateMemory(SizedBackend::kCuda, R1Options(), R1(), ranks);
+  EngineOptions options = R1Options();
+  options.layout = RankLayout::DataParallel(ranks);
+  const auto memory = EstimateMemory(SizedBackend::kCuda, options, R1());
   CHECK(memory.ok()) << memory.status().ToString();
   return *memory;
 }
@@ -195,7 +197,8 @@ TEST(EstimateMemory, OfV4FlashIsWhatTheDocumentSays) {
     EngineOptions options = R1Options();
     UseDrafter(&kEagle, 1, *config, options);
     options.tokens_per_block = 32;
-    const auto memory = EstimateMemory(SizedBackend::kCpu, options, *config, ranks);
+    options.layout = RankLayout::DataParallel(ranks);
+    const auto memory = EstimateMemory(SizedBackend::kCpu, options, *config);
     ASSERT_TRUE(memory.ok()) << memory.status();
     EXPECT_NEAR(static_cast<double>(memory->weight_bytes) / kGiB, gib, 0.06) << ranks << " ranks";
     const CacheGroup& history = memory->cache.groups[0];

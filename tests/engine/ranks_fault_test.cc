@@ -32,7 +32,7 @@ class RanksFault : public ::testing::Test {
   std::vector<std::unique_ptr<RankEngine>> Engines(std::chrono::seconds step_timeout) {
     EngineOptions options = EngineOptionsOf(model_, setting_);
     options.step_timeout = step_timeout;
-    return CreateEngines(model_, options, kRanks);
+    return CreateEngines(model_, options);
   }
 
   // Rank 0 gets a request; rank 1 has none and runs the same collectives.
@@ -106,7 +106,7 @@ TEST_F(RanksFault, TheServingLoopEndsAllRequestsWhenARankIsLost) {
   std::vector<Executor*> pointers;
   const EngineOptions options = engines[0]->options();
   for (int rank = 0; rank < kRanks; ++rank) {
-    executors.push_back(std::make_unique<LocalExecutor>(std::move(engines[rank]), rank));
+    executors.push_back(std::make_unique<LocalExecutor>(std::move(engines[rank])));
     pointers.push_back(executors.back().get());
   }
   std::mutex mutex;

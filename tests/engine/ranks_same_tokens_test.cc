@@ -20,6 +20,7 @@
 #include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
+#include "tests/engine/same_tokens_fixture.h"
 #include "tests/engine/test_requests.h"
 #include "tools/synth/synth.h"
 
@@ -231,19 +232,6 @@ class RanksSameTokensOver : public ::testing::TestWithParam<int> {
     return entry;
   }
 
-  // A different order of summation changes logprobs long before it changes a token.
-  static void ExpectSameBits(const std::vector<TokenLogprob>& got,
-                             const std::vector<TokenLogprob>& expected) {
-    ASSERT_EQ(got.size(), expected.size());
-    for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_EQ(got[i].logprob, expected[i].logprob) << "token " << i;
-      ASSERT_EQ(got[i].top.size(), expected[i].top.size());
-      for (size_t j = 0; j < got[i].top.size(); ++j) {
-        ASSERT_EQ(got[i].top[j].logprob, expected[i].top[j].logprob) << "token " << i << ", top " << j;
-      }
-    }
-  }
-
   static void ExpectDraftsFromScratch(const Case& c, const RunRecord& run) {
     const std::vector<Request> requests = RequestsOf(c.model, c.sampled);
     for (size_t id = 0; id < requests.size(); ++id) {
@@ -342,13 +330,16 @@ TEST(RanksSameTokens, WhereRanksNeedDifferentNumbersOfRounds) {
   const Setting setting = {.max_draft_len = 3, .max_batch_size = 4};
   EngineOptions options = EngineOptionsOf(model, setting);
   options.step_timeout = std::chrono::seconds(60);  // ranks that lose step wait for each other
+  const EngineOptions one_rank = options;
   for (const int ranks : {2, 8}) {
+    options.layout = RankLayout::DataParallel(ranks);
     // Rank 0 has four prompts, three rounds or more; the next one prompt; the others nothing.
-    static_assert(4 * kLongPrompt > 2 * MoeRowsAtOnce(2) && kLongPrompt > MoeRowsAtOnce(8));
+    static_assert(4 * kLongPrompt > 2 * MoeRowsAtOnce(RankLayout::DataParallel(2)) &&
+                  kLongPrompt > MoeRowsAtOnce(RankLayout::DataParallel(8)));
     std::vector<RankPlan> plans(ranks);
     plans[0] = PromptsOf(100, 4, kLongPrompt, model.config.vocab_size);
     plans[1] = PromptsOf(200, 1, kLongPrompt, model.config.vocab_size);
-    const auto engines = CreateEngines(model, options, ranks);
+    const auto engines = CreateEngines(model, options);
     std::vector<RankResult> results(ranks);
     ForEachRank(ranks, [&](int rank) {
       auto result = engines[rank]->Run(PlanOf(plans), rank);
@@ -356,7 +347,7 @@ TEST(RanksSameTokens, WhereRanksNeedDifferentNumbersOfRounds) {
       results[rank] = *std::move(result);
     });
     for (int rank = 0; rank < 2; ++rank) {
-      const auto alone = CreateEngines(model, options, 1);
+      const auto alone = CreateEngines(model, one_rank);
       const auto expected = alone[0]->Run(PlanOf({plans[rank]}), 0);
       ASSERT_TRUE(expected.ok()) << expected.status();
       ASSERT_EQ(results[rank].slots.size(), expected->slots.size());

@@ -17,6 +17,17 @@ void PrintProgress(size_t passed, size_t cases, std::chrono::steady_clock::time_
 
 }  // namespace
 
+void ExpectSameBits(const std::vector<TokenLogprob>& got, const std::vector<TokenLogprob>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].logprob, expected[i].logprob) << "token " << i;
+    ASSERT_EQ(got[i].top.size(), expected[i].top.size());
+    for (size_t j = 0; j < got[i].top.size(); ++j) {
+      ASSERT_EQ(got[i].top[j].logprob, expected[i].top[j].logprob) << "token " << i << ", top " << j;
+    }
+  }
+}
+
 SameTokensFixture::SameTokensFixture(const LoadedModel& model, MakeRequests requests)
     : model_(model), requests_(std::move(requests)), references_(ReferencesOf(model)) {}
 
@@ -76,6 +87,8 @@ void SameTokensFixture::ExpectSameTokens(const SameTokensCase& c, const RunRecor
     const RequestRecord& request = run.requests[id];
     ASSERT_EQ(request.token_ids, baseline.requests[id].token_ids) << "tokens of request " << id;
     ASSERT_EQ(request.finish, baseline.requests[id].finish) << "request " << id;
+    ASSERT_NO_FATAL_FAILURE(ExpectSameBits(request.logprobs, baseline.requests[id].logprobs))
+        << "of request " << id;
     if (request.token_ids.empty()) continue;  // it ended before its first token
     ASSERT_EQ(static_cast<int>(request.token_ids.size()), 1 + request.steps + request.accepted_tokens)
         << "accounting of request " << id;

@@ -23,6 +23,10 @@ struct SameTokensCase {
   bool sampled = false;
 };
 
+// Fails where a logprob differs in any bit: another order of summation changes logprobs long before it
+// changes a token.
+void ExpectSameBits(const std::vector<TokenLogprob>& got, const std::vector<TokenLogprob>& expected);
+
 class SameTokensFixture : public ::testing::Test {
  protected:
   using MakeRequests = std::function<std::vector<Request>(bool sampled)>;

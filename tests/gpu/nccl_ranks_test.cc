@@ -20,6 +20,7 @@ TEST(NcclRanks, TwoRanksExchangeRows) {
   ASSERT_TRUE(group.ok()) << group.status();
   ExpectAllGather(*group);
   ExpectAllToAll(*group);
+  ExpectSets(*group);
   ExpectHostCollectives(*group);
 }
 

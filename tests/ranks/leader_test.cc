@@ -258,7 +258,7 @@ TEST(WorkerSession, EndsWhenTheLeaderIsSilent) {
   std::promise<absl::Status> told;
   (*session)->SetOnLost([&told](const absl::Status& status) { told.set_value(status); });
   ScriptedExecutor executor;
-  const absl::Status end = (*session)->Run(executor, TestLimits(/*rank_count=*/1));
+  const absl::Status end = (*session)->Run(executor, 0, TestLimits(/*rank_count=*/1));
   EXPECT_THAT(std::string(end.message()), HasSubstr("the leader was silent for"));
   EXPECT_EQ(told.get_future().get(), end);
   session->reset();

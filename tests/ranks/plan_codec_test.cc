@@ -46,6 +46,7 @@ IterationPlan FullPlan() {
                      .acceptance = {.relaxed_topk = 5, .relaxed_delta = 0.25f, .forced_length = 1.5f},
                      .verify_rows = 32,
                      .calibration = {{.slope = 0.5f, .offset = -1.5f}},
+                     .argmax = true,
                      .decode_bucket = 16,
                      .prefill_rows = {17, 2, 9},
                      .ended_prompts = {1, 1, 2}};

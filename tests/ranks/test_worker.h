@@ -72,7 +72,7 @@ class TestWorker {
       EXPECT_EQ(*peer, "at " + std::to_string(rank ^ 1));
       (*session)->ReportLoading(5, 10);
       (*session)->ReportReady(kBlockCount, 7);
-      return (*session)->Run(executor_, TestLimits(/*rank_count=*/2));
+      return (*session)->Run(executor_, rank, TestLimits(/*rank_count=*/2));
     });
   }
   static WorkerOptions Options(int port, int rank) {

@@ -413,11 +413,12 @@ TEST(IterationPlan, PrintsOneLinePerRank) {
   stage.Submit(1, 5, 5);
   EXPECT_EQ(
       stage.Turn().DebugString(),
-      "plan number 1 decode_bucket 1 prefill_rows: 5 0 ended_prompts: 1 0, rank 0: admissions { sampling { "
-      "top_p 1 repetition_penalty 1 seed 1 } logprob_count -1 thinking { begin -1 end -1 } prompt_len 5 "
+      "plan number 1 decode_bucket 1 argmax 1 prefill_rows: 5 0 ended_prompts: 1 0, rank 0: admissions { "
+      "sampling { top_p 1 repetition_penalty 1 seed 1 } logprob_count -1 thinking { begin -1 end -1 } "
+      "prompt_len 5 "
       "length_limit 9 boundary_block -1 } block_table_deltas { block_ids: 1 2 } prefill_chunks { "
       "token_ids [5] last 1 } live_slots: 0\n"
-      "plan number 1 decode_bucket 1 prefill_rows: 5 0 ended_prompts: 1 0, rank 1:");
+      "plan number 1 decode_bucket 1 argmax 1 prefill_rows: 5 0 ended_prompts: 1 0, rank 1:");
   stage.Drain();
 }
 

@@ -246,7 +246,7 @@ std::vector<float> MtpDevice::Logits(int level, const std::vector<float>& output
   const int rows = static_cast<int>(outputs.size()) / width();
   CHECK_LE(rows, size_.rows);
   Put(output_.data, outputs);
-  model_->Logits(*stream_, level, output_.first_rows(rows), logits_.first_rows(rows));
+  model_->Logits(*stream_, level, output_.first_rows(rows), logits_.first_rows(rows), nullptr);
   std::vector<float> values(static_cast<size_t>(rows) * config_.vocab_size);
   device_.CopyToHost(*stream_, values.data(), logits_.data, values.size() * sizeof(float));
   stream_->Synchronize();

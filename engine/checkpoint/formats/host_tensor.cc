@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "kernels/weight_parts.h"
 
@@ -42,6 +44,39 @@ HostTensor ToBf16(HostTensor tensor) {
   tensor.scales.clear();
   tensor.tensor_scale = 1;
   return tensor;
+}
+
+absl::StatusOr<HostTensor> SliceOf(HostTensor tensor, const TensorSlice& slice) {
+  const auto& [rows, columns] = slice;
+  if (rows == IndexRange{0, tensor.n} && columns == IndexRange{0, tensor.k}) return tensor;
+  const WeightFormat& format = tensor.format;
+  const auto cuts = [](const IndexRange& range, int32_t all, int32_t block) {
+    return range.first % block != 0 || (range.end() % block != 0 && range.end() != all);
+  };
+  if (format.has_scales() && (cuts(rows, tensor.n, format.rows) || cuts(columns, tensor.k, format.columns))) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rows %d..%d, columns %d..%d for this rank of the tensor group, allowed multiples of %d and %d, "
+        "which share a scale",
+        rows.first, rows.end(), columns.first, columns.end(), format.rows, format.columns));
+  }
+  HostTensor part = {
+      .format = format, .n = rows.count, .k = columns.count, .tensor_scale = tensor.tensor_scale};
+  const int64_t row_bytes = format.code_bytes(tensor.k), part_bytes = format.code_bytes(columns.count);
+  part.data = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(rows.count * part_bytes));
+  for (int64_t row = 0; row < rows.count; ++row) {
+    std::memcpy(part.data.get() + row * part_bytes,
+                tensor.data.get() + (rows.first + row) * row_bytes + format.code_bytes(columns.first),
+                part_bytes);
+  }
+  if (!format.has_scales()) return part;
+  const int64_t scale_bytes = DTypeBytes(format.scale);
+  const int64_t scale_pitch = format.scale_columns(tensor.k) * scale_bytes;
+  const int64_t first_row = rows.first / format.rows, first_column = columns.first / format.columns;
+  for (int64_t row = first_row; row < first_row + format.scale_rows(rows.count); ++row) {
+    const char* const from = tensor.scales.data() + row * scale_pitch + first_column * scale_bytes;
+    part.scales.insert(part.scales.end(), from, from + format.scale_columns(columns.count) * scale_bytes);
+  }
+  return part;
 }
 
 std::vector<float> ToFloats(const HostTensor& tensor) {

@@ -33,6 +33,10 @@ struct HostTensor {
 HostTensor ToBf16(HostTensor tensor);
 std::vector<float> ToFloats(const HostTensor& tensor);
 
+// What a rank has of a matrix. INVALID_ARGUMENT, without the tensor's name, where the slice cuts a block of
+// scales.
+absl::StatusOr<HostTensor> SliceOf(HostTensor tensor, const TensorSlice& slice);
+
 // Rows [first, first + count) of a BF16 tensor, transposed to [k, count].
 std::vector<bf16> TransposeRows(const HostTensor& tensor, int32_t first, int32_t count);
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/model/rope.h"
+#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 
@@ -18,10 +20,26 @@ std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_co
   return layers;
 }
 
+namespace {
+
+// The inputs of the rank's part of the widest dense MLP or shared expert.
+int MlpWidth(const V3Weights& weights) {
+  int width = 0;
+  const auto take = [&](const V3LayerWeights& layer) {
+    width = std::max(width, layer.is_moe ? layer.moe.shared.down.k : layer.mlp.down.k);
+  };
+  for (const V3LayerWeights& layer : weights.layers) take(layer);
+  for (const V3ModuleWeights& module : weights.mtp_modules) take(module.layer);
+  return width;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, Communicator& comm,
                                                                const ModelConfig& config, V3Weights weights,
                                                                const ForwardCapacity& capacity) {
   std::unique_ptr<DeepseekV3> model(new DeepseekV3(device, comm, config, std::move(weights)));
+  CHECK_EQ(comm.size(), model->weights_.shard.layout.world_size());
   CacheRegistry registry(/*tokens_per_block=*/1);
   model->cache_rows_ = RegisterV3Rows(config, model->module_count(), DType::kBF16, registry);
   RETURN_IF_ERROR(model->Allocate(device, capacity));
@@ -33,20 +51,15 @@ absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, C
 }
 
 absl::Status DeepseekV3::Allocate(Device& device, const ForwardCapacity& capacity) {
-  const bool has_dense = config_.first_k_dense_replace > 0 || config_.n_routed_experts == 0 ||
-                         config_.moe_layer_freq > 1 || config_.dense_mtp;
-  const int dense = has_dense ? config_.intermediate_size : 0;
-  const int state_width = SoftmaxStateWidth(config_, capacity);
+  const int heads = weights_.layers.front().self_attn.w_uk.count;
+  const int state_width = SoftmaxStateWidth(config_, capacity, heads);
   ActivationAllocator allocate(device);
-  AllocateActivations(allocate, config_,
-                      {.rows = capacity.rows,
-                       .ranks = comm_.size(),
-                       .mlp_width = std::max(dense, config_.n_shared_experts * config_.moe_intermediate_size),
-                       .scratch_width = state_width},
+  AllocateActivations(allocate, config_, weights_.shard,
+                      {.rows = capacity.rows, .mlp_width = MlpWidth(weights_), .scratch_width = state_width},
                       activations_);
   allocate(activations_.mtp_input.as_bf16, capacity.rows, 2 * config_.hidden_size);
   selects_ = SelectsPositions(config_, capacity);
-  AllocateMla(allocate, config_, capacity, selects_, mla_activations_);
+  AllocateMla(allocate, config_, capacity, {.heads = heads, .selects = selects_}, mla_activations_);
   if (selects_) AllocateIndexer(allocate, config_, capacity, indexer_activations_);
   if (state_width > 0) {
     mla_activations_.softmax_state = Dense(activations_.gate_up.data, capacity.rows, state_width);
@@ -58,6 +71,7 @@ Forward DeepseekV3::ForwardOf(Stream& stream, const Batch& batch) const {
   return {.ops = ops_,
           .stream = stream,
           .comm = comm_,
+          .shard = weights_.shard,
           .config = config_,
           .activations = activations_,
           .batch = batch};
@@ -104,11 +118,12 @@ void DeepseekV3::RunModule(Stream& stream, int module, const Batch& batch, const
   V3MtpLayer(f, weights_.mtp_modules[module], weights_.embed_tokens, context, output);
 }
 
-void DeepseekV3::Logits(Stream& stream, int /*level*/, Matrix<const float> outputs,
-                        Matrix<float> logits) const {
+void DeepseekV3::Logits(Stream& stream, int /*level*/, Matrix<const float> outputs, Matrix<float> logits,
+                        const RankRows* rank_rows) const {
   const Matrix<bf16> head_input = activations_.normed.as_bf16.first_rows(outputs.rows);
   ops_.to_bf16_rows(stream, {.out = head_input, .x = outputs});
-  ops_.gemm(stream, {.out = logits, .x = head_input, .weight = weights_.lm_head});
+  HeadLinear(ForwardOf(stream, Batch{.rank_rows = rank_rows}), {.as_bf16 = head_input}, weights_.lm_head,
+             logits);
 }
 
 }  // namespace foredraft

@@ -31,8 +31,8 @@ std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_co
 
 class DeepseekV3 : public Model {
  public:
-  // The rope table covers capacity.positions too. The device, the communicator and the weights' memory
-  // outlive the model.
+  // The rope table covers capacity.positions too. The device, the
+  // communicator and the weights' memory outlive the model.
   static absl::StatusOr<std::unique_ptr<DeepseekV3>> Create(Device& device, Communicator& comm,
                                                             const ModelConfig& config, V3Weights weights,
                                                             const ForwardCapacity& capacity);
@@ -41,7 +41,8 @@ class DeepseekV3 : public Model {
                  Matrix<float> output) const override;
   void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                  Matrix<float> output) const override;
-  void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
+  void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits,
+              const RankRows* rank_rows) const override;
   int module_count() const override { return static_cast<int>(weights_.mtp_modules.size()); }
 
   // Their lists are those of the last layer that selected positions. Absent where no row can see more

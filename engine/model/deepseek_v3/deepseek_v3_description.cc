@@ -34,8 +34,9 @@ class Describer {
                                 .format = config_.projections});
   }
 
-  void Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {
+  WeightSpec& Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {
     description_.weights.push_back({name, member, std::move(tensors), expert_count});
+    return description_.weights.back();
   }
 
   void Norm(const std::string& name, int size, const float** out) {
@@ -77,8 +78,14 @@ class Describer {
     const ModelConfig& c = config_;
     const bool lora = c.q_lora_rank > 0;
     const int heads = c.num_attention_heads;
-    const int q_width = heads * c.qk_head_dim();
+    const int head_dim = c.qk_head_dim(), kv_dim = c.qk_nope_head_dim + c.v_head_dim;
     const int latent = c.kv_lora_rank + c.qk_rope_head_dim;
+    // The rank's inputs of o_proj decide its heads. It computes a head that they have any column of.
+    const IndexRange inputs = Inputs(heads * c.v_head_dim);
+    const IndexRange own = ModelShard::HeadsOf(inputs, c.v_head_dim);
+    const IndexRange q_rows = {own.first * head_dim, own.count * head_dim};
+    const IndexRange kv_rows = {own.first * kv_dim, own.count * kv_dim};
+    mla.o_first_column = inputs.first - own.first * c.v_head_dim;
     const auto linear = [&](const std::string& name, int n, int k) {
       return Linear(TensorKind::kLinear, name, {n, k});
     };
@@ -91,23 +98,26 @@ class Describer {
       qkv_a = {linear("self_attn.q_a_proj", c.q_lora_rank, c.hidden_size)};
       if (c.attention_bias) qkv_a_bias = {bias("self_attn.q_a_proj.bias", c.q_lora_rank)};
       Norm("self_attn.q_a_layernorm", c.q_lora_rank, &mla.q_a_layernorm);
-      q_b = linear("self_attn.q_b_proj", q_width, c.q_lora_rank);
+      q_b = linear("self_attn.q_b_proj", heads * head_dim, c.q_lora_rank);
     } else {
-      qkv_a = {linear("self_attn.q_proj", q_width, c.hidden_size)};
+      qkv_a = {linear("self_attn.q_proj", heads * head_dim, c.hidden_size)};
     }
     qkv_a.push_back(linear("self_attn.kv_a_proj_with_mqa", latent, c.hidden_size));
     if (c.attention_bias) qkv_a_bias.push_back(bias("self_attn.kv_a_proj_with_mqa.bias", latent));
     Norm("self_attn.kv_a_layernorm", c.kv_lora_rank, &mla.kv_a_layernorm);
 
-    Weight("qkv_a", MatrixMember{&mla.qkv_a}, std::move(qkv_a));
-    if (lora) Weight("q_b", MatrixMember{&mla.q_b}, {q_b});
-    Weight("kv_b", KvBMember{&mla.kv_b, &mla.w_uk, &mla.w_uv, heads, c.qk_nope_head_dim, c.v_head_dim},
-           {linear("self_attn.kv_b_proj", heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank)});
+    WeightSpec& fused = Weight("qkv_a", MatrixMember{&mla.qkv_a}, std::move(qkv_a));
+    if (!lora) fused.CutRows({q_rows, {0, latent}});
+    if (lora) Weight("q_b", MatrixMember{&mla.q_b}, {q_b}).CutRows({q_rows});
+    Weight("kv_b", KvBMember{&mla.kv_b, &mla.w_uk, &mla.w_uv, own.count, c.qk_nope_head_dim, c.v_head_dim},
+           {linear("self_attn.kv_b_proj", heads * kv_dim, c.kv_lora_rank)})
+        .CutRows({kv_rows});
     Weight("o_proj", MatrixMember{&mla.o_proj},
-           {Linear(TensorKind::kResidual, "self_attn.o_proj", {c.hidden_size, heads * c.v_head_dim})});
+           {Linear(TensorKind::kResidual, "self_attn.o_proj", {c.hidden_size, heads * c.v_head_dim})})
+        .CutColumns(inputs, unit_);
     if (!c.attention_bias) return;
     // q_proj has no bias even if attention_bias is true: the fused bias has zeros before kv_a's.
-    Weight("qkv_a_bias", VectorMember{&mla.qkv_a_bias, lora ? 0 : q_width}, std::move(qkv_a_bias));
+    Weight("qkv_a_bias", VectorMember{&mla.qkv_a_bias, lora ? 0 : q_rows.count}, std::move(qkv_a_bias));
     Weight("o_proj_bias", VectorMember{&mla.o_proj_bias}, {bias("self_attn.o_proj.bias", c.hidden_size)});
   }
 
@@ -154,9 +164,12 @@ class Describer {
   }
 
   void Mlp(const std::string& name, const MlpParts& parts, DenseMlpWeights& mlp) {
-    Weight(name + ".gate_up", MatrixMember{&mlp.gate_up}, {parts.gate, parts.up});
-    Weight(name + ".down", MatrixMember{&mlp.down}, {parts.down});
+    const IndexRange inner = Inputs(static_cast<int32_t>(parts.down->shape.back()));
+    Weight(name + ".gate_up", MatrixMember{&mlp.gate_up}, {parts.gate, parts.up}).CutRows({inner, inner});
+    Weight(name + ".down", MatrixMember{&mlp.down}, {parts.down}).CutColumns(inner, unit_);
   }
+
+  IndexRange Inputs(int32_t k) const { return description_.shard.Inputs(k, unit_); }
 
   void Experts(MoeWeights& moe) {
     const ModelConfig& c = config_;
@@ -168,13 +181,18 @@ class Describer {
     for (int expert = 0; expert < c.n_routed_experts; ++expert) {
       const MlpParts parts =
           MlpTensors(absl::StrCat("mlp.experts.", expert, "."), c.moe_intermediate_size, expert);
-      if (!description_.shard.Holds(expert, c.n_routed_experts)) continue;
+      if (!description_.shard.experts().Holds(expert, c.n_routed_experts)) continue;
       gate_up.insert(gate_up.end(), {parts.gate, parts.up});
       down.push_back(parts.down);
     }
     const int expert_count = static_cast<int>(down.size());
-    Weight("experts.gate_up", ExpertsMember{&moe.expert_gate_up}, std::move(gate_up), expert_count);
-    Weight("experts.down", ExpertsMember{&moe.expert_down}, std::move(down), expert_count);
+    WeightSpec& gate_ups =
+        Weight("experts.gate_up", ExpertsMember{&moe.expert_gate_up}, std::move(gate_up), expert_count);
+    const IndexRange columns = description_.shard.ExpertColumns(c.moe_intermediate_size);
+    if (expert_count > 0) gate_ups.CutRows({columns, columns});
+    WeightSpec& downs =
+        Weight("experts.down", ExpertsMember{&moe.expert_down}, std::move(down), expert_count);
+    if (expert_count > 0) downs.CutRows({description_.shard.ExpertColumns(c.hidden_size)});
     if (c.n_shared_experts == 0) return;
     Mlp("shared", MlpTensors("mlp.shared_experts.", c.n_shared_experts * c.moe_intermediate_size),
         moe.shared);
@@ -183,16 +201,18 @@ class Describer {
   const ModelConfig& config_;
   const std::string prefix_;
   const int mtp_module_;
+  const int32_t unit_ = SegmentUnit(config_.projections);
   ModelDescription& description_;
 };
 
 }  // namespace
 
 ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count,
-                                    const ExpertShard& shard) {
+                                    const ModelShard& shard) {
   ModelDescription description = BeginDescription(config, shard);
   description.unread_ending = "rotary_emb.inv_freq";
   auto& model = description.model->Emplace<V3Weights>();
+  model.shard = shard;
   model.layers.resize(config.num_hidden_layers);
   model.mtp_modules.resize(mtp_module_count);
   const Shape table = {config.vocab_size, config.hidden_size};
@@ -216,7 +236,8 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
     const int layer = config.num_hidden_layers + i;
     under_layer(layer, i).Module(config.IsMoe(layer), model.mtp_modules[i]);
   }
-  top.Weight("lm_head", MatrixMember{&model.lm_head}, {tied ? embedding : head});
+  const IndexRange vocabulary = shard.Vocabulary(config.vocab_size);
+  top.Weight("lm_head", MatrixMember{&model.lm_head}, {tied ? embedding : head}).CutRows({vocabulary});
   return description;
 }
 

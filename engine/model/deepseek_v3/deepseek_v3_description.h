@@ -13,8 +13,7 @@
 namespace foredraft {
 
 // MTP module i is layer num_hidden_layers + i.
-ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count,
-                                    const ExpertShard& shard);
+ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count, const ModelShard& shard);
 
 // Describes one decoder layer, the tensors of which begin with `prefix` ("model.layers.3."), and sets
 // layer.is_moe. For variants that keep DeepSeek-V3's layer.

@@ -24,6 +24,11 @@ const ModelKind kDeepseekV3Kind = {
     .chat_format = [](const ModelConfig& config) { return V3FamilyOf(config).chat_format; },
     .read = ReadDeepseekV3,
     .describe = DescribeDeepSeekV3,
+    .attention_ranks =
+        [](const ModelConfig& config) {
+          return SegmentCount(config.num_attention_heads * config.v_head_dim,
+                              SegmentUnit(config.projections));
+        },
     .register_rows =
         [](const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry) {
           RegisterV3Rows(config, module_count, kv_dtype, registry);

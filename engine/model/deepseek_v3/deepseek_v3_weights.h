@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "engine/checkpoint/model_shard.h"
 #include "engine/model/deepseek_v3/sparse_indexer.h"
 #include "engine/model/weights.h"
 
@@ -30,6 +31,7 @@ struct V3ModuleWeights {
 };
 
 struct V3Weights {
+  ModelShard shard;                    // what of the model these are
   const bf16* embed_tokens = nullptr;  // [V, D]
   const float* norm = nullptr;         // [D]
   PackedWeight lm_head;                // [V, D]; packed from embed_tokens where they are tied

@@ -13,6 +13,7 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
                                                                const ModelConfig& config, V4Weights weights,
                                                                const ForwardCapacity& capacity) {
   std::unique_ptr<DeepseekV4> model(new DeepseekV4(device, comm, config, std::move(weights)));
+  CHECK_EQ(comm.size(), model->weights_.shard.layout.world_size());
   CacheRegistry registry(/*tokens_per_block=*/1);
   model->cache_rows_ = RegisterV4Rows(config, model->module_count(), DType::kBF16, registry);
   RETURN_IF_ERROR(model->Allocate(device, capacity));
@@ -33,13 +34,11 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
 
 absl::Status DeepseekV4::Allocate(Device& device, const ForwardCapacity& capacity) {
   ActivationAllocator allocate(device);
-  AllocateActivations(allocate, config_,
-                      {.rows = capacity.rows,
-                       .ranks = comm_.size(),
-                       .mlp_width = config_.n_shared_experts * config_.moe_intermediate_size},
-                      activations_);
+  const V4LayerWeights& layer = weights_.layers.front();
+  AllocateActivations(allocate, config_, weights_.shard,
+                      {.rows = capacity.rows, .mlp_width = layer.ffn.shared.down.k}, activations_);
   allocate(activations_.mtp_input, capacity.rows * config_.hc_mult, config_.hidden_size);
-  AllocateV4(allocate, config_, capacity, v4_activations_);
+  AllocateV4(allocate, config_, capacity, layer.attn, v4_activations_);
   if (has_stages()) AllocateDSpark(allocate, config_, capacity, dspark_activations_);
   RETURN_IF_ERROR(allocate.status());
   const auto stream = device.CreateStream();
@@ -53,6 +52,7 @@ Forward DeepseekV4::ForwardOf(Stream& stream, const Batch& batch) const {
   return {.ops = ops_,
           .stream = stream,
           .comm = comm_,
+          .shard = weights_.shard,
           .config = config_,
           .activations = activations_,
           .batch = batch};
@@ -113,8 +113,10 @@ void DeepseekV4::RunModule(Stream& stream, int module, const Batch& batch, const
   V4Layer(f, w.layer, Context(cache, config_.num_hidden_layers + module), output);
 }
 
-void DeepseekV4::Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const {
-  HeadLogits(ForwardOf(stream, Batch{}), HeadOf(level), v4_activations_.mix, outputs, logits);
+void DeepseekV4::Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits,
+                        const RankRows* rank_rows) const {
+  HeadLogits(ForwardOf(stream, Batch{.rank_rows = rank_rows}), HeadOf(level), v4_activations_.mix, outputs,
+             logits);
 }
 
 V4Head DeepseekV4::HeadOf(int level) const {

@@ -25,7 +25,8 @@ class DeepseekV4 : public Model, public BlockDraftModel {
                  Matrix<float> output) const override;
   void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
                  Matrix<float> output) const override;
-  void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits) const override;
+  void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits,
+              const RankRows* rank_rows) const override;
   const BlockDraftModel* block_drafts() const override { return has_stages() ? this : nullptr; }
   // Only for a model with stages.
   void MarkovBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const override;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/model_kind.h"
 
@@ -46,18 +47,19 @@ class Describer {
                                 .format = own_format ? *config_.experts : config_.projections});
   }
 
-  void Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {
+  WeightSpec& Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {
     description_.weights.push_back({name, member, std::move(tensors), expert_count});
+    return description_.weights.back();
   }
 
   // A matrix with the tensor's name.
-  void Matrix(const std::string& name, const TensorSpec* tensor, PackedWeight* out) {
-    Weight(name, MatrixMember{out}, {tensor});
+  WeightSpec& Matrix(const std::string& name, const TensorSpec* tensor, PackedWeight* out) {
+    return Weight(name, MatrixMember{out}, {tensor});
   }
 
   // Values that the device has in FP32, whatever their shape.
-  void Floats(const std::string& name, const TensorSpec* tensor, const float** out) {
-    Weight(name, VectorMember{out}, {tensor});
+  WeightSpec& Floats(const std::string& name, const TensorSpec* tensor, const float** out) {
+    return Weight(name, VectorMember{out}, {tensor});
   }
 
   void Norm(const std::string& name, int64_t size, const float** out) {
@@ -133,16 +135,27 @@ class Describer {
     const int64_t hidden = config_.hidden_size;
     const int64_t width = int64_t{config_.num_attention_heads} * v4_.head_dim;
     const int64_t output = int64_t{v4_.o_groups} * v4_.o_lora_rank;
+    // The rank's inputs of wo_b are outputs of wo_a, of whole groups or of a part of one. It computes all
+    // heads of these groups.
+    const IndexRange inputs = Inputs(static_cast<int32_t>(output));
+    const IndexRange groups = ModelShard::HeadsOf(inputs, v4_.o_lora_rank);
+    const int heads_of_group = config_.num_attention_heads / v4_.o_groups;
+    const IndexRange heads = {groups.first * heads_of_group, groups.count * heads_of_group};
+    const IndexRange q_rows = {heads.first * v4_.head_dim, heads.count * v4_.head_dim};
     Matrix("attn.wq_a", Linear("attn.wq_a", config_.q_lora_rank, hidden), &attn.wq_a);
     Norm("attn.q_norm", config_.q_lora_rank, &attn.q_norm);
-    Matrix("attn.wq_b", Linear("attn.wq_b", width, config_.q_lora_rank), &attn.wq_b);
+    Matrix("attn.wq_b", Linear("attn.wq_b", width, config_.q_lora_rank), &attn.wq_b).CutRows({q_rows});
     Matrix("attn.wkv", Linear("attn.wkv", v4_.head_dim, hidden), &attn.wkv);
     Norm("attn.kv_norm", v4_.head_dim, &attn.kv_norm);
-    Weight("attn.wo_a", RowGroupsMember{&attn.wo_a, v4_.o_groups},
-           {Linear("attn.wo_a", output, width / v4_.o_groups)});
-    Matrix("attn.wo_b", Linear("attn.wo_b", hidden, output, TensorKind::kResidual), &attn.wo_b);
+    CHECK(groups.count == 1 || inputs.count == groups.count * v4_.o_lora_rank) << "groups that are cut";
+    Weight("attn.wo_a", RowGroupsMember{&attn.wo_a, groups.count},
+           {Linear("attn.wo_a", output, width / v4_.o_groups)})
+        .CutRows({inputs});
+    Matrix("attn.wo_b", Linear("attn.wo_b", hidden, output, TensorKind::kResidual), &attn.wo_b)
+        .CutColumns(inputs, unit_);
     Floats("attn.attn_sink", Tensor(TensorKind::kBias, "attn.attn_sink", {config_.num_attention_heads}, true),
-           &attn.attn_sink);
+           &attn.attn_sink)
+        .CutRows({heads});
     if (kind == AttentionKind::kWindow) return;
     Compressor("attn.compressor", kind, v4_.head_dim, attn.compressor);
     if (kind != AttentionKind::kCompressedSparse) return;
@@ -195,37 +208,49 @@ class Describer {
     for (int expert = 0; expert < c.n_routed_experts; ++expert) {
       const MlpParts parts =
           MlpTensors(absl::StrCat("ffn.experts.", expert), c.moe_intermediate_size, expert);
-      if (!description_.shard.Holds(expert, c.n_routed_experts)) continue;
+      if (!description_.shard.experts().Holds(expert, c.n_routed_experts)) continue;
       gate_up.insert(gate_up.end(), {parts.gate, parts.up});
       down.push_back(parts.down);
     }
     const int expert_count = static_cast<int>(down.size());
-    Weight("experts.gate_up", ExpertsMember{&ffn.expert_gate_up}, std::move(gate_up), expert_count);
-    Weight("experts.down", ExpertsMember{&ffn.expert_down}, std::move(down), expert_count);
+    WeightSpec& gate_ups =
+        Weight("experts.gate_up", ExpertsMember{&ffn.expert_gate_up}, std::move(gate_up), expert_count);
+    const IndexRange columns = description_.shard.ExpertColumns(c.moe_intermediate_size);
+    if (expert_count > 0) gate_ups.CutRows({columns, columns});
+    WeightSpec& downs =
+        Weight("experts.down", ExpertsMember{&ffn.expert_down}, std::move(down), expert_count);
+    if (expert_count > 0) downs.CutRows({description_.shard.ExpertColumns(c.hidden_size)});
     const MlpParts shared =
         MlpTensors("ffn.shared_experts", int64_t{c.n_shared_experts} * c.moe_intermediate_size);
-    Weight("shared.gate_up", MatrixMember{&ffn.shared.gate_up}, {shared.gate, shared.up});
-    Weight("shared.down", MatrixMember{&ffn.shared.down}, {shared.down});
+    const IndexRange inner = Inputs(c.n_shared_experts * c.moe_intermediate_size);
+    Weight("shared.gate_up", MatrixMember{&ffn.shared.gate_up}, {shared.gate, shared.up})
+        .CutRows({inner, inner});
+    Weight("shared.down", MatrixMember{&ffn.shared.down}, {shared.down}).CutColumns(inner, unit_);
   }
+
+  IndexRange Inputs(int32_t k) const { return description_.shard.Inputs(k, unit_); }
 
   const ModelConfig& config_;
   const DeepseekV4Shape& v4_;
   const std::string prefix_;
   const int mtp_module_;
+  const int32_t unit_ = SegmentUnit(config_.projections);
   ModelDescription& description_;
 };
 
 }  // namespace
 
 ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count,
-                                    const ExpertShard& shard) {
+                                    const ModelShard& shard) {
   ModelDescription description = BeginDescription(config, shard);
   auto& model = description.model->Emplace<V4Weights>();
+  model.shard = shard;
   model.layers.resize(config.num_hidden_layers);
   const Shape table = {config.vocab_size, config.hidden_size};
   Describer top(config, "", description);
   top.Weight("embed", TableMember{&model.embed}, {top.Tensor(TensorKind::kEmbedding, "embed.weight", table)});
-  top.Matrix("head", top.Tensor(TensorKind::kHead, "head.weight", table), &model.head);
+  const IndexRange vocabulary = shard.Vocabulary(config.vocab_size);
+  top.Matrix("head", top.Tensor(TensorKind::kHead, "head.weight", table), &model.head).CutRows({vocabulary});
   top.Norm("norm", config.hidden_size, &model.norm);
   top.Hyper("hc_head", config.hc_mult, 1, model.hc_head);
   if (config.dspark && mtp_module_count == 0) description.unread_beginning = "mtp.";

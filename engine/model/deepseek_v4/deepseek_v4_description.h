@@ -10,7 +10,6 @@
 namespace foredraft {
 
 // MTP module i is mtp.i. transformers leaves the modules out when it saves.
-ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count,
-                                    const ExpertShard& shard);
+ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count, const ModelShard& shard);
 
 }  // namespace foredraft

@@ -4,10 +4,12 @@
 // engine/model/deepseek_v4/deepseek_v4.h use them. Views only: the memory belongs to the device. Vectors are
 // FP32.
 //
-// Letters in shapes: hidden D, streams N, heads H, head width d, experts E, expert width M, vocabulary V.
+// Letters in shapes: hidden D, streams N, heads H, head width d, experts E, expert width M, vocabulary V. Of
+// H, o_groups and V a rank of a tensor group has its part (ModelShard).
 
 #include <vector>
 
+#include "engine/checkpoint/model_shard.h"
 #include "engine/model/weights.h"
 #include "kernels/tensor.h"
 
@@ -39,7 +41,7 @@ struct V4AttentionWeights {
   PackedWeight wq_b;                 // [H d, q_lora_rank]
   PackedWeight wkv;                  // [d, D]
   const float* kv_norm = nullptr;    // [d]
-  PackedWeights wo_a;                // [o_groups], each [o_lora_rank, H d / o_groups] bf16
+  PackedWeights wo_a;                // [o_groups], each [o_lora_rank or a part, H d / o_groups] bf16
   PackedWeight wo_b;                 // [D, o_groups * o_lora_rank]
   const float* attn_sink = nullptr;  // [H]
   CompressorWeights compressor;      // absent in layers of ratio 0
@@ -78,6 +80,7 @@ struct DSparkWeights {
 };
 
 struct V4Weights {
+  ModelShard shard;             // what of the model these are
   const bf16* embed = nullptr;  // [V, D]
   std::vector<V4LayerWeights> layers;
   HyperWeights hc_head;

@@ -7,9 +7,15 @@
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/linear.h"
 #include "engine/model/rope.h"
+#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 namespace {
+
+// The rank's.
+int HeadCount(const ModelConfig& config, const V4AttentionWeights& w) {
+  return w.wq_b.n / V4ShapeOf(config).head_dim;
+}
 
 // latent_normed, in the forms that its readers take.
 InputRows LatentRows(const Forward& f, const V4AttentionWeights& w, const V4Activations& a) {
@@ -29,7 +35,7 @@ void Queries(const Forward& f, const V4AttentionWeights& w, const V4LayerContext
                                 .x = q,
                                 .cos_sin = context.cos_sin,
                                 .index = f.batch.index,
-                                .head_count = f.config.num_attention_heads,
+                                .head_count = HeadCount(f.config, w),
                                 .head_dim = V4ShapeOf(f.config).head_dim,
                                 .rope_dim = f.config.qk_rope_head_dim,
                                 .norm = 1,
@@ -134,7 +140,7 @@ void Output(const Forward& f, const V4AttentionWeights& w, const V4LayerContext&
                                 .x = a.q.first_rows(f.rows()),
                                 .cos_sin = context.cos_sin,
                                 .index = f.batch.index,
-                                .head_count = f.config.num_attention_heads,
+                                .head_count = HeadCount(f.config, w),
                                 .head_dim = shape.head_dim,
                                 .rope_dim = f.config.qk_rope_head_dim,
                                 .inverse = 1});
@@ -142,18 +148,18 @@ void Output(const Forward& f, const V4AttentionWeights& w, const V4LayerContext&
                   {.out = grouped,
                    .x = heads,
                    .heads = w.wo_a,
-                   .out_head_stride = shape.o_lora_rank,
+                   .out_head_stride = w.wo_a.first.n,
                    .x_head_stride = f.config.num_attention_heads / shape.o_groups * shape.head_dim});
-  Linear(f, {.as_bf16 = grouped}, {.out = projected, .weight = w.wo_b});
+  SummedLinear(f, {.as_bf16 = grouped}, {.out = projected, .weight = w.wo_b});
 }
 
 }  // namespace
 
 void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
-                V4Activations& a) {
+                const V4AttentionWeights& w, V4Activations& a) {
   const DeepseekV4Shape& shape = V4ShapeOf(config);
   const int rows = capacity.rows;
-  const int width = config.num_attention_heads * shape.head_dim;
+  const int width = w.wq_b.n;
   const int channels = 2 * std::max(shape.head_dim, config.index_head_dim);
   const int index_width = config.index_n_heads * config.index_head_dim;
   allocate(a.mix, rows, (2 + config.hc_mult) * config.hc_mult);
@@ -174,7 +180,7 @@ void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const 
   allocate(a.index_weights, rows, config.index_n_heads);
   allocate(a.index_scores, std::min(rows, kIndexerRowsAtOnce), capacity.positions / shape.sparse_ratio + 1);
   allocate(a.selected, static_cast<size_t>(rows) * config.index_topk);
-  allocate(a.grouped, rows, shape.o_groups * shape.o_lora_rank);
+  allocate(a.grouped, rows, w.wo_b.k);
   allocate(a.unmapped, 1);
 }
 
@@ -221,7 +227,7 @@ void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerCon
                                      .sinks = w.attn_sink,
                                      .index = f.batch.index,
                                      .block_rows = context.block_rows,
-                                     .head_count = f.config.num_attention_heads,
+                                     .head_count = HeadCount(f.config, w),
                                      .window_len = shape.sliding_window,
                                      .scale = static_cast<float>(AttentionScale(shape.head_dim, {}))});
     return Output(f, w, context, projected);
@@ -236,7 +242,7 @@ void V4Attention(const Forward& f, const V4AttentionWeights& w, const V4LayerCon
                                     .sinks = w.attn_sink,
                                     .index = f.batch.index,
                                     .selected_count = sparse ? f.config.index_topk : 0,
-                                    .head_count = f.config.num_attention_heads,
+                                    .head_count = HeadCount(f.config, w),
                                     .window_len = shape.sliding_window,
                                     .ratio = shape.Ratio(context.kind),
                                     .first_position = context.first_position,

@@ -14,7 +14,7 @@ namespace foredraft {
 inline constexpr int kIndexerRowsAtOnce = 256;
 
 // Device memory between the ops of a forward. R rows; letters as in
-// engine/model/deepseek_v4/deepseek_v4_weights.h, W = largest number of entries.
+// engine/model/deepseek_v4/deepseek_v4_weights.h, W = largest number of entries, H = the rank's heads.
 struct V4Activations {
   Matrix<float> mix;            // [R, (2 + N) N] of hyper_pre
   Matrix<float> latent;         // [R, q_lora_rank]
@@ -30,12 +30,13 @@ struct V4Activations {
   Matrix<float> index_weights;  // [R, index heads]
   Matrix<float> index_scores;   // [min(R, kIndexerRowsAtOnce), W]
   int32_t* selected = nullptr;  // [R, index_topk]
-  Matrix<bf16> grouped;         // [R, o_groups * o_lora_rank]
+  Matrix<bf16> grouped;         // [R, wo_b.k]
   int32_t* unmapped = nullptr;  // [1]: a block table without memory, for keys that are not cached
 };
 
+// w: of any layer; all have as many heads.
 void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
-                V4Activations& a);
+                const V4AttentionWeights& w, V4Activations& a);
 
 // What a layer takes beside its rows and weights.
 struct V4LayerContext {

@@ -3,6 +3,7 @@
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/linear.h"
 #include "engine/model/mlp.h"
+#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 namespace {
@@ -120,7 +121,7 @@ void HeadLogits(const Forward& f, const V4Head& w, Matrix<float> mix, Matrix<con
                               .hc_eps = HcEps(f),
                               .norm_eps = f.norm_eps()});
   RmsNorm(f, normed, {.x = collapsed, .weight = w.norm, .eps = f.norm_eps()});
-  Linear(f, normed, {.out = logits, .weight = w.head});
+  HeadLinear(f, normed, w.head, logits);
 }
 
 }  // namespace foredraft

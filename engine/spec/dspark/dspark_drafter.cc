@@ -14,6 +14,14 @@
 namespace foredraft {
 namespace {
 
+// Every rank's rows where each of `rows` becomes `factor`; none where `rows` is null.
+RankRows Times(int factor, const RankRows* rows) {
+  RankRows product;
+  if (rows != nullptr) product = *rows;
+  for (int32_t& count : product.rows) count *= factor;
+  return product;
+}
+
 // The block always has all its rows, also where fewer drafts are wanted: rows see each other, so a narrower
 // one would give other drafts.
 class DSparkDrafter : public Drafter {
@@ -74,11 +82,7 @@ void DSparkDrafter::RunBlocks(const StepContext& step, const DraftInput& input) 
                                             .noise_id = noise_id_});
   const int rows = input.bucket * block_rows_;
   const Matrix<float> streams = streams_.first_rows(rows);
-  RankRows block_rows;
-  if (input.rank_rows != nullptr) {
-    block_rows = *input.rank_rows;
-    for (int32_t& count : block_rows.rows) count *= block_rows_;
-  }
+  const RankRows block_rows = Times(block_rows_, input.rank_rows);
   for (int stage = 0; stage < stage_count_; ++stage) {
     step.model.RunModule(step.stream, stage,
                          {.index = rows_.index(rows),
@@ -103,7 +107,9 @@ void DSparkDrafter::Draft(const StepContext& step, const DraftInput& input, int 
   }
   // One product with the head for all drafts; only the bias waits for the draft before.
   const Matrix<float> logits = step.buffers.logits.first_rows(draft_count * bucket);
-  step.model.Logits(stream, stage_count_, draft_rows_.first_rows(draft_count * bucket), logits);
+  const RankRows rank_rows = Times(draft_count, input.rank_rows);
+  step.model.Logits(stream, stage_count_, draft_rows_.first_rows(draft_count * bucket), logits,
+                    input.rank_rows == nullptr ? nullptr : &rank_rows);
   const Matrix<float> bias = step.buffers.sample_scratch.first_rows(bucket);
   for (int draft = 1; draft <= draft_count; ++draft) {
     const Matrix<float> own = logits.row_range((draft - 1) * bucket, bucket);

@@ -34,7 +34,7 @@ struct Loaded {
   V4Weights weights;
 };
 
-inline std::unique_ptr<Loaded> Load(const std::string& dir, int modules = 1, const ExpertShard& shard = {}) {
+inline std::unique_ptr<Loaded> Load(const std::string& dir, int modules = 1, const ModelShard& shard = {}) {
   auto loaded = std::make_unique<Loaded>();
   auto weights =
       As<V4Weights>(LoadWeights(dir, ConfigOf(dir), modules, loaded->device, loaded->stream, nullptr, shard));
@@ -112,8 +112,8 @@ class Meaning {
 // Compares members with tensors by DeepSeek's names, one after another.
 class Comparison {
  public:
-  Comparison(const ModelConfig& config, const std::string& dir, const ExpertShard& shard = {})
-      : config_(config), meaning_(dir), shard_(shard) {}
+  Comparison(const ModelConfig& config, const std::string& dir, const ModelShard& shard = {})
+      : config_(config), meaning_(dir), shard_(shard.experts()) {}
 
   void Model(const V4Weights& w) {
     const std::vector<float> embed = meaning_.Floats("embed.weight");

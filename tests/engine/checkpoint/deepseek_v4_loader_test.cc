@@ -81,7 +81,7 @@ TEST(DeepseekV4Loader, ARankHasItsPartOfTheExpertsAndTheRest) {
   for (const int ranks : {2, 4, 8}) {
     for (int rank = 0; rank < ranks; ++rank) {
       SCOPED_TRACE(absl::StrCat(rank, " of ", ranks));
-      const ExpertShard shard{.rank = rank, .size = ranks};
+      const ModelShard shard{.layout = RankLayout::DataParallel(ranks), .rank = rank};
       const std::string dir = GoldenDir("deepseek_v4_fp4");
       const ModelConfig config = ConfigOf(dir);
       Comparison(config, dir, shard).Model(Load(dir, 1, shard)->weights);
@@ -122,7 +122,7 @@ TEST(DeepseekV4Loader, EveryTensorOfAStageReachesItsWeight) {
     ASSERT_EQ(loaded->weights.dspark.stages.size(), 3u);
     Comparison(config, dir).Model(loaded->weights);
     for (const int ranks : {2, 8}) {
-      const ExpertShard shard{.rank = 1, .size = ranks};
+      const ModelShard shard{.layout = RankLayout::DataParallel(ranks), .rank = 1};
       Comparison(config, dir, shard).Model(Load(dir, 3, shard)->weights);
     }
     const absl::StatusOr<CheckpointSummary> summary = SummarizeCheckpoint(dir);

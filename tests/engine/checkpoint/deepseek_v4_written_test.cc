@@ -20,7 +20,7 @@
 namespace foredraft {
 namespace {
 
-std::unique_ptr<Loaded> MakeDummy(const ModelConfig& config, const ExpertShard& shard = {}) {
+std::unique_ptr<Loaded> MakeDummy(const ModelConfig& config, const ModelShard& shard = {}) {
   auto made = std::make_unique<Loaded>();
   auto weights = As<V4Weights>(MakeDummyWeights(config, 1, made->device, made->stream, nullptr, shard));
   EXPECT_TRUE(weights.ok()) << weights.status();
@@ -31,7 +31,7 @@ std::unique_ptr<Loaded> MakeDummy(const ModelConfig& config, const ExpertShard& 
 TEST(DeepseekV4Dummy, HasExpertsOfItsRankAndWholeTables) {
   const ModelConfig config = ConfigOf(GoldenDir("deepseek_v4_fp4"));
   const auto all = MakeDummy(config);
-  const auto part = MakeDummy(config, {.rank = 1, .size = 2});
+  const auto part = MakeDummy(config, {.layout = RankLayout::DataParallel(2), .rank = 1});
   const MoeWeights &whole = all->weights.layers[2].ffn, &half = part->weights.layers[2].ffn;
   ASSERT_EQ(half.expert_down.count, config.n_routed_experts / 2);
   EXPECT_EQ(FakeDevice::At(half.expert_down.items[0], 1, 2),

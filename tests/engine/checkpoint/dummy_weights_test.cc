@@ -49,6 +49,7 @@ void ExpectSameShapes(const V3LayerWeights& loaded, const V3LayerWeights& made) 
   for (size_t i = 0; i < want.size(); ++i) {
     EXPECT_EQ(have[i].second.n, want[i].second.n) << want[i].first;
     EXPECT_EQ(have[i].second.k, want[i].second.k) << want[i].first;
+    EXPECT_EQ(have[i].second.segments, want[i].second.segments) << want[i].first;
   }
 }
 
@@ -60,7 +61,10 @@ V3Weights MakeOrDie(const ModelConfig& config, int modules, FakeDevice& device) 
 }
 
 TEST(DummyWeights, HaveTheShapesOfACheckpoint) {
-  const ModelConfig config = TinyConfig();
+  ModelConfig config = TinyConfig();
+  config.v_head_dim = 16;
+  config.intermediate_size = 64;
+  config.moe_intermediate_size = 32;
   const std::string dir = MakeTestDir("model");
   WriteSafetensors(dir + "/model.safetensors", TensorsFor(config));
   FakeDevice device;
@@ -73,6 +77,11 @@ TEST(DummyWeights, HaveTheShapesOfACheckpoint) {
     SCOPED_TRACE(i);
     ExpectSameShapes(loaded->layers[i], made.layers[i]);
   }
+  EXPECT_EQ(loaded->layers[0].self_attn.o_proj.segments, 2);
+  EXPECT_EQ(loaded->layers[0].mlp.down.segments, 4);
+  EXPECT_EQ(loaded->layers[0].mlp.gate_up.segments, 0);
+  EXPECT_EQ(loaded->layers[1].moe.shared.down.segments, 2);
+  EXPECT_EQ(loaded->layers[1].moe.expert_down.first.segments, 0);
   ASSERT_EQ(made.mtp_modules.size(), 2u);
   ExpectSameShapes(loaded->mtp_modules[1].layer, made.mtp_modules[1].layer);
   EXPECT_EQ(made.mtp_modules[1].eh_proj.k, loaded->mtp_modules[1].eh_proj.k);
@@ -138,12 +147,12 @@ TEST(DummyWeights, ARankMakesOnlyItsOwnExperts) {
   FakeDevice device;
   FakeStream stream;
   const MoeWeights all = MakeOrDie(config, 0, device).layers.back().moe;
-  const ExpertShard shard{.rank = 1, .size = 2};
+  const ModelShard shard{.layout = RankLayout::DataParallel(2), .rank = 1};
   const auto weights = As<V3Weights>(MakeDummyWeights(config, 0, device, stream, nullptr, shard));
   ASSERT_TRUE(weights.ok());
   const MoeWeights& here = weights->layers.back().moe;
-  ASSERT_EQ(here.expert_down.count, shard.expert_count_here(config.n_routed_experts));
-  const int first = shard.first_expert(config.n_routed_experts);
+  ASSERT_EQ(here.expert_down.count, shard.experts().expert_count_here(config.n_routed_experts));
+  const int first = shard.experts().first_expert(config.n_routed_experts);
   EXPECT_EQ(FakeDevice::At(here.expert_down.items[0], 1, 2),
             FakeDevice::At(all.expert_down.items[first], 1, 2));
 }
@@ -154,8 +163,8 @@ TEST(DummyWeights, ARankWithoutExpertsMakesTheSameOtherWeights) {
   FakeDevice device;
   FakeStream stream;
   const MoeWeights all = MakeOrDie(config, 0, device).layers.back().moe;
-  const auto weights =
-      As<V3Weights>(MakeDummyWeights(config, 0, device, stream, nullptr, {.rank = 0, .size = 8}));
+  const auto weights = As<V3Weights>(
+      MakeDummyWeights(config, 0, device, stream, nullptr, {.layout = RankLayout::DataParallel(8)}));
   ASSERT_TRUE(weights.ok());
   const MoeWeights& here = weights->layers.back().moe;
   EXPECT_EQ(here.expert_down.count, 0);
@@ -229,6 +238,26 @@ TEST(DummyWeights, CountTheirBytesAndTheirProgress) {
   ASSERT_TRUE(weights.ok());
   EXPECT_EQ(last_done, last_total);
   EXPECT_EQ(last_total, DummyBytes(config, 2));
+}
+
+// The projections whose outputs are added to the residual stream, and no others.
+TEST(DummyWeights, WhatRanksCutAlongItsInputsHasSegments) {
+  const std::map<std::string, std::map<std::string, int>> expected = {
+      {"r1-shape-small.json", {{"o_proj", 8}, {"mlp.down", 8}, {"shared.down", 8}}},
+      {"glm-4.7-flash.json", {{"o_proj", 8}, {"mlp.down", 8}, {"shared.down", 4}}},
+      {"yardstick.json", {{"o_proj", 8}, {"mlp.down", 8}, {"shared.down", 8}}},
+      {"v4-flash-shape.json", {{"attn.wo_b", 8}, {"shared.down", 8}}},
+  };
+  for (const auto& [file, segments] : expected) {
+    const auto config = ReadModelConfig("deploy/configs/" + file);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const ModelDescription description = DescribeModel(*config, 1);
+    std::map<std::string, int> found;
+    for (const WeightSpec& weight : description.weights) {
+      if (weight.segments != 0) found[weight.name] = weight.segments;
+    }
+    EXPECT_EQ(found, segments) << file;
+  }
 }
 
 // One GPU of 141 GB has room for either, and for a cache.

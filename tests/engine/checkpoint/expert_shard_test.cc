@@ -1,9 +1,8 @@
 // A rank loads the experts of its own groups only.
 
-#include "engine/checkpoint/expert_shard.h"
-
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/checkpoint/model_shard.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/model_kind.h"
@@ -42,7 +41,7 @@ class ExpertShardTest : public ::testing::Test {
     config_ = *ReadModelConfig(checkpoint_ + "/config.json");
   }
 
-  std::unique_ptr<Loaded> Load(const ExpertShard& shard) {
+  std::unique_ptr<Loaded> Load(const ModelShard& shard) {
     auto loaded = std::make_unique<Loaded>();
     FakeStream stream;
     int64_t total = 0;
@@ -74,7 +73,7 @@ TEST_F(ExpertShardTest, ARankReadsAndHoldsItsPartOfTheExpertsAndTheRest) {
   ASSERT_GT(expert_file_bytes, all->read_bytes * 8 / 10) << "mostly experts, or the test says little";
   for (const int ranks : {1, 2, 4, 8}) {
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto part = Load({.rank = rank, .size = ranks});
+      const auto part = Load({.layout = RankLayout::DataParallel(ranks), .rank = rank});
       const int64_t file_bytes = all->read_bytes - expert_file_bytes + expert_file_bytes / ranks;
       const auto all_bytes = static_cast<int64_t>(all->device.allocated_bytes());
       const int64_t device_bytes = all_bytes - expert_device_bytes + expert_device_bytes / ranks;
@@ -91,7 +90,7 @@ TEST_F(ExpertShardTest, EveryExpertIsOnOneRankUnchanged) {
   for (const int ranks : {2, 4, 8}) {
     int next = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto part = Load({.rank = rank, .size = ranks});
+      const auto part = Load({.layout = RankLayout::DataParallel(ranks), .rank = rank});
       const MoeWeights& here = part->weights.layers[2].moe;
       const MoeWeights& there = all->weights.layers[2].moe;
       ASSERT_EQ(here.expert_gate_up.count, here.expert_down.count);

@@ -22,7 +22,7 @@ float Rounded(float x) { return ToFloat(ToBf16(x)); }
 class WeightLoaderTest : public ::testing::Test {
  protected:
   absl::StatusOr<V3Weights> Load(int mtp_module_count, const LoadProgress& progress = nullptr,
-                                 const ExpertShard& shard = {}) {
+                                 const ModelShard& shard = {}) {
     const std::string dir = MakeTestDir("model");
     WriteSafetensors(dir + "/model.safetensors", tensors_);
     return As<V3Weights>(LoadWeights(dir, config_, mtp_module_count, device_, stream_, progress, shard));
@@ -212,9 +212,11 @@ TEST_F(WeightLoaderTest, AnExpertOfAnotherRankThatIsNotFp8IsRefusedByName) {
     }
   }
   for (const int rank : {0, 1}) {
-    EXPECT_THAT(std::string(Load(0, nullptr, {.rank = rank, .size = 2}).status().message()),
-                HasSubstr(rank == 0 ? "experts.2.gate_proj.weight: bf16, allowed fp8, as the layer's other"
-                                    : "experts.0.gate_proj.weight: fp8, allowed bf16, as the layer's other"));
+    EXPECT_THAT(
+        std::string(
+            Load(0, nullptr, {.layout = RankLayout::DataParallel(2), .rank = rank}).status().message()),
+        HasSubstr(rank == 0 ? "experts.2.gate_proj.weight: bf16, allowed fp8, as the layer's other"
+                            : "experts.0.gate_proj.weight: fp8, allowed bf16, as the layer's other"));
   }
 }
 

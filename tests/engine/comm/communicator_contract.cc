@@ -187,6 +187,57 @@ void ExpectAllToAll(std::vector<RankParts>& group) {
   }
 }
 
+void ExpectSets(std::vector<RankParts>& group) {
+  constexpr int kWidth = 40, kPerRank = 7;
+  const int ranks = static_cast<int>(group.size()), half = ranks / 2;
+  for (const bool adjacent : {true, false}) {
+    const int stride = adjacent ? 1 : half;
+    ForEachRank(ranks, [&](int rank) {
+      // Two sets of adjacent ranks, or pairs half the ranks apart. Set 0 has no rows.
+      const int number = adjacent ? rank / half : rank % half;
+      const RankSet set = adjacent ? RankSet{number * half, half, 1} : RankSet{number, 2, half};
+      RankRows rows;
+      for (int r = 0; r < ranks; ++r) rows[r] = set.has(r) ? number * kPerRank + set.index(r) * number : 0;
+      const auto values = [&](int from, int to) {
+        std::vector<int32_t> all;
+        for (int row = 0; row < rows[to < 0 ? from : to]; ++row) {
+          for (int i = 0; i < kWidth; ++i) all.push_back(Element(from, row, i, stride, std::max(to, 0)));
+        }
+        return all;
+      };
+      const auto append = [](std::vector<int32_t>& to, const std::vector<int32_t>& more) {
+        to.insert(to.end(), more.begin(), more.end());
+      };
+      const Part gathered(*group[rank].device, kWidth, rows[rank], rows.total());
+      const Part returned(*group[rank].device, kWidth, rows.total(), set.count * rows[rank]);
+      std::vector<int32_t> expected_all, sent, expected_own;
+      for (int r = 0; r < ranks; ++r) {
+        if (!set.has(r)) continue;
+        append(expected_all, values(r, -1));
+        append(sent, values(rank, r));
+        append(expected_own, values(r, rank));
+      }
+      gathered.Set(values(rank, -1));
+      returned.Set(sent);
+      const int32_t largest = ranks * kPerRank;
+      AllGatherParams gather = {.rows = rows, .set = set, .largest_rows = largest};
+      gather.parts[0] = {gathered.out, gathered.in, gathered.row_bytes()};
+      const AllToAllParams back = {returned.out, returned.in, returned.row_bytes(), rows, set, largest};
+      EagerThenReplayed(
+          group[rank],
+          [&](Stream& stream) {
+            group[rank].comm->AllGather(stream, gather);
+            group[rank].comm->AllToAll(stream, back);
+          },
+          [&] { gathered.Wipe(), returned.Wipe(); },
+          [&](const char* mode) {
+            ASSERT_EQ(gathered.Get(), expected_all) << mode << ", stride " << stride << ", rank " << rank;
+            ASSERT_EQ(returned.Get(), expected_own) << mode << ", stride " << stride << ", rank " << rank;
+          });
+    });
+  }
+}
+
 void ExpectHostCollectives(std::vector<RankParts>& group) {
   const int ranks = static_cast<int>(group.size());
   std::atomic<int> arrived{0};

@@ -18,6 +18,8 @@ inline constexpr std::chrono::seconds kSlack{10};  // added to bounds for a busy
 // Each for several counts of rows per rank, eagerly and from a captured graph that is replayed.
 void ExpectAllGather(std::vector<RankParts>& group);
 void ExpectAllToAll(std::vector<RankParts>& group);
+// Both among the ranks of adjacent sets and of sets with a stride, each with rows of its own.
+void ExpectSets(std::vector<RankParts>& group);
 // AllReduce, Broadcast and Barrier.
 void ExpectHostCollectives(std::vector<RankParts>& group);
 

@@ -34,6 +34,12 @@ TEST_P(CommunicatorOver, AllToAllBringsEveryRowBackOncePerRank) {
   ExpectAllToAll(group);
 }
 
+TEST_P(CommunicatorOver, SetsExchangeAmongThemselves) {
+  if (ranks() == 1) return;  // a set is all there is
+  std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
+  ExpectSets(group);
+}
+
 TEST_P(CommunicatorOver, AllReduceAndBroadcastAndBarrierWorkOnHostMemory) {
   std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
   ExpectHostCollectives(group);

@@ -47,6 +47,7 @@ TEST_P(CpuRanks, ExchangeRows) {
   std::vector<RankParts> group = Connect(kPatience);
   ExpectAllGather(group);
   ExpectAllToAll(group);
+  if (group.size() > 1) ExpectSets(group);
 }
 
 TEST(CpuCommunicator, NamesTheOperationThatFailedAndTheRankItWaitedFor) {

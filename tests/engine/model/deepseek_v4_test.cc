@@ -99,7 +99,7 @@ class V4Runner {
     } else {
       model_->RunModule(*stream_, 0, batch, cache_, streams);
     }
-    model_->Logits(*stream_, level, streams, logits);
+    model_->Logits(*stream_, level, streams, logits, nullptr);
     device_->CopyToHost(*stream_, output.streams.data(), streams.data, output.streams.size() * sizeof(float));
     device_->CopyToHost(*stream_, output.logits.data(), logits.data, output.logits.size() * sizeof(float));
     stream_->Synchronize();

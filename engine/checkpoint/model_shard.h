@@ -1,0 +1,76 @@
+#pragma once
+
+// Which part of a model a rank has. Weights whose outputs are cut have a range of rows here, weights whose
+// inputs are cut whole canonical segments (kernels/rules/weight_segments.h); all else is on every rank.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/checkpoint/expert_shard.h"
+#include "engine/checkpoint/rank_layout.h"
+#include "kernels/rules/weight_segments.h"
+#include "kernels/weight_format.h"
+
+namespace foredraft {
+
+// [first, first + count).
+struct IndexRange {
+  int32_t first = 0;
+  int32_t count = 0;
+
+  constexpr int32_t end() const { return first + count; }
+  bool operator==(const IndexRange&) const = default;
+};
+
+// Inputs of a canonical segment are a multiple of this, for all weights of a model whose projections have
+// this format: blocks and groups of scales stay whole.
+constexpr int32_t SegmentUnit(const WeightFormat& projections) { return projections.has_scales() ? 128 : 16; }
+
+// Columns of an expert, of its inner width and of its outputs, that stay together on a rank.
+constexpr int32_t ExpertColumnUnit(const WeightFormat& experts) {
+  return experts.rows > 1 ? experts.rows : 16;
+}
+
+struct ModelShard {
+  RankLayout layout;
+  int rank = 0;  // of all
+
+  int group() const { return layout.group(rank); }
+  int place() const { return layout.place(rank); }
+  // The ranks of its tensor group.
+  int first_of_group() const { return group() * layout.attention_tp; }
+  ExpertShard experts() const { return {.rank = layout.expert_group(rank), .size = layout.moe_ep}; }
+
+  // The inputs of a weight with `k` of them, which is cut along them: as many segments on every rank of the
+  // tensor group. All where it has fewer segments than the group has ranks.
+  IndexRange Inputs(int32_t k, int32_t unit) const {
+    if (SegmentCount(k, unit) < layout.attention_tp) return {0, k};
+    const int32_t count = k / layout.attention_tp;
+    return {place() * count, count};
+  }
+  // Of the columns of an expert, inner or outer, those that this rank computes.
+  IndexRange ExpertColumns(int32_t columns) const {
+    const int32_t count = columns / layout.moe_tp;
+    return {layout.column_part(rank) * count, count};
+  }
+  // The heads, of `width` columns each, that have any of these columns.
+  static constexpr IndexRange HeadsOf(const IndexRange& columns, int32_t width) {
+    const int32_t first = columns.first / width;
+    return {first, (columns.end() + width - 1) / width - first};
+  }
+  // Rows of the head for each rank of the group: as many for all, so that gathered logits lie side by side. A
+  // multiple of 8, as fast products want.
+  int32_t vocabulary_width(int32_t vocab_size) const {
+    const int32_t share = (vocab_size + layout.attention_tp - 1) / layout.attention_tp;
+    return layout.attention_tp == 1 ? vocab_size : (share + 7) / 8 * 8;
+  }
+  // This rank's. A small vocabulary may end before the last ranks' part: they have a row whose logit nobody
+  // reads.
+  IndexRange Vocabulary(int32_t vocab_size) const {
+    const int32_t width = vocabulary_width(vocab_size);
+    const int32_t first = std::min(place() * width, vocab_size - 1);
+    return {first, std::min(width, vocab_size - first)};
+  }
+};
+
+}  // namespace foredraft
