@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;  // as in CUDA
 constexpr size_t kGuardBytes = 256;
-constexpr size_t kPage = 4096;
+constexpr size_t kPage = size_t{2} << 20;  // protecting a huge page costs as much as protecting a small one
 constexpr int kGuard = 0xa5;
 constexpr size_t kCheapBytes = 256 * 1024;  // closing as much is cheap
 constexpr int kSeldom = 16;
@@ -30,9 +30,11 @@ size_t RoundUp(size_t bytes, size_t step) { return (bytes + step - 1) / step * s
 }  // namespace
 
 DeviceMemory::DeviceMemory() {
-  void* memory = mmap(nullptr, kAddresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, kAddresses + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) KernelFault({__FILE__, __LINE__}, "no addresses for the device's memory");
-  first_ = static_cast<std::byte*>(memory);
+  first_ = reinterpret_cast<std::byte*>(RoundUp(reinterpret_cast<size_t>(memory), kPage));
+  madvise(first_, kAddresses, MADV_HUGEPAGE);
 }
 
 void* DeviceMemory::Allocate(size_t bytes) {
