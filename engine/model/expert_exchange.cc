@@ -1,7 +1,6 @@
 #include "engine/model/expert_exchange.h"
 
 #include "base/check.h"
-#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 
@@ -91,7 +90,7 @@ void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, 
   }
   if (layout.attention_dp > 1) {
     ToOwners(Partials(gathered));
-    return AddPartials(own, {0, own.x.rows()}, layout.attention_dp, shared, hidden);
+    return AddPartials(own, {0, own.x.rows()}, layout.attention_dp, {.rows = shared.added}, hidden);
   }
   const ExpertActivations& a = f_.activations.experts;
   f_.ops.combine_experts(f_.stream, {.hidden = hidden,
@@ -145,16 +144,24 @@ void ExpertExchange::SumOfGroup(const RoutedRows& own, const GatherPart& partial
   const GroupActivations& a = f_.activations.group;
   const int ranks = f_.shard.layout.attention_tp;
   const GroupRows rows(f_, own.x.rows(), round_rows_.largest());
-  if (shared.sums) {
-    rows.Exchange(
-        {partials, {a.partials_in.data, a.partials_out.data, hidden.cols * int64_t{sizeof(float)}}});
-    f_.ops.tree_sum(f_.stream, {.out = shared.sums.row_range(rows.own().first, rows.own().count),
-                                .parts = a.partials_in.first_rows(ranks * rows.own().count),
-                                .part_count = ranks});
+  const GatherPart shared_part = {a.partials_in.data, a.partials_out.data,
+                                  hidden.cols * int64_t{sizeof(float)}};
+  const RowsOrParts in_parts = {a.partials_in.first_rows(ranks * rows.own().count), ranks};
+  RowsOrParts added;
+  if (shared.in_parts) {
+    rows.Exchange({partials, shared_part});
   } else {
     rows.Exchange({partials});
+    if (shared.added) added.rows = shared.added.row_range(rows.own().first, rows.own().count);
   }
-  AddPartials(own, rows.own(), ranks / f_.shard.layout.moe_tp, shared, hidden);
+  if (shared.sums) {
+    f_.ops.tree_sum(f_.stream, {.out = shared.sums.row_range(rows.own().first, rows.own().count),
+                                .parts = in_parts.rows,
+                                .part_count = ranks});
+  } else if (shared.in_parts) {
+    added = in_parts;
+  }
+  AddPartials(own, rows.own(), ranks / f_.shard.layout.moe_tp, added, hidden);
   rows.Share(hidden);
 }
 
@@ -171,7 +178,7 @@ Matrix<const float> ExpertExchange::WholePartials(int rows, int parts) const {
 }
 
 void ExpertExchange::AddPartials(const RoutedRows& own, const IndexRange& rows, int parts,
-                                 const SharedRows& shared, Matrix<float> hidden) const {
+                                 const RowsOrParts& shared, Matrix<float> hidden) const {
   const ExpertActivations& a = f_.activations.experts;
   const int top_k = f_.config.num_experts_per_tok;
   const bool rounded = a.partials_out_bf16.data != nullptr;
@@ -180,10 +187,11 @@ void ExpertExchange::AddPartials(const RoutedRows& own, const IndexRange& rows, 
       {.hidden = hidden.row_range(rows.first, rows.count),
        .partials = rounded ? Matrix<const float>{} : WholePartials(rows.count, parts),
        .partials_bf16 = rounded ? a.partials_in_bf16.first_rows(parts * rows.count) : Matrix<bf16>{},
-       .shared = shared.added ? shared.added.row_range(rows.first, rows.count) : Matrix<const float>{},
+       .shared = shared.rows,
        .expert_ids = own.ids + int64_t{rows.first} * top_k,
        .top_k = top_k,
-       .rank_count = parts});
+       .rank_count = parts,
+       .shared_parts = shared.parts});
 }
 
 }  // namespace foredraft

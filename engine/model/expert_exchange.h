@@ -7,6 +7,7 @@
 
 #include "engine/comm/rank_rows.h"
 #include "engine/model/forward.h"
+#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 
@@ -20,9 +21,9 @@ struct RoutedRows {
 // What the shared expert gave.
 struct SharedRows {
   Matrix<const float> added;  // [rows, D]: added to hidden beside the routed experts; or absent
-  // Where the rank has a part of the expert, its partial sums are in the activations group.partials_out, and
-  // the group's sums go here; absent where it has the whole.
-  Matrix<float> sums;
+  // The rank has a part of the expert: its partial sums are in the activations group.partials_out.
+  bool in_parts = false;
+  Matrix<float> sums;  // of the group's parts, where they are not added to hidden; or absent
 };
 
 class ExpertExchange {
@@ -58,8 +59,9 @@ class ExpertExchange {
   // The partial sums of whole rows, `parts` of each, of what came in: columns of ranks that share experts lie
   // side by side.
   Matrix<const float> WholePartials(int rows, int parts) const;
-  // What came in, `parts` of each row, is added to rows [first, first + count) of hidden.
-  void AddPartials(const RoutedRows& own, const IndexRange& rows, int parts, const SharedRows& shared,
+  // What came in, `parts` of each row, is added to these rows of hidden, and with it `shared`, of the same
+  // rows.
+  void AddPartials(const RoutedRows& own, const IndexRange& rows, int parts, const RowsOrParts& shared,
                    Matrix<float> hidden) const;
 
   // The ranks of equal place in all groups, with their rows.

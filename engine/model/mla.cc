@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "engine/model/linear.h"
 #include "engine/model/rope.h"
-#include "engine/model/tensor_group.h"
 
 namespace foredraft {
 namespace {
@@ -202,8 +201,8 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
   return q_a;
 }
 
-void AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
-                   Matrix<float> projected) {
+RowsOrParts AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
+                          Matrix<float> projected) {
   if (f.batch.prefill_form()) {
     for (const PrefillSpan& span : f.batch.spans) AttendPrefill(f, w, span, context);
   } else {
@@ -211,13 +210,8 @@ void AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext
   }
   const Matrix<bf16> attention =
       context.activations.attention.first_rows(f.rows()).columns(w.o_first_column, w.o_proj.k);
-  SummedLinear(f, {.as_bf16 = attention}, {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
-}
-
-void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,
-                     const InputRows& normed, Matrix<float> projected) {
-  ProjectLatents(f, w, context, normed);
-  AttendLatents(f, w, context, projected);
+  return SummedLinearInParts(f, {.as_bf16 = attention},
+                             {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
 }
 
 }  // namespace foredraft

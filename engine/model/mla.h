@@ -8,6 +8,7 @@
 #include "engine/cache/cache_groups.h"
 #include "engine/cache/kv_cache.h"
 #include "engine/model/forward.h"
+#include "engine/model/tensor_group.h"
 #include "engine/model/weights.h"
 
 namespace foredraft {
@@ -75,15 +76,13 @@ PrefillSpan SelectingRows(const AttentionContext& context, const PrefillSpan& sp
 CacheHandle RegisterLatents(const ModelConfig& config, DType kv_dtype, CacheRegistry& registry);
 KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle rows);
 
-// projected = attention(normed), to be added to the residual stream. normed: [R, D], as w.qkv_a reads it.
-void LatentAttention(const Forward& f, const MlaWeights& w, const AttentionContext& context,
-                     const InputRows& normed, Matrix<float> projected);
-
-// Its two halves, for layers that select positions between them. The first writes queries, keys and values,
-// and returns the normed latents of the queries, as q_b and context.q_a_reader read them.
+// The two halves of a layer's attention, between which layers with an indexer select positions. The first
+// writes queries, keys and values, and returns the normed latents of the queries, as q_b and
+// context.q_a_reader read them. normed: [R, D], as w.qkv_a reads it.
 InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
                          const InputRows& normed);
-void AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
-                   Matrix<float> projected);
+// What is added to the residual stream; where that is whole it is in `projected`.
+RowsOrParts AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
+                          Matrix<float> projected);
 
 }  // namespace foredraft

@@ -97,14 +97,16 @@ InputRows Activated(const Forward& f, const DenseMlpWeights& w, GatedActivation 
   return activated;
 }
 
-// The shared expert's output in `out`; where the rank has a part of it, its partial sums in the activations.
+// The shared expert's output in `out`; where the rank has a part of it, its partial sums in the activations,
+// whose group's sums come to `out` unless they are added to the residual.
 SharedRows RunShared(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                      Matrix<float> out) {
   if (!w.shared.gate_up) return {};
   const bool cut = IsCut(w.shared.down);
   const Matrix<float> product = cut ? f.activations.group.partials_out.first_rows(x.rows()) : out;
   Linear(f, Activated(f, w.shared, recipe.activation, x), {.out = product, .weight = w.shared.down});
-  return {.added = recipe.residual ? out : Matrix<float>{}, .sums = cut ? out : Matrix<float>{}};
+  if (!cut) return {.added = recipe.residual ? out : Matrix<float>{}};
+  return {.in_parts = true, .sums = recipe.residual ? Matrix<float>{} : out};
 }
 
 }  // namespace

@@ -79,6 +79,20 @@ void SummedLinear(const Forward& f, const InputRows& x, const GemmParams& p) {
   }
 }
 
+RowsOrParts SummedLinearInParts(const Forward& f, const InputRows& x, const GemmParams& p) {
+  const int most_rows = MostRows(f, x.rows());
+  if (!IsCut(p.weight) || most_rows > kOneStepRows) {
+    SummedLinear(f, x, p);
+    return {.rows = p.out};
+  }
+  const GroupActivations& a = f.activations.group;
+  const Matrix<float> part = a.partials_out.first_rows(x.rows());
+  Linear(f, x, {.out = part, .weight = p.weight});
+  GroupRows(f, x.rows(), most_rows).Exchange({{a.partials_in.data, part.data, RowBytes(part)}});
+  const int ranks = f.shard.layout.attention_tp;
+  return {.rows = a.partials_in.first_rows(ranks * x.rows()), .parts = ranks, .bias = p.bias};
+}
+
 void HeadLinear(const Forward& f, const InputRows& x, const PackedWeight& head, Matrix<float> logits) {
   const int ranks = f.shard.layout.attention_tp;
   if (ranks == 1) return Linear(f, x, {.out = logits, .weight = head});

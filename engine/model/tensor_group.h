@@ -19,6 +19,18 @@ namespace foredraft {
 // p.out = x p.weight^T + bias, of a weight that may be cut along its inputs.
 void SummedLinear(const Forward& f, const InputRows& x, const GemmParams& p);
 
+// Rows that a reader finds whole, or in the parts of the group's ranks, which it adds by the tree, and then
+// the bias, as tree_sum does.
+struct RowsOrParts {
+  Matrix<const float> rows;     // [parts * R, n]
+  int parts = 1;                // 1: whole, bias included
+  const float* bias = nullptr;  // of several parts; or null
+};
+
+// As SummedLinear, for a reader that comes next and adds parts itself: few rows stay in the parts that came
+// in one exchange. p.out has the sum only where the result says so.
+RowsOrParts SummedLinearInParts(const Forward& f, const InputRows& x, const GemmParams& p);
+
 // Whether the rank has some inputs of the weight: its products are partial sums.
 constexpr bool IsCut(const PackedWeight& weight) { return weight.plan_k() > weight.k; }
 

@@ -19,17 +19,20 @@ struct EmbedParams {
 };
 
 // y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32. With a residual, x + residual is normed and
-// stored in `sum`: a fused add and rms_norm. Writes whichever outputs are present; may run in place on `out`.
-// out_f8 holds the quantised BF16 values; only where Device::quantizes_rows.
+// stored in `sum`: a fused add and rms_norm, and where the residual is in parts a tree_sum before. Writes
+// whichever outputs are present; may run in place on `out`. out_f8 holds the quantised BF16 values; only
+// where Device::quantizes_rows.
 struct RmsNormParams {
   Matrix<float> out;             // [R, D] or absent
   Matrix<bf16> out_bf16;         // [R, D] or absent
   QuantizedRows out_f8;          // [R, D] or absent
   Matrix<float> sum;             // [R, D], may be x itself; absent where residual is
   Matrix<const float> x;         // [R, D]
-  Matrix<const float> residual;  // [R, D] or absent
+  Matrix<const float> residual;  // [residual_parts * R, D], as TreeSumParams' parts; or absent
   const float* weight;           // [D]
   float eps;
+  int32_t residual_parts = 1;            // 1, 2, 4, 8
+  const float* residual_bias = nullptr;  // [D]: added to the sum of several parts; or null
 };
 
 // out += x.

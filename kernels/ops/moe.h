@@ -92,10 +92,11 @@ struct AddPartialsParams {
   Matrix<float> hidden;              // [R, D], updated
   Matrix<const float> partials;      // [ranks * R, D]: rank s's value of row r is row s * R + r; or absent
   Matrix<const bf16> partials_bf16;  // the same in BF16; exactly one of the two is present
-  Matrix<const float> shared;        // [R, D] or absent
+  Matrix<const float> shared;        // [shared_parts * R, D], as TreeSumParams' parts; or absent
   const int32_t* expert_ids;         // [R, top_k]: -1 where the row is idle
   int32_t top_k;
-  int32_t rank_count;  // 1, 2, 4, 8
+  int32_t rank_count;        // 1, 2, 4, 8
+  int32_t shared_parts = 1;  // 1, 2, 4, 8
 };
 
 }  // namespace foredraft

@@ -99,6 +99,45 @@ TEST(RmsNorm, WithAResidualIsAddAndThenNorm) {
   }
 }
 
+TEST(RmsNorm, WithAResidualInPartsIsTreeSumAndThenNorm) {
+  constexpr int kRows = 3;
+  for (const int width : {1, 30, 128, 1030, 7168, 16640}) {
+    for (const int parts : {2, 4, 8}) {
+      for (const bool biased : {false, true}) {
+        SCOPED_TRACE(std::to_string(width) + " in " + std::to_string(parts) + (biased ? ", bias" : ""));
+        Noise noise(8);
+        const std::vector<float> x = noise.Floats(kRows * width);
+        OpRig rig({}, RunMode::kEager);
+        const auto rows = [&](float* data) { return Dense(data, kRows, width); };
+        const Matrix<const float> residual =
+            Dense<const float>(rig.Put(noise.Floats(size_t(parts) * kRows * width)), parts * kRows, width);
+        const float* const bias = biased ? rig.Put(noise.Floats(width)) : nullptr;
+        const float* const weight = rig.Put(noise.Floats(width));
+        const Matrix<float> whole = rows(rig.Poisoned<float>(kRows * width));
+        RmsNormParams separate = {.out = rows(rig.Poisoned<float>(kRows * width)),
+                                  .sum = rows(rig.Put(x)),
+                                  .residual = whole,
+                                  .weight = weight,
+                                  .eps = 1e-6f};
+        separate.x = separate.sum;
+        RmsNormParams fused = separate;
+        fused.out = rows(rig.Poisoned<float>(kRows * width));
+        fused.sum = rows(rig.Put(x));
+        fused.x = fused.sum;
+        fused.residual = residual;
+        fused.residual_parts = parts;
+        fused.residual_bias = bias;
+        rig.ops().tree_sum(rig.stream(),
+                           {.out = whole, .parts = residual, .bias = bias, .part_count = parts});
+        rig.ops().rms_norm(rig.stream(), separate);
+        rig.ops().rms_norm(rig.stream(), fused);
+        EXPECT_EQ(rig.Get(fused.sum.data, kRows * width), rig.Get(separate.sum.data, kRows * width));
+        EXPECT_EQ(rig.Get(fused.out.data, kRows * width), rig.Get(separate.out.data, kRows * width));
+      }
+    }
+  }
+}
+
 TEST(Add, Holds) {
   for (const int width : kWidths) {
     Noise noise(4);

@@ -156,6 +156,35 @@ TEST(ExpertExchange, HasTheBitsOfCombineExpertsOverAnyNumberOfRanks) {
   }
 }
 
+TEST(ExpertExchange, AddsASharedExpertInPartsAsItsTreeSum) {
+  constexpr int kRows = 2, kRanks = 4;
+  for (const int width : {30, 512, 1030}) {
+    for (const int parts : {2, 4, 8}) {
+      OpRig rig({}, RunMode::kEager);
+      Noise noise(width + parts);
+      const std::vector<float> hidden = noise.Floats(kRows * width);
+      const Matrix<const float> shared =
+          Dense<const float>(rig.Put(noise.Floats(parts * kRows * width)), parts * kRows, width);
+      const Matrix<float> whole = Dense(rig.Poisoned<float>(kRows * width), kRows, width);
+      AddPartialsParams separate = {.hidden = Dense(rig.Put(hidden), kRows, width),
+                                    .partials = Dense<const float>(
+                                        rig.Put(noise.Floats(kRanks * kRows * width)), kRanks * kRows, width),
+                                    .shared = whole,
+                                    .expert_ids = rig.Put(std::vector<int32_t>{0, 3}),
+                                    .top_k = 1,
+                                    .rank_count = kRanks};
+      AddPartialsParams fused = separate;
+      fused.hidden = Dense(rig.Put(hidden), kRows, width);
+      fused.shared = shared;
+      fused.shared_parts = parts;
+      rig.ops().tree_sum(rig.stream(), {.out = whole, .parts = shared, .bias = nullptr, .part_count = parts});
+      rig.ops().add_partials(rig.stream(), separate);
+      rig.ops().add_partials(rig.stream(), fused);
+      EXPECT_EQ(rig.Get(fused.hidden.data, kRows * width), rig.Get(separate.hidden.data, kRows * width));
+    }
+  }
+}
+
 TEST(ExpertExchange, LeavesIdleRowsAlone) {
   OpRig rig({}, RunMode::kEager);
   float* const hidden = rig.Put(std::vector<float>{1.0f, 2.0f});

@@ -22,8 +22,8 @@ void RouteBySigmoid(const Forward& f, const MoeWeights& w, const ScoredRows& row
 }
 
 // A layer without an indexer attends what the nearest one below that has an indexer selected.
-void Attention(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context,
-               const InputRows& buffer, Matrix<float> projected) {
+RowsOrParts Attention(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context,
+                      const InputRows& buffer, Matrix<float> projected) {
   const bool selects = context.indexer.activations != nullptr && w.indexer;
   AttentionContext attention = context.attention;
   if (selects) attention.q_a_reader = w.indexer.wq_b;
@@ -33,7 +33,7 @@ void Attention(const Forward& f, const V3LayerWeights& w, const V3LayerContext& 
           {.x = f.activations.hidden.first_rows(f.rows()), .weight = w.input_layernorm, .eps = f.norm_eps()});
   const InputRows queries = ProjectLatents(f, w.self_attn, attention, normed);
   if (selects) SelectPositions(f, w.indexer, context.indexer, attention, {normed, queries});
-  AttendLatents(f, w.self_attn, attention, projected);
+  return AttendLatents(f, w.self_attn, attention, projected);
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ void V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& co
   const Matrix<float> projected = f.activations.projected.first_rows(f.rows());
   const InputRows buffer = f.activations.normed.first_rows(f.rows());
 
-  Attention(f, w, context, buffer, projected);
+  const RowsOrParts attended = Attention(f, w, context, buffer, projected);
 
   const InputRows normed =
       w.is_moe ? buffer.ReadBy({w.moe.router, w.moe.expert_gate_up.first, w.moe.shared.gate_up})
@@ -51,9 +51,11 @@ void V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& co
   RmsNorm(f, normed,
           {.sum = hidden,
            .x = hidden,
-           .residual = projected,
+           .residual = attended.rows,
            .weight = w.post_attention_layernorm,
-           .eps = f.norm_eps()});
+           .eps = f.norm_eps(),
+           .residual_parts = attended.parts,
+           .residual_bias = attended.bias});
   if (w.is_moe) {
     MixtureOfExperts(f, w.moe, {.route = RouteBySigmoid}, normed, hidden);
   } else {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/common/part_sums.h"
 #include "kernels/cpu/common/row_math.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
@@ -21,6 +22,19 @@ FOREDRAFT_WIDE void NormRow(const float* x, const float* weight, float eps, int6
 
 FOREDRAFT_WIDE void SumRow(const float* a, const float* b, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
+}
+
+// sum = x + the residual of row r, which is in parts.
+void AddResidualParts(const RmsNormParams& p, int64_t r) {
+  constexpr int32_t kColumnBlock = 512;
+  const auto sum_of_parts = SumColumnsOf(p.residual_parts);
+  float residual[kColumnBlock];
+  for (int32_t first = 0; first < p.x.cols; first += kColumnBlock) {
+    const int32_t count = std::min(kColumnBlock, p.x.cols - first);
+    const float* const bias = p.residual_bias == nullptr ? nullptr : p.residual_bias + first;
+    sum_of_parts(p.residual.row(r) + first, p.residual.stride * p.x.rows, bias, count, residual);
+    SumRow(p.x.row(r) + first, residual, count, p.sum.row(r) + first);
+  }
 }
 
 FOREDRAFT_WIDE void AddRow(const float* x, int64_t count, float* out) {
@@ -49,7 +63,11 @@ void RmsNorm(const CpuContext& context, const RmsNormParams& p) {
     for (int64_t r = begin; r < end; ++r) {
       const float* x = p.x.row(r);
       if (p.residual) {
-        SumRow(x, p.residual.row(r), width, p.sum.row(r));
+        if (p.residual_parts == 1) {
+          SumRow(x, p.residual.row(r), width, p.sum.row(r));
+        } else {
+          AddResidualParts(p, r);
+        }
         x = p.sum.row(r);
       }
       // out_bf16 before out, which may be x itself.

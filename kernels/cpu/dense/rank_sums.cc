@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/cpu/common/part_sums.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int32_t kColumnBlock = 512;
 
-// Columns of one row of `count` adjacent parts, added by the tree; parts are `stride` floats apart.
+// A column of `count` adjacent parts.
 template <int count>
 [[gnu::always_inline]] inline float AddTree(const float* parts, int64_t stride) {
   if constexpr (count == 1) {
@@ -34,9 +35,13 @@ FOREDRAFT_WIDE void SumColumns(const float* parts, int64_t stride, const float* 
 
 }  // namespace
 
+SumColumnsFn SumColumnsOf(int32_t parts) {
+  CHECK(parts == 1 || parts == 2 || parts == 4 || parts == 8) << parts;
+  return parts == 1 ? SumColumns<1> : parts == 2 ? SumColumns<2> : parts == 4 ? SumColumns<4> : SumColumns<8>;
+}
+
 void TreeSum(const CpuContext& context, const TreeSumParams& p) {
-  CHECK(p.part_count == 2 || p.part_count == 4 || p.part_count == 8) << p.part_count;
-  const auto sum = p.part_count == 2 ? SumColumns<2> : p.part_count == 4 ? SumColumns<4> : SumColumns<8>;
+  const auto sum = SumColumnsOf(p.part_count);
   const int64_t blocks = (p.out.cols + kColumnBlock - 1) / kColumnBlock;
   context.pool.ParallelFor(p.out.rows * blocks, int64_t{kColumnBlock} * p.part_count,
                            [&](int64_t begin, int64_t end) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cpu/common/part_sums.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/device/kernels.h"
 
@@ -65,12 +66,10 @@ template <int count>
   }
 }
 
-// hidden += shared + the tree over `values`, for a column block of row r.
-template <int count, class Params>
-[[gnu::always_inline]] inline void AddToHidden(const Params& p, int64_t r, int32_t first, int32_t columns,
+// hidden += shared + the tree over `values`, for a column block. shared: of these columns, or null.
+template <int count>
+[[gnu::always_inline]] inline void AddToHidden(float* hidden, const float* shared, int32_t columns,
                                                const float (&values)[count][kColumnBlock]) {
-  float* hidden = p.hidden.row(r) + first;
-  const float* shared = p.shared ? p.shared.row(r) + first : nullptr;
   for (int32_t i = 0; i < columns; ++i) {
     float sum = AddTree<count>(values, i);
     if (shared != nullptr) sum = shared[i] + sum;
@@ -83,7 +82,7 @@ template <int count, class Params>
 FOREDRAFT_WIDE void CombineBlock(const CombineExpertsParams& p, int64_t r, int32_t first, int32_t count) {
   float slices[kExpertSlices][kColumnBlock];
   SumSlices(ChoicesOf(p, r), 0, first, count, slices);
-  AddToHidden(p, r, first, count, slices);
+  AddToHidden(p.hidden.row(r) + first, p.shared ? p.shared.row(r) + first : nullptr, count, slices);
 }
 
 template <int slice_count>
@@ -109,7 +108,13 @@ void AddBlock(const AddPartialsParams& p, int64_t r, int32_t first, int32_t coun
       std::copy_n(p.partials.row(rank * rows + r) + first, count, partials[rank]);
     }
   }
-  AddToHidden(p, r, first, count, partials);
+  const float* shared = p.shared ? p.shared.row(r) + first : nullptr;
+  float whole[kColumnBlock];
+  if (shared != nullptr && p.shared_parts > 1) {
+    SumColumnsOf(p.shared_parts)(shared, p.shared.stride * rows, nullptr, count, whole);
+    shared = whole;
+  }
+  AddToHidden(p.hidden.row(r) + first, shared, count, partials);
 }
 
 template <class Params>

@@ -1,5 +1,6 @@
 // embed, rms_norm, add, silu_mul, copy_rows, to_bf16_rows: one pass over each row.
 
+#include "base/check.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
 #include "kernels/cuda/dense/quantize_vec4.h"
@@ -27,11 +28,12 @@ struct RmsNormShared {
 };
 
 // A block per row.
-template <bool aligned>
+template <bool aligned, int residual_parts>
 __global__ void __launch_bounds__(32 * kMaxWarps) RmsNormKernel(const __grid_constant__ RmsNormParams p) {
   GridDependencySync();
   RmsNormShared& shared = SharedStorage<RmsNormShared>();
-  NormRow<aligned>(p, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(blockDim.x), shared.sums);
+  NormRow<aligned, residual_parts>(p, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(blockDim.x),
+                                   shared.sums);
 }
 
 template <bool aligned>
@@ -94,11 +96,28 @@ void Embed(Stream& stream, const EmbedParams& p) {
   Launch(stream, aligned ? EmbedKernel<true> : EmbedKernel<false>, Vec4Grid(p.out.rows, p.out.cols), p);
 }
 
-void RmsNorm(Stream& stream, const RmsNormParams& p) {
+template <int residual_parts>
+void LaunchRmsNorm(Stream& stream, const RmsNormParams& p) {
   const LaunchShape shape = {.grid = dim3(static_cast<uint32_t>(p.x.rows)),
                              .block = dim3(static_cast<uint32_t>(NormThreads(p.x.cols))),
                              .shared_bytes = sizeof(RmsNormShared)};
-  Launch(stream, IsNormAligned(p) ? RmsNormKernel<true> : RmsNormKernel<false>, shape, p);
+  Launch(stream,
+         IsNormAligned(p) ? RmsNormKernel<true, residual_parts> : RmsNormKernel<false, residual_parts>, shape,
+         p);
+}
+
+void RmsNorm(Stream& stream, const RmsNormParams& p) {
+  switch (p.residual_parts) {
+    case 1:
+      return LaunchRmsNorm<1>(stream, p);
+    case 2:
+      return LaunchRmsNorm<2>(stream, p);
+    case 4:
+      return LaunchRmsNorm<4>(stream, p);
+    default:
+      CHECK_EQ(p.residual_parts, 8);
+      return LaunchRmsNorm<8>(stream, p);
+  }
 }
 
 void Add(Stream& stream, const AddParams& p) {

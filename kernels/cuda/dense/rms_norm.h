@@ -53,7 +53,8 @@ inline int32_t NormThreads(int32_t cols) { return static_cast<int32_t>(RmsThread
 
 inline bool IsNormAligned(const RmsNormParams& p) {
   return IsVec4Aligned(p.x) && IsVec4Aligned(p.residual) && IsVec4Aligned(p.sum) && IsVec4Aligned(p.out) &&
-         IsVec4Aligned(p.out_bf16) && IsVec4Aligned(p.weight, p.x.cols, p.x.cols);
+         IsVec4Aligned(p.out_bf16) && IsVec4Aligned(p.weight, p.x.cols, p.x.cols) &&
+         IsVec4Aligned(p.residual_bias, p.x.cols, p.x.cols);
 }
 
 // Columns [first, first + 4), or zeros past the last column. Called by the whole warp.
@@ -73,9 +74,39 @@ __device__ __forceinline__ Vec4 AddResidual(const RmsNormParams& p, int32_t r, i
   return x;
 }
 
-template <bool aligned>
+// The sum of `count` parts of a row by the tree (kernels/rules/weight_segments.h); row: the first part's.
+template <bool aligned, int count>
+__device__ __forceinline__ Vec4 SumResidualParts(const float* row, int64_t part_stride, int32_t first,
+                                                 int32_t cols) {
+  if constexpr (count == 1) {
+    return LoadInside<aligned>(row, first, cols);
+  } else {
+    Vec4 sum = {};
+    // All eight parts at once would not fit beside the row that the thread holds in registers. To add to -0
+    // changes nothing.
+#pragma unroll
+    for (int c = 0; c < 4; ++c) sum.x[c] = -0.0f;
+#pragma unroll(count <= 4 ? 2 : 1)
+    for (int i = 0; i < 2; ++i, row += count / 2 * part_stride) {
+      const Vec4 half = SumResidualParts<aligned, count / 2>(row, part_stride, first, cols);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) sum.x[c] = __fadd_rn(sum.x[c], half.x[c]);
+    }
+    return sum;
+  }
+}
+
+template <bool aligned, int count>
 __device__ __forceinline__ Vec4 LoadResidual(const RmsNormParams& p, int32_t r, int32_t first) {
-  return p.residual ? LoadInside<aligned>(p.residual.row(r), first, p.x.cols) : Vec4{};
+  if (!p.residual) return Vec4{};
+  Vec4 sum =
+      SumResidualParts<aligned, count>(p.residual.row(r), p.x.rows * p.residual.stride, first, p.x.cols);
+  if (count > 1 && p.residual_bias != nullptr) {
+    const Vec4 bias = LoadInside<aligned>(p.residual_bias, first, p.x.cols);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) sum.x[c] = __fadd_rn(sum.x[c], bias.x[c]);
+  }
+  return sum;
 }
 
 // Norms and stores columns [first + i step, + 4) of row r, i < n. Called by the whole warp; x is 0 past the
@@ -100,8 +131,8 @@ __device__ __forceinline__ void StoreNormed(const RmsNormParams& p, int32_t r, i
 // are those of a block of `threads`. The row stays in registers between the two passes; columns past
 // kNormHeld Vec4s per thread are read again. A thread writes only columns that it reads, so `out` may be x. A
 // warp has 128 adjacent columns at a time, and all its lanes continue while the first of them is in the row,
-// so that it can quantise them. `shared`: a float per warp of the block.
-template <bool aligned>
+// so that it can quantise them. residual_parts is p's. `shared`: a float per warp of the block.
+template <bool aligned, int residual_parts = 1>
 __device__ __forceinline__ void NormRow(const RmsNormParams& p, int32_t r, int32_t threads, float* shared) {
   const int32_t cols = p.x.cols;
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
@@ -115,7 +146,7 @@ __device__ __forceinline__ void NormRow(const RmsNormParams& p, int32_t r, int32
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i) {
     held[i] = LoadInside<aligned>(x, first + i * step, cols);
-    residual[i] = LoadResidual<aligned>(p, r, first + i * step);
+    residual[i] = LoadResidual<aligned, residual_parts>(p, r, first + i * step);
   }
   IssueLoads();
   float sum = 0.0f;
@@ -126,7 +157,7 @@ __device__ __forceinline__ void NormRow(const RmsNormParams& p, int32_t r, int32
   }
   for (int32_t column = first + kNormHeld * step; column < cols; column += step) {
     sum = AddSquares(sum, AddResidual<aligned>(p, r, column, LoadVec4<aligned>(x, column, cols),
-                                               LoadResidual<aligned>(p, r, column)));
+                                               LoadResidual<aligned, residual_parts>(p, r, column)));
   }
   Vec4 weight[kNormHeld];
 #pragma unroll

@@ -113,12 +113,40 @@ __device__ void AddTree(Values<columns> (&values)[count]) {
   }
 }
 
+// Row r of a matrix that has `count` parts of `rows` rows.
+template <int count, int columns>
+__device__ Values<columns> SumParts(const Matrix<const float>& parts, int32_t rows, int32_t r,
+                                    int32_t column) {
+  Values<columns> values[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    values[i] = Load<columns>(parts.row(static_cast<int64_t>(i) * rows + r) + column);
+  }
+  AddTree(values);
+  return values[0];
+}
+
+template <int columns>
+__device__ Values<columns> LoadShared(const Matrix<const float>& shared, int32_t count, int32_t rows,
+                                      int32_t r, int32_t column) {
+  switch (count) {
+    case 1:
+      return SumParts<1, columns>(shared, rows, r, column);
+    case 2:
+      return SumParts<2, columns>(shared, rows, r, column);
+    case 4:
+      return SumParts<4, columns>(shared, rows, r, column);
+    default:
+      return SumParts<8, columns>(shared, rows, r, column);
+  }
+}
+
 // hidden += shared + sum.
 template <int columns>
-__device__ void AddToHidden(const Matrix<float>& hidden, const Matrix<const float>& shared, int32_t r,
-                            int32_t column, Values<columns> sum) {
+__device__ void AddToHidden(const Matrix<float>& hidden, const Matrix<const float>& shared,
+                            int32_t shared_parts, int32_t r, int32_t column, Values<columns> sum) {
   if (shared) {
-    const Values<columns> x = Load<columns>(shared.row(r) + column);
+    const Values<columns> x = LoadShared<columns>(shared, shared_parts, hidden.rows, r, column);
 #pragma unroll
     for (int i = 0; i < columns; ++i) sum.x[i] = __fadd_rn(x.x[i], sum.x[i]);
   }
@@ -144,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   Values<columns> slices[kExpertSlices];
   SumSlices(ChoicesOf(p, r, column), 0, slices);
   AddTree(slices);
-  AddToHidden(p.hidden, p.shared, r, column, slices[0]);
+  AddToHidden(p.hidden, p.shared, 1, r, column, slices[0]);
 }
 
 template <int slice_count, int columns>
@@ -180,7 +208,7 @@ __global__ void __launch_bounds__(kThreads) AddPartialsKernel(const __grid_const
                                      : Load<columns>(p.partials.row(row) + column);
   }
   AddTree(partials);
-  AddToHidden(p.hidden, p.shared, r, column, partials[0]);
+  AddToHidden(p.hidden, p.shared, p.shared_parts, r, column, partials[0]);
 }
 
 // ---- launching ----
@@ -230,6 +258,7 @@ void ExpertPartials(Stream& stream, const ExpertPartialsParams& p) {
 }
 
 void AddPartials(Stream& stream, const AddPartialsParams& p) {
+  CHECK(p.shared_parts == 1 || p.shared_parts == 2 || p.shared_parts == 4 || p.shared_parts == 8);
   const bool aligned = IsVec4Aligned(p.hidden) && IsVec4Aligned(p.shared) && IsVec4Aligned(p.partials);
   switch (p.rank_count) {
     case 1:
