@@ -106,6 +106,7 @@ struct ParallelConfig {
   std::string leader_address = "127.0.0.1:50052";
   std::string local_workers = "auto";  // auto, or a number: the ranks this host runs
   std::string interface = "lo";
+  bool shared_memory = true;
   std::string token_file;  // the secret of workers that this host's daemon has not started
   int join_timeout_s = 10;
   int max_pending_connections = 64;

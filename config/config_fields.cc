@@ -187,6 +187,9 @@ const ConfigField kFields[] = {
      "`parallel.tls.ca` or both."},
     {"parallel.interface", MEMBER(c.parallel.interface), Any(), kRestart, kOwn, NoBits(), kSet,
      "Network interface that carries tensors between ranks, unencrypted."},
+    {"parallel.shared_memory", MEMBER(c.parallel.shared_memory), Any(), kRestart, kSame, NoBits(), kSet,
+     "Ranks of one host exchange a step's rows through memory that they share: on CPUs all of them, on GPUs "
+     "that reach each other's memory those of few rows. `false`: over `parallel.interface`, or by NCCL."},
     {"parallel.token_file", MEMBER(c.parallel.token_file), Path(), kRestart, kOwn, NoBits(), "no token",
      "File with the secret of workers started by `foredraft worker`, one line of at least 32 characters, the "
      "same for the daemon and its workers. The workers that `serve` starts have a secret of their own. "

@@ -36,7 +36,8 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
                                                        .backend = config.backend,
                                                        .interface = config.parallel.interface,
                                                        .step_timeout = options.step_timeout,
-                                                       .threads = config.cpu.threads},
+                                                       .threads = config.cpu.threads,
+                                                       .shared_memory = config.parallel.shared_memory},
                                                       *device, link.store));
   }
   ASSIGN_OR_RETURN(LoadedWeights weights, LoadModel(config, model, *device, progress,

@@ -17,7 +17,9 @@ struct CommunicatorOptions {
   // CPU: threads of each rank; where every one of all ranks has a core, a rank spins a while before it
   // sleeps.
   int threads = 1;
-  bool shared_memory = true;  // CPU: exchanges of a step use it where all ranks can
+  // Exchanges of a step go through memory that ranks share, where all can reach each other's: on GPUs those
+  // of few rows.
+  bool shared_memory = true;
 };
 
 }  // namespace foredraft

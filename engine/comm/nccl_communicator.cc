@@ -75,6 +75,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Create(const Com
   comm->host_stream_ = device.CreateStream();
   ASSIGN_OR_RETURN(comm->staging_, device.Allocate(kStagingBytes));
   RETURN_IF_ERROR(comm->Join(store, options.connect_timeout));
+  if (options.shared_memory) {
+    ASSIGN_OR_RETURN(comm->windows_, PeerWindows::Connect(options.rank, options.size, store,
+                                                          Clock::now() + options.connect_timeout));
+  }
   return std::unique_ptr<Communicator>(std::move(comm));
 }
 
@@ -156,6 +160,7 @@ void NcclCommunicator::Enqueue(const char* operation, const std::function<void(c
 // the destructor's ncclCommAbort ends it.
 void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
   status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: %s", rank_, operation, reason)));
+  if (windows_ != nullptr) windows_->End();
   if (std::exchange(over_, true) || !settled_) return;
   ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
   revoked_ = true;
@@ -173,6 +178,10 @@ absl::Status NcclCommunicator::status() const {
 }
 
 void NcclCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {
+  if (Pushes(params)) {
+    if (!status_.failed()) windows_->AllGather(stream, params);
+    return;
+  }
   const RankRows& rows = params.rows;
   NoteCollective(stream, reinterpret_cast<const void*>(&ncclAllGather), params);
   Enqueue("all_gather", [&](const Check& check) {
@@ -197,6 +206,10 @@ void NcclCommunicator::AllGather(Stream& stream, const AllGatherParams& params) 
 }
 
 void NcclCommunicator::AllToAll(Stream& stream, const AllToAllParams& params) {
+  if (Pushes(params)) {
+    if (!status_.failed()) windows_->AllToAll(stream, params);
+    return;
+  }
   const RankRows& rows = params.rows;
   const int64_t own_bytes = rows[rank_] * params.row_bytes;
   NoteCollective(stream, reinterpret_cast<const void*>(&ncclAlltoAll), params);

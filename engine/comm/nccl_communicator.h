@@ -5,6 +5,9 @@
 // settled, also during a capture: NCCL may issue work in the background, and a capture must not end before
 // that.
 //
+// Where the ranks reach each other's memory, exchanges of few rows go through windows in it
+// (peer_windows.h): they wait for one hop. NCCL carries the others.
+//
 // After a failure it revokes NCCL's running kernels, so that the stream can end. NCCL's communicator is
 // destroyed with this object. The graphs that captured it must be destroyed first: NCCL waits for them.
 //
@@ -25,6 +28,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/communicator_options.h"
 #include "engine/comm/group_status.h"
+#include "engine/comm/peer_windows.h"
 #include "engine/comm/rendezvous.h"
 
 namespace foredraft {
@@ -55,6 +59,11 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(const CommunicatorOptions& options, Device& device);
 
   absl::Status Join(RendezvousStore& store, std::chrono::seconds timeout);
+  // Whether an exchange goes through the windows.
+  template <class Params>
+  bool Pushes(const Params& params) const {
+    return windows_ != nullptr && windows_->Fits(params);
+  }
 
   // Runs the NCCL calls of `submit` as one group, passing each result to `check`, then waits until NCCL has
   // settled. Does nothing after a failure.
@@ -71,10 +80,11 @@ class NcclCommunicator : public Communicator {
   Device& device_;
 
   // Used by the thread that calls collectives.
-  std::unique_ptr<Stream> host_stream_;  // for the collectives between steps
-  void* staging_ = nullptr;              // [kStagingBytes], device memory, for the same
-  bool over_ = false;                    // Fail was called
-  bool revoked_ = false;                 // it has revoked the running kernels
+  std::unique_ptr<Stream> host_stream_;   // for the collectives between steps
+  void* staging_ = nullptr;               // [kStagingBytes], device memory, for the same
+  bool over_ = false;                     // Fail was called
+  bool revoked_ = false;                  // it has revoked the running kernels
+  std::unique_ptr<PeerWindows> windows_;  // or null
 
   mutable GroupStatus status_;  // own lock; status() records errors that NCCL reports
 

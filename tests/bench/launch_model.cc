@@ -28,6 +28,7 @@ const GpuModel kModels[] = {{.name = "h200",
                              .edge_seconds = 2.1e-6,
                              .host_seconds = 3e-6,
                              .exchange_seconds = 15e-6,
+                             .window_seconds = 2.5e-6,
                              .link_rate = 350e9},
                             {.name = "h100",
                              .multiprocessors = 132,
@@ -41,6 +42,7 @@ const GpuModel kModels[] = {{.name = "h200",
                              .edge_seconds = 2.1e-6,
                              .host_seconds = 3e-6,
                              .exchange_seconds = 15e-6,
+                             .window_seconds = 2.5e-6,
                              .link_rate = 350e9}};
 
 // A wave in which `blocks` blocks have one item each.

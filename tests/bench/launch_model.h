@@ -37,7 +37,9 @@ struct GpuModel {
   double edge_seconds = 0;      // the same across a fork, a join or a copy, and at the start of a graph
   double host_seconds = 0;      // the host's time per eager launch
   double exchange_seconds = 0;  // of NCCL's kernel for a few rows, between the ranks of a machine
-  double link_rate = 0;         // bytes per second that a rank receives in a large exchange
+  double window_seconds =
+      0;                 // the same through windows: a flag's way to a peer and the rows' out of its slot
+  double link_rate = 0;  // bytes per second that a rank receives in a large exchange
 };
 
 // The model with what was measured instead (tests/gpu/probe_test.cc): `path` is a JSON object with some of

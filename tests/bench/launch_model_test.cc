@@ -400,26 +400,30 @@ TEST(OpLaunches, V4sIndexerTakesAtLeastItsRoofline) {
   }
 }
 
-// The rows of seven other ranks, all parts in one kernel that waits for the one before.
+// The rows of seven other ranks, all parts in one kernel: NCCL's waits for the one before, that of the
+// windows is launched ahead of its end, and carries few rows alone.
 TEST(PaperCommunicator, AnExchangeTakesItsLatencyAndItsBytes) {
-  PaperDevice device(H200());
-  const auto stream = device.CreateStream();
-  const auto begin = device.CreateEvent(), end = device.CreateEvent();
-  PaperCommunicator others(H200(), 8);
-  AllGatherParams params = {.rows = RankRows::Uniform(8, 128)};
-  params.parts[0] = {.row_bytes = 7168};
-  params.parts[1] = {.row_bytes = 32};
-  PaperDevice::TakeKernels();
-  begin->Record(*stream);
-  others.AllGather(*stream, params);
-  end->Record(*stream);
-  const double bytes = 7 * 128 * (7168 + 32);
-  EXPECT_NEAR(end->SecondsSince(*begin),
-              H200().edge_seconds + H200().exchange_seconds + bytes / H200().link_rate, 1e-9);
-  const std::vector<PaperKernel> kernels = PaperDevice::TakeKernels();
-  ASSERT_EQ(kernels.size(), 1);
-  EXPECT_EQ(kernels[0].kernel, "AllGather");
-  EXPECT_EQ(kernels[0].launches, 1);
+  for (const auto& [windows, rows] : {std::pair{false, 128}, {true, 128}, {true, 160}}) {
+    SCOPED_TRACE(absl::StrCat(windows ? "windows, " : "NCCL, ", rows, " rows"));
+    PaperDevice device(H200());
+    const auto stream = device.CreateStream();
+    const auto begin = device.CreateEvent(), end = device.CreateEvent();
+    PaperCommunicator others(H200(), 8, windows);
+    AllGatherParams params = {.rows = RankRows::Uniform(8, rows)};
+    params.parts[0] = {.row_bytes = 7168};
+    params.parts[1] = {.row_bytes = 32};
+    PaperDevice::TakeKernels();
+    begin->Record(*stream);
+    others.AllGather(*stream, params);
+    end->Record(*stream);
+    const double bytes = 7.0 * rows * (7168 + 32);
+    const double fixed = windows && rows == 128 ? H200().window_seconds : H200().exchange_seconds;
+    EXPECT_NEAR(end->SecondsSince(*begin), H200().edge_seconds + fixed + bytes / H200().link_rate, 1e-9);
+    const std::vector<PaperKernel> kernels = PaperDevice::TakeKernels();
+    ASSERT_EQ(kernels.size(), 1);
+    EXPECT_EQ(kernels[0].kernel, "AllGather");
+    EXPECT_EQ(kernels[0].launches, 1);
+  }
 }
 
 }  // namespace

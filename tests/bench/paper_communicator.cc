@@ -2,18 +2,21 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/exchange/push_exchange.h"
 #include "tests/bench/paper_device.h"
 
 namespace foredraft {
 
-// One kernel, whose parts are a group of NCCL's. Every rank receives at once.
+// One kernel: NCCL's, whose parts are a group, or that of the windows. Every rank receives at once.
 void PaperCommunicator::Exchange(Stream& stream, const char* kernel, int64_t bytes, int ranks) const {
   if (bytes == 0) return;
   const double received = static_cast<double>(bytes) * (ranks - 1);
+  const bool pushed = windows_ && bytes <= kPushSlotBytes;
+  const double fixed = pushed ? gpu_.window_seconds : gpu_.exchange_seconds;
   PaperDevice::SubmitKernel(stream, {.kernel = kernel,
                                      .items = 0,
-                                     .fixed_seconds = gpu_.exchange_seconds + received / gpu_.link_rate,
-                                     .programmatic = false});
+                                     .fixed_seconds = fixed + received / gpu_.link_rate,
+                                     .programmatic = pushed});
 }
 
 void PaperCommunicator::AllGather(Stream& stream, const AllGatherParams& params) {

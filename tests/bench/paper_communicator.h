@@ -1,7 +1,7 @@
 #pragma once
 
-// Rank 0 of a group whose other ranks are on paper: its exchanges take the time that NCCL is predicted to
-// take (launch_model.h), on a paper device's stream (paper_device.h). No rows move.
+// Rank 0 of a group whose other ranks are on paper: its exchanges take the time that NCCL, or the ranks'
+// windows, are predicted to take (launch_model.h), on a paper device's stream (paper_device.h). No rows move.
 //
 // Owner: RankEngine. Thread: that of the stream.
 
@@ -12,7 +12,9 @@ namespace foredraft {
 
 class PaperCommunicator : public LoneRank {
  public:
-  PaperCommunicator(const GpuModel& gpu, int size) : LoneRank(size), gpu_(gpu) {}
+  // windows: exchanges of few rows go through them, as they do where the GPUs reach each other's memory.
+  PaperCommunicator(const GpuModel& gpu, int size, bool windows)
+      : LoneRank(size), gpu_(gpu), windows_(windows) {}
 
   void AllGather(Stream& stream, const AllGatherParams& params) override;
   void AllToAll(Stream& stream, const AllToAllParams& params) override;
@@ -22,6 +24,7 @@ class PaperCommunicator : public LoneRank {
   void Exchange(Stream& stream, const char* kernel, int64_t bytes, int ranks) const;
 
   const GpuModel& gpu_;
+  const bool windows_;
 };
 
 }  // namespace foredraft

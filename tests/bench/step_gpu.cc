@@ -78,8 +78,8 @@ class GpuStep {
     auto weights = MakeDummyWeights(config, modules, *counting, *stream, nullptr, {.layout = layout});
     CHECK(weights.ok()) << weights.status().ToString();
     std::unique_ptr<Communicator> others;
-    if (ranks > 1 && options.nccl) {
-      others = std::make_unique<PaperCommunicator>(*FindGpuModel(options.gpu), ranks);
+    if (ranks > 1 && (options.nccl || options.windows)) {
+      others = std::make_unique<PaperCommunicator>(*FindGpuModel(options.gpu), ranks, options.windows);
     } else if (ranks > 1) {
       const int experts = config.n_routed_experts;
       if (layout.attention_dp > 1) ChooseOwnExperts(*counting, *weights, config, experts / ranks);
@@ -364,8 +364,8 @@ bool Allowed(const Options& options) {
     std::cerr << "step_bench: --rows: not ascending\n";
     return false;
   }
-  if (options.nccl && options.backend != "paper") {
-    std::cerr << "step_bench: --nccl: only with --backend paper\n";
+  if ((options.nccl || options.windows) && options.backend != "paper") {
+    std::cerr << "step_bench: --nccl, --windows: only with --backend paper\n";
     return false;
   }
   for (const std::string& how : options.how) {

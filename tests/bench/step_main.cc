@@ -4,7 +4,7 @@
 // usage: step_bench [--backend cpu] [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
 //                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--fp8-cache] [--buffer-mb N] [--markdown]
 //        step_bench --backend cuda|paper [--gpu NAME] [--measured FILE] [--model CONFIG_JSON] [--ranks N] [--context N]
-//                   [--rows 1,4,...] [--how eager,graph,unforked] [--nccl] [--kernels] [--json FILE] [--markdown] [--quick]
+//                   [--rows 1,4,...] [--how eager,graph,unforked] [--nccl|--windows] [--kernels] [--json FILE] [--markdown] [--quick]
 //   --markdown   the lines as tables for RESULTS.md
 // Backend cpu (step_cpu.cc): steps and prefills with drafts, their bytes and products.
 //   --model      a checkpoint, or the config.json of one: random weights then; default deploy/configs/yardstick.json
@@ -26,6 +26,7 @@
 //   --rows       sequences, ascending, default 1,4,8,32,128
 //   --how        ways to submit a step, default eager,graph,unforked; unforked: a graph without side branches
 //   --nccl       paper: with the exchange as NCCL is predicted to take it, not a copy (paper_communicator.h)
+//   --windows    paper: the same, but exchanges of few rows go through the ranks' windows (push_exchange.h)
 //   --kernels    also prints the predicted time by kernel, of graphs
 //   --quick      K 3, one step each: shows that the program runs, its times mean nothing
 //   --json       also writes the lines to FILE, a JSON object each
@@ -54,6 +55,7 @@ int main(int argc, char** argv) {
                                                 {"--moe-tp", &options.moe_tp},
                                                 {"--how", &options.how},
                                                 {"--nccl", &options.nccl},
+                                                {"--windows", &options.windows},
                                                 {"--kernels", &options.kernels},
                                                 {"--json", &options.json},
                                                 {"--quick", &options.quick},

@@ -31,6 +31,7 @@ struct StepOptions {
   int attention_tp = 1;
   int moe_tp = 1;
   bool nccl = false;
+  bool windows = false;
   bool kernels = false;
   bool quick = false;
 };

@@ -54,6 +54,7 @@ constexpr const char* kFixedKeys[] = {
     "parallel.leader_address",
     "parallel.local_workers",
     "parallel.interface",
+    "parallel.shared_memory",
     "parallel.token_file",
     "parallel.join_timeout_s",
     "parallel.max_pending_connections",

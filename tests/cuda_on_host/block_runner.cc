@@ -54,7 +54,7 @@ BlockRunner::BlockRunner() {
 
 // ---- what runs next ----
 
-void BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
+std::vector<PeerFlag> BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
   running = this;
   guarded_ = guarded;
   work_ = &work;
@@ -70,6 +70,7 @@ void BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
   if (ChecksGlobalOrder()) order_.Begin(static_cast<uint32_t>(number), thread_count_);
   while (live_ > 0) {
     if (polling_ > 0) WakePolling();
+    if (ready_warps_.empty() && polling_peers_ > 0) return GiveUp();
     if (ready_warps_.empty()) {
       KernelFault(threads_[0]->location, "deadlock: no thread of the block can run\n" + Report());
     }
@@ -77,8 +78,25 @@ void BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
     SwitchTo(NextThread());
   }
   CheckShared();
+  FinishPeerWrites();
   work_ = nullptr;
   running = nullptr;
+  return {};
+}
+
+std::vector<PeerFlag> BlockRunner::GiveUp() {
+  std::vector<PeerFlag> awaited;
+  OpenDeviceMemory(true);
+  for (int i = 0; i < thread_count_; ++i) {
+    DeviceThread& thread = *threads_[i];
+    if (thread.state == ThreadState::kEnded) continue;
+    if (thread.state == ThreadState::kPolling && thread.polls_peer) awaited.push_back(thread.awaited);
+    Renew(thread);
+  }
+  peer_writes_.clear();
+  work_ = nullptr;
+  running = nullptr;
+  return awaited;
 }
 
 void BlockRunner::Prepare() {
@@ -95,6 +113,8 @@ void BlockRunner::Prepare() {
   live_ = thread_count_;
   at_barrier_ = 0;
   polling_ = 0;
+  polling_peers_ = 0;
+  round_ = 0;
   open_warp_ = -1;
   lane_count_ = 0;
   sticky_ = shuffler_.Below(2) == 0;
@@ -114,7 +134,6 @@ void BlockRunner::AddThread() {
   threads_.push_back(std::make_unique<DeviceThread>());
   DeviceThread& thread = *threads_.back();
   thread.number = static_cast<int>(threads_.size()) - 1;
-  thread.tsan_fiber = CreateTsanFiber();
   void* memory =
       mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, kPage, PROT_NONE) != 0) {
@@ -122,10 +141,18 @@ void BlockRunner::AddThread() {
   }
   thread.stack_bottom = static_cast<std::byte*>(memory) + kPage;
   thread.stack_bytes = kStackBytes - kPage;
+  Renew(thread);
+}
+
+void BlockRunner::Renew(DeviceThread& thread) {
+  RenewStack(thread.stack_bottom, thread.stack_bytes);
+  if (thread.tsan_fiber != nullptr) DestroyTsanFiber(thread.tsan_fiber);
+  thread.tsan_fiber = CreateTsanFiber();
+  thread.fake_stack = nullptr;
   // Staggers the stacks: at the same offset in their pages they would compete for the same few cache sets.
   const size_t stagger = static_cast<size_t>(thread.number % 61) * 320;
-  thread.context = boost::context::detail::make_fcontext(
-      static_cast<std::byte*>(memory) + kStackBytes - stagger, kStackBytes - kPage - stagger, &EnterThread);
+  thread.context = boost::context::detail::make_fcontext(thread.stack_bottom + thread.stack_bytes - stagger,
+                                                         thread.stack_bytes - stagger, &EnterThread);
 }
 
 // Chooses a random warp, or continues with the current one.
@@ -160,6 +187,7 @@ void BlockRunner::WakePolling() {
     DeviceThread& thread = *threads_[i];
     if (thread.state != ThreadState::kPolling || !thread.ready(thread.ready_argument)) continue;
     --polling_;
+    if (thread.polls_peer) --polling_peers_;
     thread.state = ThreadState::kRuns;
     Wake(thread);
   }
@@ -238,6 +266,7 @@ void BlockRunner::ReleaseBarrier() {
     }
   }
   at_barrier_ = 0;
+  ++round_;
   if (ChecksGlobalOrder()) {
     std::vector<int> all(thread_count_);
     std::iota(all.begin(), all.end(), 0);
@@ -307,8 +336,40 @@ void BlockRunner::Poll(bool (*ready)(void*), void* argument, const SourceLocatio
   current_->ready = ready;
   current_->describe = describe;
   current_->ready_argument = argument;
+  current_->polls_peer = false;
   ++polling_;
   Wait(ThreadState::kPolling, location);
+}
+
+void BlockRunner::PollPeer(const PeerFlag& awaited, const SourceLocation& location) {
+  if (awaited.ready()) return;
+  current_->awaited = awaited;
+  current_->ready = [](void* argument) { return static_cast<const PeerFlag*>(argument)->ready(); };
+  current_->describe = nullptr;
+  current_->ready_argument = &current_->awaited;
+  current_->polls_peer = true;
+  ++polling_;
+  ++polling_peers_;
+  Wait(ThreadState::kPolling, location);
+}
+
+void BlockRunner::WritePeer(void* to, const void* from, size_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(from);
+  peer_writes_.push_back(
+      {current_->number, round_, static_cast<std::byte*>(to), std::vector<std::byte>(first, first + bytes)});
+}
+
+void BlockRunner::FencePeers() {
+  std::erase_if(peer_writes_, [this](const PeerWrite& write) {
+    if (write.thread != current_->number && write.round >= round_) return false;
+    std::copy(write.bytes.begin(), write.bytes.end(), write.to);
+    return true;
+  });
+}
+
+void BlockRunner::FinishPeerWrites() {
+  for (const PeerWrite& write : peer_writes_) std::copy(write.bytes.begin(), write.bytes.end(), write.to);
+  peer_writes_.clear();
 }
 
 void BlockRunner::WaitForPredecessor() {

@@ -25,6 +25,12 @@ namespace cuda_on_host {
 inline constexpr size_t kMaxSharedBytes = 232448;  // of a block on Hopper
 inline constexpr int kMaxBlockThreads = 1024;
 
+// A block that was given up, and what its threads wait for.
+struct OpenBlock {
+  uint32_t block;
+  std::vector<PeerFlag> awaited;
+};
+
 struct GridWork {
   std::function<void()> thread;  // the body of each thread
   dim3 grid;
@@ -36,6 +42,8 @@ struct GridWork {
   DeviceMemory* guarded_memory = nullptr;
   uint64_t seed = 0;
   std::atomic<bool> waited{false};  // a thread has called GridDependencyWait
+  bool begun = false;
+  std::vector<OpenBlock> open_blocks;  // where it has begun: those that have not ended
 };
 
 // splitmix64: small and good enough to shuffle with.
@@ -52,6 +60,14 @@ class Shuffler {
 
  private:
   uint64_t state_;
+};
+
+// A write to another rank's memory that no fence has made visible.
+struct PeerWrite {
+  int thread;
+  uint32_t round;  // of the block's barriers
+  std::byte* to;
+  std::vector<std::byte> bytes;
 };
 
 struct PendingCopy {
@@ -75,6 +91,8 @@ struct DeviceThread {
   bool (*ready)(void*) = nullptr;  // kPolling
   std::string (*describe)(void*) = nullptr;
   void* ready_argument = nullptr;
+  bool polls_peer = false;
+  PeerFlag awaited = {};
 
   bool may_touch = true;  // access device memory: in a guarded block, after GridDependencyWait
 
@@ -82,7 +100,7 @@ struct DeviceThread {
   int open_group = 0;
 
   // For the sanitizers.
-  const void* stack_bottom = nullptr;
+  std::byte* stack_bottom = nullptr;
   size_t stack_bytes = 0;
   void* fake_stack = nullptr;
   void* tsan_fiber = nullptr;
@@ -107,7 +125,8 @@ class BlockRunner {
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
-  void Run(GridWork& work, uint3 block, bool guarded = false);
+  // What the block waits for of other ranks, where it has been given up and can run again; else nothing.
+  std::vector<PeerFlag> Run(GridWork& work, uint3 block, bool guarded = false);
 
   // ---- from a thread of the block ----
   DeviceThread& current() { return *current_; }
@@ -119,6 +138,9 @@ class BlockRunner {
             const SourceLocation& location);
   void Poll(bool (*ready)(void*), void* argument, const SourceLocation& location,
             std::string (*describe)(void*));
+  void PollPeer(const PeerFlag& awaited, const SourceLocation& location);
+  void WritePeer(void* to, const void* from, size_t bytes);
+  void FencePeers();
   void WaitForPredecessor();
   // Opens a guarded block's device memory for threads that may access it and for TMA; returns the old state.
   bool OpenDeviceMemory(bool open);
@@ -137,6 +159,11 @@ class BlockRunner {
 
   void Prepare();
   void AddThread();
+  // The thread begins anew: its context and its stack.
+  void Renew(DeviceThread& thread);
+  // Ends a block that has not ended; returns what it waits for.
+  std::vector<PeerFlag> GiveUp();
+  void FinishPeerWrites();
   [[noreturn]] void ThreadMain();
   static void EnterThread(boost::context::detail::transfer_t from);
 
@@ -165,6 +192,9 @@ class BlockRunner {
   int live_ = 0;
   int at_barrier_ = 0;
   int polling_ = 0;
+  int polling_peers_ = 0;  // of these
+  uint32_t round_ = 0;     // of the block's barriers
+  std::vector<PeerWrite> peer_writes_;
   std::vector<Warp> warps_;
   std::vector<int> ready_warps_;  // those with ready lanes
   NamedBarrierState named_[16];

@@ -40,6 +40,14 @@ void WaitUntil(bool (*ready)(void*), void* argument, const SourceLocation& locat
   running->Poll(ready, argument, location, describe);
 }
 
+void WaitForPeer(const PeerFlag& awaited, const SourceLocation& location) {
+  running->PollPeer(awaited, location);
+}
+void WritePeer(void* to, const void* from, size_t bytes) { running->WritePeer(to, from, bytes); }
+void FencePeers(const SourceLocation& location) {
+  if (!SkipsFence(location)) running->FencePeers();
+}
+
 std::byte* SharedMemory() { return running->shared(); }
 size_t SharedBytes() { return running->work().shared_bytes; }
 

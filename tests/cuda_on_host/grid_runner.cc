@@ -21,13 +21,14 @@ namespace {
 struct OpenGrid {
   GridWork* work = nullptr;
   std::vector<uint32_t> order;
+  std::vector<std::vector<PeerFlag>> awaited;  // by order's blocks; each is written by the thread that ran it
   std::atomic<size_t> next{0};
 
   void TakeBlock(size_t i, bool guarded) {
     const dim3& grid = work->grid;
     const uint32_t block = order[i];
-    BlockRunnerOfThisThread().Run(*work, {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y},
-                                  guarded);
+    awaited[i] = BlockRunnerOfThisThread().Run(
+        *work, {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y}, guarded);
   }
   void TakeBlocks() {
     for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < order.size();) TakeBlock(i, false);
@@ -122,21 +123,39 @@ Workers& AllWorkers() {
   return workers;
 }
 
+// Those that wait for nothing, in a random order.
+std::vector<uint32_t> BlocksToRun(GridWork& work) {
+  if (work.begun) {
+    std::vector<uint32_t> blocks;
+    std::erase_if(work.open_blocks, [&blocks](const OpenBlock& open) {
+      for (const PeerFlag& awaited : open.awaited) {
+        if (!awaited.ready()) return false;
+      }
+      blocks.push_back(open.block);
+      return true;
+    });
+    return blocks;
+  }
+  std::vector<uint32_t> order(static_cast<size_t>(work.grid.x) * work.grid.y * work.grid.z);
+  std::iota(order.begin(), order.end(), 0u);
+  Shuffler shuffler(work.seed);
+  for (size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1], order[shuffler.Below(static_cast<uint32_t>(i))]);
+  }
+  return order;
+}
+
 }  // namespace
 
 void SetBlockThreads(int count) { AllWorkers().SetCount(count - 1); }
 
-void RunGrid(GridWork& work) {
+bool RunGrid(GridWork& work) {
   ForgetGlobalWrites();
   OpenGrid grid;
   grid.work = &work;
-  grid.order.resize(static_cast<size_t>(work.grid.x) * work.grid.y * work.grid.z);
-  std::iota(grid.order.begin(), grid.order.end(), 0u);
-  Shuffler shuffler(work.seed);
-  for (size_t i = grid.order.size(); i > 1; --i) {
-    std::swap(grid.order[i - 1], grid.order[shuffler.Below(static_cast<uint32_t>(i))]);
-  }
-  if (work.guarded_memory != nullptr) {
+  grid.order = BlocksToRun(work);
+  grid.awaited.resize(grid.order.size());
+  if (work.guarded_memory != nullptr && !std::exchange(work.begun, true)) {
     guarded_memory = work.guarded_memory;
     CatchGuardedTouches();
     grid.TakeBlock(grid.next++, true);
@@ -147,9 +166,15 @@ void RunGrid(GridWork& work) {
   } else {
     AllWorkers().Help(grid);
   }
+  work.begun = true;
+  for (size_t i = 0; i < grid.order.size(); ++i) {
+    if (!grid.awaited[i].empty()) work.open_blocks.push_back({grid.order[i], std::move(grid.awaited[i])});
+  }
+  if (!work.open_blocks.empty()) return false;
   if (work.programmatic && !work.waited) {
     KernelFault({"the kernel's end", 0}, "programmatic launch, but no thread called GridDependencyWait");
   }
+  return true;
 }
 
 }  // namespace cuda_on_host

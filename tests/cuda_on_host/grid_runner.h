@@ -6,7 +6,8 @@
 
 namespace cuda_on_host {
 
-// Returns when all blocks have ended. One grid at a time.
-void RunGrid(GridWork& work);
+// True when all blocks have ended. False: some wait for another rank, and the next call goes on with them.
+// One grid at a time.
+bool RunGrid(GridWork& work);
 
 }  // namespace cuda_on_host

@@ -23,6 +23,11 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Clock = std::chrono::steady_clock;
 
+// NCCL carries every exchange.
+std::vector<RankParts> ConnectOverNccl(int ranks, milliseconds step_timeout) {
+  return ConnectRanks(ranks, step_timeout, "", /*shared_memory=*/false);
+}
+
 class NcclOnHost : public ::testing::Test {
  protected:
   void SetUp() override { cuda_on_host::ResetNccl(); }
@@ -90,7 +95,7 @@ TEST_F(NcclOnHost, TwoRanksOnOneDeviceAreRefusedByNccl) {
 }
 
 TEST_F(NcclOnHost, AsksForSixteenChannels) {
-  ConnectRanks(2, kPatience);
+  ConnectOverNccl(2, kPatience);
   EXPECT_EQ(cuda_on_host::NcclMaxCtas(), 16);
 }
 
@@ -99,7 +104,7 @@ TEST_F(NcclOnHost, AsksForSixteenChannels) {
 TEST_F(NcclOnHost, WaitsUntilEveryGroupHasSettled) {
   for (const int polls : {0, 1, 2000}) {
     cuda_on_host::SetNcclPolls(polls);
-    std::vector<RankParts> group = ConnectRanks(2, kPatience);
+    std::vector<RankParts> group = ConnectOverNccl(2, kPatience);
     ForEachRank(2, [&](int rank) {
       for (const Call& call : AllCalls()) EXPECT_EQ(call.run(group[rank]), absl::OkStatus()) << call.name;
     });
@@ -107,7 +112,7 @@ TEST_F(NcclOnHost, WaitsUntilEveryGroupHasSettled) {
 }
 
 TEST_F(NcclOnHost, AGroupThatNeverSettlesIsAnErrorWithinTheDeadline) {
-  std::vector<RankParts> group = ConnectRanks(2, kDeadline);
+  std::vector<RankParts> group = ConnectOverNccl(2, kDeadline);
   cuda_on_host::SetNcclPolls(cuda_on_host::kNcclNeverSettles);
   const auto start = Clock::now();
   const absl::Status status = AllCalls()[0].run(group[0]);
@@ -117,7 +122,7 @@ TEST_F(NcclOnHost, AGroupThatNeverSettlesIsAnErrorWithinTheDeadline) {
 }
 
 TEST_F(NcclOnHost, AbortEndsTheWaitForAGroupThatNeverSettles) {
-  std::vector<RankParts> group = ConnectRanks(2, kPatience);
+  std::vector<RankParts> group = ConnectOverNccl(2, kPatience);
   cuda_on_host::SetNcclPolls(cuda_on_host::kNcclNeverSettles);
   std::thread waiting([&] {
     UseDeviceOfRank(0);
@@ -149,7 +154,7 @@ TEST_F(NcclOnHost, AnErrorOfAnyCallEndsTheGroup) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.function);
-    std::vector<RankParts> group = ConnectRanks(2, kPatience);
+    std::vector<RankParts> group = ConnectOverNccl(2, kPatience);
     cuda_on_host::FailNccl(c.function, 0, ncclSystemError);
     const auto start = Clock::now();
     const absl::Status status = AllCalls()[c.call].run(group[0]);
@@ -162,7 +167,7 @@ TEST_F(NcclOnHost, AnErrorOfAnyCallEndsTheGroup) {
 // A peer's process ends while this rank waits for it.
 // Rank 1 does not take part, so nothing but the error ends the wait.
 TEST_F(NcclOnHost, AnErrorThatNcclReportsLaterEndsTheWait) {
-  std::vector<RankParts> group = ConnectRanks(2, kPatience);
+  std::vector<RankParts> group = ConnectOverNccl(2, kPatience);
   UseDeviceOfRank(0);
   RankParts& parts = group[0];
   auto* const memory = *parts.device->AllocateArray<int32_t>(2);
@@ -183,7 +188,7 @@ TEST_F(NcclOnHost, AnErrorThatNcclReportsLaterEndsTheWait) {
 
 // Any thread may ask, and sees the error although no collective runs.
 TEST_F(NcclOnHost, StatusReportsAnErrorThatNoCollectiveMet) {
-  std::vector<RankParts> group = ConnectRanks(2, kPatience);
+  std::vector<RankParts> group = ConnectOverNccl(2, kPatience);
   EXPECT_EQ(group[0].comm->status(), absl::OkStatus());
   cuda_on_host::SetNcclAsyncError(0, ncclRemoteError);
   EXPECT_THAT(group[0].comm->status().message(), HasSubstr("network error"));
@@ -191,7 +196,7 @@ TEST_F(NcclOnHost, StatusReportsAnErrorThatNoCollectiveMet) {
 }
 
 TEST_F(NcclOnHost, AGraphIsReplayedIntoAFailureAndEnds) {
-  std::vector<RankParts> group = ConnectRanks(2, kDeadline);
+  std::vector<RankParts> group = ConnectOverNccl(2, kDeadline);
   ForEachRank(2, [&](int rank) {
     RankParts& parts = group[rank];
     auto* const memory = *parts.device->AllocateArray<int32_t>(2);
@@ -214,7 +219,7 @@ TEST_F(NcclOnHost, AGraphIsReplayedIntoAFailureAndEnds) {
 // status() is called by the thread that waits for a step while another submits the next one. NCCL frees a
 // settled enqueue in the call that status() makes.
 TEST_F(NcclOnHost, StatusMayBeAskedWhileAnotherThreadSubmits) {
-  std::vector<RankParts> group = ConnectRanks(2, kPatience);
+  std::vector<RankParts> group = ConnectOverNccl(2, kPatience);
   std::atomic<bool> done{false};
   std::vector<std::thread> askers;
   for (int rank = 0; rank < 2; ++rank) {

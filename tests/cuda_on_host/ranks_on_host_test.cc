@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -119,8 +120,9 @@ void ExpectSame(const RunRecord& run, const RunRecord& alone) {
 
 TEST(RanksOnHost, TwoRanksGiveTheTokensOfOne) {
   for (const bool graphs : {true, false}) {
-    SCOPED_TRACE(graphs ? "captured steps, FP8 cache" : "eager");
+    SCOPED_TRACE(graphs ? "captured steps, FP8 cache, windows" : "eager, NCCL");
     Setting one = SmallSetting(1, 0, /*graphs=*/false), two = SmallSetting(kRanks, 2, graphs);
+    two.shared_memory = graphs;
     one.kv_dtype = two.kv_dtype = graphs ? DType::kF8E4M3 : DType::kBF16;
     const RunRecord alone = RunRequests(SmallModel(), one, SmallRequests());
     const RunRecord run = RunRequests(SmallModel(), two, SmallRequests());
@@ -167,9 +169,14 @@ TEST(RanksOnHost, ATensorGroupGivesTheTokensOfOneRank) {
     Setting two = SmallSetting(1, 2, /*graphs=*/true);
     two.attention_tp = kRanks;
     two.moe_tp = moe_tp;
-    const RunRecord run = RunRequests(model, two, requests);
-    EXPECT_GT(run.replays, 0);
-    ExpectSame(run, alone);
+    // NCCL carries what the windows do; one case shows it.
+    for (const bool shared_memory : &model == &SmallModel() ? std::vector{true, false} : std::vector{true}) {
+      SCOPED_TRACE(shared_memory ? "windows" : "NCCL");
+      two.shared_memory = shared_memory;
+      const RunRecord run = RunRequests(model, two, requests);
+      EXPECT_GT(run.replays, 0);
+      ExpectSame(run, alone);
+    }
   }
 }
 
@@ -209,17 +216,23 @@ IterationPlan EmptyStep() {
   return plan;
 }
 
-std::vector<std::unique_ptr<RankEngine>> Engines(bool graphs, std::chrono::seconds step_timeout) {
+std::vector<std::unique_ptr<RankEngine>> Engines(bool graphs, std::chrono::seconds step_timeout,
+                                                 bool shared_memory) {
   EngineOptions options = EngineOptionsOf(SmallModel(), SmallSetting(kRanks, 2, graphs));
   options.step_timeout = step_timeout;
-  return CreateEngines(SmallModel(), options);
+  return CreateEngines(SmallModel(), options, shared_memory);
 }
 
-class LostRankOnHost : public ::testing::TestWithParam<bool> {
+// Whether steps are captured, and whether their exchanges go through windows.
+class LostRankOnHost : public ::testing::TestWithParam<std::tuple<bool, bool>> {
  protected:
+  static std::vector<std::unique_ptr<RankEngine>> Start(std::chrono::seconds step_timeout) {
+    return Engines(std::get<0>(GetParam()), step_timeout, std::get<1>(GetParam()));
+  }
   void TearDown() override { cuda_on_host::ResetNccl(); }
 };
-INSTANTIATE_TEST_SUITE_P(CapturedOrEager, LostRankOnHost, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(CapturedOrEager, LostRankOnHost,
+                         ::testing::Combine(::testing::Bool(), ::testing::Bool()));
 
 TEST_P(LostRankOnHost, AStepThatAPeerDoesNotRunEndsAtItsDeadline) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -227,7 +240,7 @@ TEST_P(LostRankOnHost, AStepThatAPeerDoesNotRunEndsAtItsDeadline) {
 #else
   const std::chrono::seconds deadline(2);
 #endif
-  auto engines = Engines(/*graphs=*/GetParam(), deadline);
+  auto engines = Start(deadline);
   ForEachRank(kRanks, [&](int rank) { ASSERT_TRUE(engines[rank]->Run(EmptyStep(), rank).ok()); });
   auto start = Clock::now();
   const absl::Status lost = engines[0]->Run(EmptyStep(), 0).status();
@@ -241,7 +254,7 @@ TEST_P(LostRankOnHost, AStepThatAPeerDoesNotRunEndsAtItsDeadline) {
 }
 
 TEST_P(LostRankOnHost, ANetworkErrorEndsAWaitingStep) {
-  auto engines = Engines(/*graphs=*/GetParam(), std::chrono::seconds(600));
+  auto engines = Start(std::chrono::seconds(600));
   std::thread waiting([&] {
     UseDeviceOfRank(0);
     const absl::Status lost = engines[0]->Run(EmptyStep(), 0).status();
@@ -257,7 +270,7 @@ TEST_P(LostRankOnHost, ANetworkErrorEndsAWaitingStep) {
 // A collective of the second step cannot be launched while the first step waits for the peer. NCCL can revoke
 // nothing in this state, so only the end of the communicator ends the first step.
 TEST(RanksOnHost, AFailedLaunchBehindAWaitingStepEndsTheRank) {
-  auto engines = Engines(/*graphs=*/false, std::chrono::seconds(600));
+  auto engines = Engines(/*graphs=*/false, std::chrono::seconds(600), /*shared_memory=*/false);
   UseDeviceOfRank(0);
   engines[0]->Submit(EmptyStep(), 0);
   cuda_on_host::FailNccl(cuda_on_host::kNcclLaunch, 0, ncclSystemError);

@@ -149,22 +149,26 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::fu
     ++state->counts.launches;
     if (programmatic) ++state->counts.programmatic_launches;
   }
-  const cudaError_t error =
-      Append(*state, config.stream,
-             [&state = *state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,
-              shared = config.dynamicSmemBytes, programmatic, kernel] {
-               GridWork work;
-               work.thread = thread;
-               work.grid = grid;
-               work.block = block;
-               work.shared_bytes = shared;
-               work.programmatic = programmatic;
-               if (programmatic && state.guarded_runs[kernel]++ < kGuardedRuns) {
-                 work.guarded_memory = &state.memory;
-               }
-               work.seed = state.shuffler.Next();
-               RunGrid(work);
-             });
+  const cudaError_t error = AppendWork(
+      *state, config.stream,
+      [&state = *state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,
+       shared = config.dynamicSmemBytes, programmatic, kernel, open = std::shared_ptr<GridWork>()]() mutable {
+        if (open == nullptr) {
+          open = std::make_shared<GridWork>();
+          open->thread = thread;
+          open->grid = grid;
+          open->block = block;
+          open->shared_bytes = shared;
+          open->programmatic = programmatic;
+          if (programmatic && state.guarded_runs[kernel]++ < kGuardedRuns) {
+            open->guarded_memory = &state.memory;
+          }
+          open->seed = state.shuffler.Next();
+        }
+        if (!RunGrid(*open)) return false;
+        open.reset();
+        return true;
+      });
   stream.after_kernel = error == cudaSuccess;
   return Result(error);
 }
@@ -415,6 +419,18 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
   if (StreamOf(stream).capture == nullptr) ++state->counts.memsets;
   return Result(Append(*state, stream, [to, value, bytes] { std::memset(to, value, bytes); }));
 }
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  const LockedState state;
+  if (!state->owners.contains(memory)) return Result(cudaErrorInvalidValue);
+  *handle = {};
+  std::memcpy(handle->reserved, &memory, sizeof(memory));
+  return Result(cudaSuccess);
+}
+cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned int) {
+  return Result(cudaErrorInvalidResourceHandle);  // the process has the memory itself
+}
+cudaError_t cudaIpcCloseMemHandle(void*) { return Result(cudaErrorInvalidValue); }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   {

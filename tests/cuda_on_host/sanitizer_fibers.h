@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
@@ -34,6 +35,19 @@ inline void* CreateTsanFiber() {
   return __tsan_create_fiber(0);
 #else
   return nullptr;
+#endif
+}
+
+inline void DestroyTsanFiber([[maybe_unused]] void* fiber) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_destroy_fiber(fiber);
+#endif
+}
+
+// Before another fiber begins on a stack whose frames were left where they stood.
+inline void RenewStack([[maybe_unused]] const void* bottom, [[maybe_unused]] size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(bottom, bytes);
 #endif
 }
 

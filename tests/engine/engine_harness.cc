@@ -111,14 +111,14 @@ Speculation WithDraftLen(const SchedulerOptions& options, int draft_len) {
 }  // namespace
 
 std::string Setting::DebugString() const {
-  return absl::StrCat("ranks ", ranks, " x ", attention_tp, " (", moe_tp, " per expert), open ", max_open,
-                      ", K ", draft_len, " of ", max_draft_len, mtp ? "" : " (no MTP)",
-                      vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ", graphs,
-                      padding ? "" : " (no padding)", ", batch ", max_batch_size, ", budget ", max_num_tokens,
-                      ", reuse ", reuse, ", KV ", DTypeName(kv_dtype), ", small pool ", small_pool,
-                      ", draft caps ", draft_caps, ", policy ", static_cast<int>(policy), ", rows for ",
-                      verify_len, " drafts, late ", late_percent, "%, losses [", absl::StrJoin(losses, " "),
-                      "], K changes ", absl::StrJoin(draft_len_changes, " "));
+  return absl::StrCat(
+      "ranks ", ranks, " x ", attention_tp, " (", moe_tp, " per expert)", shared_memory ? "" : " by messages",
+      ", open ", max_open, ", K ", draft_len, " of ", max_draft_len, mtp ? "" : " (no MTP)",
+      vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ", graphs, padding ? "" : " (no padding)",
+      ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse, ", KV ",
+      DTypeName(kv_dtype), ", small pool ", small_pool, ", draft caps ", draft_caps, ", policy ",
+      static_cast<int>(policy), ", rows for ", verify_len, " drafts, late ", late_percent, "%, losses [",
+      absl::StrJoin(losses, " "), "], K changes ", absl::StrJoin(draft_len_changes, " "));
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
@@ -225,8 +225,8 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   return options;
 }
 
-std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
-                                                       const EngineOptions& options) {
+std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
+                                                       bool shared_memory) {
   const int ranks = options.layout.world_size();
   std::vector<RankParts> parts;
   if (ranks == 1) {
@@ -234,7 +234,7 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
     CHECK(device.ok());
     parts.push_back({*std::move(device), nullptr});
   } else {
-    parts = ConnectRanks(ranks, options.step_timeout, model.device_options.isa);
+    parts = ConnectRanks(ranks, options.step_timeout, model.device_options.isa, shared_memory);
   }
   std::vector<const LoadedModel*> shards;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -53,12 +53,13 @@ struct Setting {
   // Tensor groups, and ranks of each: threads of this process, joined over loopback as processes would be.
   int ranks = 1;
   int attention_tp = 1;
-  int moe_tp = 1;         // ranks that share an expert's columns
-  int max_open = 0;       // most requests open at once; 0: all are submitted at the start
-  int draft_len = 0;      // K
-  int max_draft_len = 7;  // Kmax, where `mtp`
-  bool vanilla = false;   // Kmax is then the modules the checkpoint has
-  bool mtp = true;        // false: no module at all
+  int moe_tp = 1;             // ranks that share an expert's columns
+  bool shared_memory = true;  // as CommunicatorOptions'
+  int max_open = 0;           // most requests open at once; 0: all are submitted at the start
+  int draft_len = 0;          // K
+  int max_draft_len = 7;      // Kmax, where `mtp`
+  bool vanilla = false;       // Kmax is then the modules the checkpoint has
+  bool mtp = true;            // false: no module at all
   bool overlap = true;
   bool graphs = true;
   bool padding = true;  // false: steps have any number of entries, and only some numbers have graphs
@@ -110,9 +111,10 @@ struct RunRecord {
   int replays = 0;
 };
 
-// One engine per rank of options.layout, each with its own weights, joined and ready.
-std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
-                                                       const EngineOptions& options);
+// One engine per rank of options.layout, each with its own weights, joined and ready. shared_memory: as
+// CommunicatorOptions'.
+std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
+                                                       bool shared_memory = true);
 
 // Ids of requests are their indices. Every request's seed must be unique: the recorder finds requests by
 // seed. If the run does not end, fails the test and returns the incomplete record.

@@ -167,6 +167,7 @@ LosableRanks::LosableRanks(const LoadedModel& model, const EngineOptions& option
     : model_(model),
       options_(options),
       verify_len_(setting.verify_len),
+      shared_memory_(setting.shared_memory),
       record_(record),
       request_of_seed_(request_of_seed) {
   const RankLayout& layout = options.layout;
@@ -189,7 +190,7 @@ LosableRanks::~LosableRanks() = default;
 
 void LosableRanks::Start() {
   for (auto& executor : executors_) executor->Replace(nullptr);
-  std::vector<std::unique_ptr<RankEngine>> engines = CreateEngines(model_, options_);
+  std::vector<std::unique_ptr<RankEngine>> engines = CreateEngines(model_, options_, shared_memory_);
   auto others_record = others_records_.begin();
   for (size_t rank = 0; rank < executors_.size(); ++rank) {
     const bool first = options_.layout.place(static_cast<int>(rank)) == 0;

@@ -32,6 +32,7 @@ class LosableRanks {
   const LoadedModel& model_;
   const EngineOptions options_;
   const int verify_len_;
+  const bool shared_memory_;
   RunRecord& record_;
   const std::map<uint64_t, int>& request_of_seed_;
   std::vector<std::unique_ptr<LosableExecutor>> executors_;   // by rank

@@ -41,6 +41,30 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// ---- memory of other ranks' GPUs ----
+
+// Writes of another GPU's memory: they arrive in any order, before the next FenceSystem's flags.
+__device__ __forceinline__ void StorePeer(uint4* to, const uint4& value) { *to = value; }
+__device__ __forceinline__ void StorePeer(uint32_t* to, uint32_t value) { *to = value; }
+// Writes of this thread, and those that __syncthreads ordered before it, arrive before what it stores next.
+__device__ __forceinline__ void FenceSystem() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+__device__ __forceinline__ void StorePeerFlag(uint64_t* flag, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
+}
+// Waits until a peer has stored `value` or the one after it, and sees what that peer wrote before; or until
+// *over, in the host's memory, is not 0.
+__device__ __forceinline__ void WaitForPeerFlag(const uint64_t* flag, uint64_t value, const uint32_t* over) {
+  for (uint32_t looks = 1;; ++looks) {
+    uint64_t seen;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(seen) : "l"(flag) : "memory");
+    if (seen - value <= 1) return;
+    if (looks % 1024 != 0) continue;
+    uint32_t ended;
+    asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(ended) : "l"(over) : "memory");
+    if (ended != 0) return;
+  }
+}
+
 // The larger of two numbers; NaN if one of them is.
 __device__ __forceinline__ float MaxOrNan(float a, float b) {
   float larger;

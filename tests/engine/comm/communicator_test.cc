@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <future>
+#include <tuple>
 
 #include "tests/engine/comm/communicator_contract.h"
 
@@ -17,41 +18,46 @@ namespace {
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-class CommunicatorOver : public ::testing::TestWithParam<int> {
+// Ranks, and whether they may share memory.
+class CommunicatorOver : public ::testing::TestWithParam<std::tuple<int, bool>> {
  protected:
-  int ranks() const { return GetParam(); }
+  int ranks() const { return std::get<0>(GetParam()); }
+  std::vector<RankParts> Connect(std::chrono::milliseconds step_timeout) const {
+    return ConnectRanks(ranks(), step_timeout, "", std::get<1>(GetParam()));
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorOver, ::testing::Values(1, 2, 4, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorOver,
+                         ::testing::Combine(::testing::Values(1, 2, 4, 8), ::testing::Bool()));
 
 TEST_P(CommunicatorOver, AllGatherGivesEveryRankTheRowsOfAll) {
-  std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
+  std::vector<RankParts> group = Connect(kPatience);
   ExpectAllGather(group);
 }
 
 TEST_P(CommunicatorOver, AllToAllBringsEveryRowBackOncePerRank) {
-  std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
+  std::vector<RankParts> group = Connect(kPatience);
   ExpectAllToAll(group);
 }
 
 TEST_P(CommunicatorOver, SetsExchangeAmongThemselves) {
   if (ranks() == 1) return;  // a set is all there is
-  std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
+  std::vector<RankParts> group = Connect(kPatience);
   ExpectSets(group);
 }
 
 TEST_P(CommunicatorOver, AllReduceAndBroadcastAndBarrierWorkOnHostMemory) {
-  std::vector<RankParts> group = ConnectRanks(ranks(), kPatience);
+  std::vector<RankParts> group = Connect(kPatience);
   ExpectHostCollectives(group);
 }
 
 class RanksOver : public CommunicatorOver {};
-INSTANTIATE_TEST_SUITE_P(Ranks, RanksOver, ::testing::Values(2, 4, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, RanksOver, ::testing::Combine(::testing::Values(2, 4, 8), ::testing::Bool()));
 
 TEST_P(RanksOver, ARankThatNeverArrivesIsAnErrorForAllWithinTheDeadline) {
   for (const Call& call : AllCalls()) {
     SCOPED_TRACE(call.name);
-    std::vector<RankParts> group = ConnectRanks(ranks(), kDeadline);
+    std::vector<RankParts> group = Connect(kDeadline);
     const int missing = ranks() - 1;
     ForEachRank(ranks(), [&](int rank) {
       if (rank == missing) return;

@@ -43,13 +43,6 @@ INSTANTIATE_TEST_SUITE_P(Over, CpuRanks,
                            return std::get<1>(info.param).name + std::to_string(std::get<0>(info.param));
                          });
 
-TEST_P(CpuRanks, ExchangeRows) {
-  std::vector<RankParts> group = Connect(kPatience);
-  ExpectAllGather(group);
-  ExpectAllToAll(group);
-  if (group.size() > 1) ExpectSets(group);
-}
-
 TEST(CpuCommunicator, NamesTheOperationThatFailedAndTheRankItWaitedFor) {
   for (const Mesh& mesh : kMeshes) {
     for (const Call& call : AllCalls()) {

@@ -53,6 +53,24 @@ void MeetLanes(uint32_t mask, void (*run)(uint32_t mask, LaneArguments lanes, co
 void WaitUntil(bool (*ready)(void* argument), void* argument, const SourceLocation& location,
                std::string (*describe)(void* argument) = nullptr);
 
+// A flag that another rank's kernel stores, in numbers that ascend by one.
+struct PeerFlag {
+  const uint64_t* flag;
+  uint64_t value;
+  const uint32_t* over;  // not 0: nothing is awaited any more
+
+  bool ready() const { return *flag - value <= 1 || __atomic_load_n(over, __ATOMIC_ACQUIRE) != 0; }
+};
+
+// As WaitUntil, on memory that another rank's kernel writes. Kernels of the ranks run one after another, so
+// where only such waits are left the block is given up, and runs again from its start when the others have
+// had their turn: what it did before the wait must be harmless to repeat.
+void WaitForPeer(const PeerFlag& awaited, const SourceLocation& location);
+// Writes another rank's memory: at the fence, or the end of the block, that orders it before what follows.
+void WritePeer(void* to, const void* from, size_t bytes);
+// A fence.acq_rel.sys of the current thread: behind it are its writes, and those that a barrier has joined.
+void FencePeers(const SourceLocation& location);
+
 // The block's dynamic shared memory.
 std::byte* SharedMemory();
 size_t SharedBytes();

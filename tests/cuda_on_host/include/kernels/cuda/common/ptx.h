@@ -31,6 +31,16 @@ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+template <class T>
+void StorePeer(T* to, const T& value) {
+  cuda_on_host::WritePeer(to, &value, sizeof(T));
+}
+inline void FenceSystem(CUDA_ON_HOST_CALLER) { cuda_on_host::FencePeers({file, line}); }
+inline void StorePeerFlag(uint64_t* flag, uint64_t value) { *flag = value; }
+inline void WaitForPeerFlag(const uint64_t* flag, uint64_t value, const uint32_t* over, CUDA_ON_HOST_CALLER) {
+  cuda_on_host::WaitForPeer({flag, value, over}, {file, line});
+}
+
 inline float MaxOrNan(float a, float b) { return a != a || b != b ? a + b : a < b ? b : a; }
 
 inline void CpAsync16(void* shared, const void* global, bool valid = true, CUDA_ON_HOST_CALLER) {

@@ -1,0 +1,75 @@
+#pragma once
+
+// An exchange of rows among GPUs that reach each other's memory (NVLink): each rank writes its rows into the
+// windows of its peers, then a flag, and waits for theirs; one kernel, where a library's takes several hops.
+// It moves bytes and adds nothing.
+//
+// A window has two slots per sender, which exchanges use in turn. No receipt is needed: who writes for
+// exchange n + 2 has waited for the flags n + 1 of all ranks, and these come behind their copies out of n. So
+// every block waits for the same block of every rank in every exchange, also for ranks that send it nothing.
+//
+// Thread and stream: those of the exchanges, one after another, in the same order on all ranks.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device.h"
+
+namespace foredraft {
+
+inline constexpr int kPushRanks = 8;
+inline constexpr int kPushParts = 3;
+inline constexpr int kPushBlocks = 128;  // at most: all run at once on any GPU with NVLink
+inline constexpr int64_t kPushSlotBytes = int64_t{1} << 20;
+
+// In device memory of each rank, zero at first.
+struct PushWindow {
+  uint64_t exchanges;  // that have ended; the owner's
+  uint32_t ended;      // blocks of the current one; the owner's
+  // By sender and block: the number of its last exchange, from 1.
+  uint64_t arrived[kPushRanks][kPushBlocks];
+  alignas(16) std::byte slots[2][kPushRanks][kPushSlotBytes];
+};
+
+struct PushWindows {
+  std::array<PushWindow*, kPushRanks> of{};  // by rank; this rank's own among them
+  const uint32_t* over = nullptr;            // page-locked host memory: not 0 ends all waits
+  int32_t rank = 0;
+  int32_t ranks = 0;
+};
+
+// Rows of one array that a rank sends or receives.
+struct PushRows {
+  int32_t first = 0;  // row of the array
+  int32_t count = 0;
+};
+
+struct PushPart {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  int64_t row_bytes = 0;  // a multiple of 4; 0: no such part
+};
+
+struct PushExchangeParams {
+  PushWindows windows;
+  std::array<PushPart, kPushParts> parts{};
+  // Of every part's `in` for each rank, and of its `out` from each; the own rows go from one to the other.
+  std::array<PushRows, kPushRanks> sent{};
+  std::array<PushRows, kPushRanks> received{};
+  int64_t largest_bytes = 0;  // PushedBytes of the two ranks that exchange most; the same on all ranks
+};
+
+// Of a slot: `rows` rows of every part, each part from a multiple of 16 bytes on.
+template <class Parts>
+constexpr int64_t PushedBytes(const Parts& parts, int32_t rows) {
+  int64_t bytes = 0;
+  for (const auto& part : parts) bytes += (rows * part.row_bytes + 15) / 16 * 16;
+  return bytes;
+}
+
+// largest_bytes is at most kPushSlotBytes. Once *over is not 0 the kernel ends, and what it should have
+// received is undefined.
+void PushExchange(Stream& stream, const PushExchangeParams& params);
+
+}  // namespace foredraft
