@@ -86,6 +86,9 @@ TEST_F(ConstrainedTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
     cases.push_back({.name = "ranks",
                      .setting = {.ranks = ranks, .draft_len = 3, .max_batch_size = 4, .losses = {9}},
                      .sampled = ranks == 2});
+    Setting shared = {.attention_tp = ranks, .draft_len = 3, .max_batch_size = 4, .late_percent = 40};
+    if (ranks == 4) shared.losses = {9};
+    cases.push_back({.name = "ranks that share requests", .setting = shared, .sampled = ranks == 4});
   }
   ExpectTheSame(cases);
 }
@@ -300,7 +303,7 @@ TEST_F(ConstrainedTokensV4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   const Setting five{.draft_len = 5, .max_batch_size = 8};
   const RunRecord run = RunRequests(model_, five, V4Requests(/*sampled=*/false));
   EXPECT_GT(run.load.forced_drafts, 10u);
-  std::vector<SameTokensCase> cases(8, {.name = "DSpark", .setting = five});
+  std::vector<SameTokensCase> cases(9, {.name = "DSpark", .setting = five});
   cases[0].setting.overlap = false;
   cases[1].setting.verify_len = 1;
   cases[1].sampled = true;
@@ -317,6 +320,8 @@ TEST_F(ConstrainedTokensV4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   cases[6].sampled = true;
   cases[7].setting.max_batch_size = 1;
   cases[7].setting.draft_len = 1;
+  cases[8].setting.attention_tp = 2;
+  cases[8].setting.verify_len = 1;
   for (const int late : {0, 2, 3, 5, 6}) cases[late].setting.late_percent = 40;
   ExpectTheSame(cases);
 }

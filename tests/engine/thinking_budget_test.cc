@@ -113,7 +113,8 @@ TEST_P(ThinkingBudgets, ChangeNoTokenWithTheSetting) {
       {.draft_len = 3, .small_pool = true},
       {.draft_len = 3, .losses = {4, 11, 30}},
       {.draft_len = 3, .draft_caps = true, .draft_len_changes = {3, 0, 7, 1, 1, 2}},
-      {.ranks = 2, .draft_len = 3}};
+      {.ranks = 2, .draft_len = 3},
+      {.attention_tp = 2, .draft_len = 3}};
   settings.push_back(dspark ? Setting{.draft_len = 7, .policy = DraftPolicyKind::kConfidence, .verify_len = 1}
                             : Setting{.draft_len = 3, .vanilla = true});
   for (const Kind& kind : kKinds) {
