@@ -8,6 +8,7 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <mutex>
 #include <optional>
@@ -66,6 +67,42 @@ TEST_F(LeaderTest, StaysHealthyWhileIdle) {
   Launch(1);
   ExpectResults(1);
   leader_->Stop(kPatience);
+}
+
+// Two ranks that share every request, one of which gives a token of its own.
+TEST_F(LeaderTest, ARankThatDisagreesWithItsTensorGroupEndsIt) {
+  LeaderOptions options = TestLeaderOptions();
+  options.attention_tp = 2;
+  options.limits = TestLimits(/*rank_count=*/1);
+  std::atomic<int> disagreements = 0;
+  options.disagreed = [&disagreements] { ++disagreements; };
+  Open(options);
+  TestWorker first(leader_->port(), 0, {.attention_tp = 2});
+  TestWorker second(leader_->port(), 1, {.forge_at = 5, .attention_tp = 2});
+  ASSERT_TRUE(WaitReady());
+  ASSERT_EQ(leader_->executors().size(), 1);
+  Executor& group = *leader_->executors()[0];
+  const auto launch = [&group](uint64_t number) {
+    IterationPlan plan = PlanOf(number);
+    plan.ranks.resize(1);
+    for (std::vector<int32_t>* rows : {&plan.prefill_rows, &plan.ended_prompts}) rows->resize(1);
+    return group.Launch(plan);
+  };
+  for (uint64_t number = 1; number < 5; ++number) {
+    ASSERT_TRUE(launch(number).ok());
+    const absl::StatusOr<RankResult> result = group.Collect();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->slots.at(0).token_ids[0], number * 100 + 1);
+  }
+  ASSERT_TRUE(launch(5).ok());
+  EXPECT_EQ(group.Collect().status(),
+            absl::UnavailableError("rank 1 lost: its result of iteration 5 differs from rank 0's"));
+  EXPECT_EQ(disagreements, 1);
+  const absl::Status lost = WaitLost();
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("its result of iteration 5 differs from rank 0's"));
+  EXPECT_FALSE(first.End().ok());
+  EXPECT_FALSE(second.End().ok());
+  leader_->Abort(lost, kPatience);
 }
 
 // leader_parts_test covers every reason to refuse a worker.
@@ -140,7 +177,7 @@ TEST_F(LeaderTest, AWorkerDialsUntilItsLeaderListens) {
 
 TEST_F(LeaderTest, ALostWorkerEndsTheGroupAfterTheResultsThatHaveArrived) {
   auto first = std::make_unique<TestWorker>(leader_->port(), 0);
-  TestWorker second(leader_->port(), 1, /*fail_at=*/2);
+  TestWorker second(leader_->port(), 1, {.fail_at = 2});
   ASSERT_TRUE(WaitReady());
   Launch(1);
   EXPECT_TRUE(leader_->executors()[0]->Collect().ok());
@@ -173,7 +210,7 @@ TEST_F(LeaderTest, AMissingResultEndsTheGroup) {
   LeaderOptions options = TestLeaderOptions();
   options.step_timeout = milliseconds(1000);
   Open(options);
-  TestWorker first(leader_->port(), 0), second(leader_->port(), 1, 0, /*hang_at=*/1);
+  TestWorker first(leader_->port(), 0), second(leader_->port(), 1, {.hang_at = 1});
   ASSERT_TRUE(WaitReady());
   Launch(1);
   EXPECT_TRUE(leader_->executors()[0]->Collect().ok());

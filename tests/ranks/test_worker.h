@@ -21,18 +21,27 @@
 
 namespace foredraft {
 
+// What a worker does otherwise, by a plan's number; 0: never.
+struct WorkerScript {
+  uint64_t fail_at = 0;
+  uint64_t hang_at = 0;
+  uint64_t forge_at = 0;  // a token of its own
+  int attention_tp = 1;   // as LeaderOptions'
+};
+
 class ScriptedExecutor : public Executor {
  public:
   absl::Status Launch(const IterationPlan& plan) override {
-    if (plan.number == fail_at) return absl::InternalError("out of tokens");
+    if (plan.number == script.fail_at) return absl::InternalError("out of tokens");
     RankResult result{.number = plan.number};
-    for (int32_t slot : plan.ranks[rank].live_slots) {
+    for (int32_t slot : plan.ranks[group].live_slots) {
       const int32_t number = static_cast<int32_t>(plan.number);
       SlotResult& of_slot = result.slots.emplace_back(SlotResult{.slot = slot, .length = number + 1});
       of_slot.first_token = number == 1;
       of_slot.token_ids.assign(of_slot.first_token ? 2 : 1, number * 100 + slot);
+      if (plan.number == script.forge_at) ++of_slot.token_ids.back();
     }
-    if (plan.number == hang_at) return absl::OkStatus();
+    if (plan.number == script.hang_at) return absl::OkStatus();
     results_.TryPush(std::move(result));  // refused once aborted
     return absl::OkStatus();
   }
@@ -43,9 +52,8 @@ class ScriptedExecutor : public Executor {
   }
   void Abort() { results_.Close(); }
 
-  int rank = 0;
-  uint64_t fail_at = 0;
-  uint64_t hang_at = 0;
+  int group = 0;  // the rank's place in plans
+  WorkerScript script;
 
  private:
   BoundedQueue<RankResult> results_{4};
@@ -54,10 +62,9 @@ class ScriptedExecutor : public Executor {
 // One worker on a thread of its own, which does what a worker process does.
 class TestWorker {
  public:
-  TestWorker(int port, int rank, uint64_t fail_at = 0, uint64_t hang_at = 0) {
-    executor_.rank = rank;
-    executor_.fail_at = fail_at;
-    executor_.hang_at = hang_at;
+  TestWorker(int port, int rank, const WorkerScript& script = {}) {
+    executor_.group = rank / script.attention_tp;
+    executor_.script = script;
     end_ = std::async(std::launch::async, [this, port, rank]() -> absl::Status {
       auto session = WorkerSession::Join(Options(port, rank));
       if (!session.ok()) return session.status();
@@ -72,7 +79,7 @@ class TestWorker {
       EXPECT_EQ(*peer, "at " + std::to_string(rank ^ 1));
       (*session)->ReportLoading(5, 10);
       (*session)->ReportReady(kBlockCount, 7);
-      return (*session)->Run(executor_, rank, TestLimits(/*rank_count=*/2));
+      return (*session)->Run(executor_, executor_.group, TestLimits(2 / executor_.script.attention_tp));
     });
   }
   static WorkerOptions Options(int port, int rank) {
