@@ -39,7 +39,11 @@ struct ConfigOptions {
  private:
   void AddSets(CLI::App& command);
 
+  // The keys of --tp and --ep, which follow from one another.
+  absl::Status AddRanks(std::vector<ConfigOverride>& overrides) const;
+
   std::vector<ConfigOverride> flags;  // as if by --set, and after those
+  int tp = 0, ep = 0;                 // 0: not given
 };
 
 }  // namespace foredraft

@@ -55,6 +55,37 @@ void ConfigOptions::AddWithModel(CLI::App& command, bool required) {
             absl::StrCat(help, ": --set ", path, "="))
         ->type_name("V");
   }
+  command
+      .add_option("--tp", tp,
+                  "ranks that share each request and, unless --ep is given, spread the experts: --set "
+                  "parallel.attention_tp= and moe_ep=")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
+      ->type_name("N");
+  command
+      .add_option(
+          "--ep", ep,
+          "ranks over which the experts are spread; with --tp, the ranks beyond them cut the experts' "
+          "columns: --set parallel.moe_ep= and moe_tp=")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
+      ->type_name("N");
+}
+
+absl::Status ConfigOptions::AddRanks(std::vector<ConfigOverride>& overrides) const {
+  const auto set = [&overrides](const char* key, int value) {
+    overrides.push_back({absl::StrCat("parallel.", key), absl::StrCat(value)});
+  };
+  if (tp == 0) {
+    if (ep > 0) set("moe_ep", ep);
+    return absl::OkStatus();
+  }
+  const int spread = ep > 0 ? ep : tp;
+  if (tp % spread != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--ep: ", ep, ", allowed: what divides --tp ", tp));
+  }
+  set("attention_tp", tp);
+  set("moe_ep", spread);
+  set("moe_tp", tp / spread);
+  return absl::OkStatus();
 }
 
 void ConfigOptions::AddSets(CLI::App& command) {
@@ -77,8 +108,9 @@ absl::StatusOr<ConfigSources> ConfigOptions::Sources() const {
     overrides.push_back(*std::move(parsed));
   }
   overrides.insert(overrides.end(), flags.begin(), flags.end());
+  if (absl::Status ranks = AddRanks(overrides); !ranks.ok()) return ranks;
   if (model.empty()) return ReadSources(file, ReadEnvironment(), std::move(overrides));
-  return DirectoryConfig(model, ReadHostFacts(),
+  return DirectoryConfig(model, ReadHostFacts(), ReadHostGpus,
                          {.environment = ReadEnvironment(), .overrides = std::move(overrides)});
 }
 

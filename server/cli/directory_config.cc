@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,6 +16,7 @@
 #include "engine/kinds/model_limits.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
+#include "server/cli/explain_memory.h"
 
 namespace foredraft {
 namespace {
@@ -104,6 +106,64 @@ int LongestContext(const Config& config, const ModelLimits& limits, const HostFa
   return static_cast<int>(std::max<int64_t>(fits / kUnit * kUnit, std::min(kUnit, limits.longest_sequence)));
 }
 
+bool SaysRanks(const ConfigSources& sources) {
+  const auto of_override = [](const ConfigOverride& override) {
+    return override.path.starts_with("parallel");
+  };
+  const auto of_variable = [](const auto& variable) {
+    return variable.first.starts_with("FOREDRAFT_PARALLEL__");
+  };
+  return std::any_of(sources.overrides.begin(), sources.overrides.end(), of_override) ||
+         std::any_of(sources.environment.begin(), sources.environment.end(), of_variable);
+}
+
+std::string RanksText(int ranks) {
+  return ranks == 1 ? "" : absl::StrFormat("parallel: {attention_tp: %d, moe_ep: %d}\n", ranks, ranks);
+}
+
+// Whether `ranks` GPUs, of which the fullest has `free_bytes`, hold the model and one sequence.
+absl::Status FitOn(int ranks, int64_t free_bytes, const ModelConfig& model, const HostFacts& host,
+                   ConfigSources sources) {
+  absl::StrAppend(&sources.text, RanksText(ranks));
+  ASSIGN_OR_RETURN(LoadedConfig loaded, ParseConfig(sources));
+  const ModelLimits limits = ModelLimitsOf(model);
+  RETURN_IF_ERROR(ResolveDefaults(host, &limits, loaded));
+  ASSIGN_OR_RETURN(const MemoryExplanation memory,
+                   ExplainMemory(loaded.config, model, MemoryLimits{.device_bytes = free_bytes}));
+  return memory.fits;
+}
+
+// Adds the fewest GPUs that hold the model to sources.text, and what follows for the others to its warnings.
+void ChooseRanks(const ModelConfig& model, const HostFacts& host, const std::vector<HostGpu>& gpus,
+                 ConfigSources& sources) {
+  const int count = static_cast<int>(gpus.size());
+  absl::Status last;
+  int64_t free_bytes = std::numeric_limits<int64_t>::max();
+  int seen = 0;
+  for (const int ranks : {1, 2, 4, 8}) {
+    if (ranks > count) break;
+    for (; seen < ranks; ++seen) free_bytes = std::min(free_bytes, gpus[seen].free_bytes);
+    last = FitOn(ranks, free_bytes, model, host, sources);
+    if (!last.ok()) continue;
+    absl::StrAppend(&sources.text, RanksText(ranks));
+    if (ranks == count) return;
+    sources.warnings.push_back(
+        absl::StrFormat("%d of %d GPUs %s, the others are idle", ranks, count,
+                        ranks == 1 ? "holds the model" : "hold the model and share each request"));
+    if (2 * ranks > count) return;
+    absl::StrAppendFormat(
+        &sources.warnings.back(),
+        ": --tp %d lets more of them share each request, parallel.attention_dp gives each of "
+        "them requests of its own",
+        2 * ranks);
+    return;
+  }
+  if (count > 0) {
+    sources.warnings.push_back(absl::StrFormat("%d GPU%s of %.1f GiB free: %s", count, count == 1 ? "" : "s",
+                                               static_cast<double>(free_bytes) / (1 << 30), last.message()));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> FindModel(const std::string& model) {
@@ -150,6 +210,7 @@ absl::Status ResolveModel(LoadedConfig& loaded) {
 }
 
 absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostFacts& host,
+                                              const std::function<std::vector<HostGpu>()>& gpus,
                                               ConfigSources sources) {
   ASSIGN_OR_RETURN(const std::string directory, FindModel(model));
   ASSIGN_OR_RETURN(const ModelConfig config,
@@ -170,6 +231,9 @@ absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const Ho
   ASSIGN_OR_RETURN(const LoadedConfig loaded, ParseConfig(sources));
   const int context = LongestContext(loaded.config, ModelLimitsOf(config), host);
   if (context > 0) absl::StrAppend(&sources.text, "max_seq_len: ", context, "\n");
+  if (loaded.config.backend == Backend::kCuda && !SaysRanks(sources)) {
+    ChooseRanks(config, host, gpus(), sources);
+  }
   return sources;
 }
 

@@ -3,12 +3,14 @@
 // The configuration of `foredraft serve MODEL`, which has no file: the keys that follow from the model and
 // the machine, as YAML. Environment, --set and the command's flags override them as they override a file.
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "config/config_defaults.h"
 #include "config/config_reader.h"
+#include "ranks/host_gpus.h"
 
 namespace foredraft {
 
@@ -22,9 +24,12 @@ absl::StatusOr<std::string> FindModel(const std::string& model);
 absl::Status ResolveModel(LoadedConfig& loaded);
 
 // OpenAI's API on loopback; the model's own drafter, with as many drafts as adaptive finds to pay; the
-// longest context that the model has, or on the CPU the longest one of which the cache holds a sequence.
-// sources: only environment and overrides are set, which count for the last.
+// longest context that the model has, or on the CPU the longest one of which the cache holds a sequence. On
+// GPUs the fewest that hold the model and one such sequence share each request, unless something is said
+// about ranks: a person who names a directory waits for one answer. sources: only environment and overrides
+// are set, which count for the last. gpus: this host's, asked where the backend is CUDA.
 absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostFacts& host,
+                                              const std::function<std::vector<HostGpu>()>& gpus,
                                               ConfigSources sources);
 
 }  // namespace foredraft

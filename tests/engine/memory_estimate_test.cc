@@ -11,7 +11,6 @@
 #include <span>
 
 #include "base/check.h"
-#include "engine/comm/solo_communicator.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model_weights.h"
 #include "engine/rank.h"
@@ -20,6 +19,7 @@
 #include "engine/spec/eagle/eagle_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 #include "kernels/cpu/gemm/packed_weight.h"
+#include "tests/bench/lone_rank.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/test_requests.h"
 
@@ -87,21 +87,33 @@ EngineOptions SmallOptions(const DrafterKind& drafter, const ModelConfig& model)
   return options;
 }
 
+// A rank whose peers are absent: nothing is exchanged where nothing runs.
+class AbsentPeers : public LoneRank {
+ public:
+  using LoneRank::LoneRank;
+  void AllGather(Stream&, const AllGatherParams&) override {}
+  void AllToAll(Stream&, const AllToAllParams&) override {}
+};
+
 constexpr char kV4Dir[] = "tests/golden/checkpoints/deepseek_v4";
 constexpr char kDSparkDir[] = "tests/golden/checkpoints/deepseek_v4_dspark";
 
 TEST(EstimateMemory, IsWhatTheEngineAllocates) {
-  const std::pair<const char*, const DrafterKind*> cases[] = {
-      {kAbacusDir, &kEagle}, {kAbacusDir, &kVanilla}, {kV4Dir, &kEagle}, {kDSparkDir, &kDSpark}};
-  for (const auto& [dir, drafter] : cases) {
-    SCOPED_TRACE(dir);
-    const LoadedModel& model = LoadModelOnce(dir);
-    const EngineOptions options = SmallOptions(*drafter, model.config);
+  const RankLayout alone, shared = RankLayout::TensorParallel(2);
+  const std::tuple<const char*, const DrafterKind*, RankLayout> cases[] = {
+      {kAbacusDir, &kEagle, alone},  {kAbacusDir, &kVanilla, alone}, {kV4Dir, &kEagle, alone},
+      {kDSparkDir, &kDSpark, alone}, {kAbacusDir, &kEagle, shared},  {kV4Dir, &kEagle, shared},
+      {kDSparkDir, &kDSpark, shared}};
+  for (const auto& [dir, drafter, layout] : cases) {
+    SCOPED_TRACE(absl::StrCat(dir, ", ", layout.world_size(), " ranks"));
+    const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {.layout = layout}, "");
+    EngineOptions options = SmallOptions(*drafter, model.config);
+    options.layout = layout;
     Rank rank;
     auto device = std::make_unique<SummingDevice>();
     SummingDevice& summed = *device;
     rank.device = std::move(device);
-    rank.comm = std::make_unique<SoloCommunicator>(rank.device->ops());
+    rank.comm = std::make_unique<AbsentPeers>(layout.world_size());
     ASSERT_TRUE(rank.Allocate(options, model.config, model.weights).ok());
     ASSERT_TRUE(rank.AllocateCache(options, 9, /*poison=*/false).ok());
 
@@ -157,13 +169,14 @@ EngineOptions R1Options() {
   return options;
 }
 
-MemoryEstimate EstimateR1(int ranks) {
+MemoryEstimate EstimateR1(const RankLayout& layout) {
   EngineOptions options = R1Options();
-  options.layout = RankLayout::DataParallel(ranks);
+  options.layout = layout;
   const auto memory = EstimateMemory(SizedBackend::kCuda, options, R1());
   CHECK(memory.ok()) << memory.status().ToString();
   return *memory;
 }
+MemoryEstimate EstimateR1(int ranks) { return EstimateR1(RankLayout::DataParallel(ranks)); }
 
 TEST(EstimateMemory, OneRankHasTheCheckpointAndTheHeadsOfKvB) {
   const ModelConfig config = R1();
@@ -180,6 +193,26 @@ TEST(EstimateMemory, EightRanksShareTheExperts) {
       59.0 * config.n_routed_experts * 3 * config.moe_intermediate_size * config.hidden_size;
   const int64_t difference = EstimateR1(1).weight_bytes - EstimateR1(8).weight_bytes;
   EXPECT_NEAR(static_cast<double>(difference), experts * 7 / 8, experts * 1e-3);
+}
+
+// Of what a group's ranks share, each has an eighth: heads of q_b, kv_b (as above) and o_proj, the dense and
+// shared MLPs, and the head.
+TEST(EstimateMemory, EightRanksThatShareRequestsHaveAnEighthOfWhatIsCut) {
+  const ModelConfig config = R1();
+  const double heads = config.num_attention_heads;
+  const double of_heads = heads * (config.q_lora_rank * (config.qk_nope_head_dim + config.qk_rope_head_dim) +
+                                   4.0 * (config.qk_nope_head_dim + config.v_head_dim) * config.kv_lora_rank +
+                                   config.v_head_dim * config.hidden_size);
+  const double of_mlps =
+      3.0 * config.hidden_size * (3.0 * config.intermediate_size + 59.0 * config.moe_intermediate_size);
+  const double cut = 62 * of_heads + of_mlps + 2.0 * config.vocab_size * config.hidden_size;
+  const MemoryEstimate shared = EstimateR1(RankLayout::TensorParallel(8));
+  const int64_t difference = EstimateR1(8).weight_bytes - shared.weight_bytes;
+  EXPECT_NEAR(static_cast<double>(difference), cut * 7 / 8, cut * 1e-3);
+  const MemoryEstimate columns = EstimateR1({.attention_tp = 8, .moe_ep = 2, .moe_tp = 4});
+  EXPECT_NEAR(static_cast<double>(columns.weight_bytes), static_cast<double>(shared.weight_bytes),
+              static_cast<double>(shared.weight_bytes) * 1e-3)
+      << "the same bytes of experts, in other shapes";
 }
 
 // docs/deepseek-v4.md section 13 has a row per number of ranks: "| ranks | GiB of weights | ...".
