@@ -283,6 +283,7 @@ void HttpRouter::Submit(const std::shared_ptr<WireRequest>& request, const std::
     admission_.Submit(access_,
                       {.request_id = count == 1 ? request_id : ChoiceId(request_id, i),
                        .is_constrained = is_constrained,
+                       .choices = i % request->choices_per_prompt == 0 ? request->choices_per_prompt : 0,
                        .text_bytes = count * (TextBytes(request->prompt_of(i)) + tool_bytes),
                        .take = [request, memory, i] { return request->TakeChoice(i); }},
                       answer->AddChoice(admission_.OpenCall(), max_pending_tokens_));
