@@ -55,6 +55,7 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
     options.metrics.cache_groups.push_back(group.name);
   }
   options.metrics.vllm_names = config.metrics.vllm_names;
+  options.metrics_on_http = config.metrics.on_http;
   options.metrics.build_labels = BuildLabels("");
   options.metrics.config_labels = {
       {"backend", NameOf(config.backend)},

@@ -56,7 +56,8 @@ Connection::Connection(ConnectionHome& home, Transport::Socket socket, const Tls
       encrypts_(tls != nullptr),
       timer_(socket.get_executor()),
       transport_(std::move(socket), tls),
-      waiting_number_(home.waiting.NextNumber()) {
+      waiting_number_(home.waiting.NextNumber()),
+      silence_(timer_.get_executor()) {
   home_.open.Add(this);
 }
 
@@ -98,6 +99,19 @@ void Connection::Send(Outgoing outgoing) {
       return outgoing.written(false);
     self->outgoing_.push_back(std::move(outgoing));
     if (!self->writing_) self->Guard([&] { self->WriteNext(); });
+  });
+}
+
+void Connection::WatchSilence(std::shared_ptr<Exchange> exchange, std::chrono::milliseconds interval,
+                              std::function<void()> silent) {
+  const MustHaveMemory scope;
+  net::post(timer_.get_executor(), [self = shared_from_this(), exchange = std::move(exchange), interval,
+                                    silent = std::move(silent)]() mutable {
+    if (self->state_ == State::kClosed || self->exchange_ != exchange) return;
+    // `silent` keeps the exchange, and so this connection, until the watch ends.
+    self->silence_.Begin(interval, [self = self.get(), silent = std::move(silent)] {
+      if (!self->writing_ && self->outgoing_.empty()) self->Guard(silent);
+    });
   });
 }
 
@@ -336,6 +350,7 @@ void Connection::HasWritten(const error_code& error) {
   if (error) return CloseNow();
   Outgoing sent = std::move(outgoing_.front());
   outgoing_.pop_front();
+  silence_.Sent();
   sent.written(true);
   if (sent.is_last) {
     std::exchange(exchange_, nullptr)->End(/*complete=*/true);
@@ -346,6 +361,7 @@ void Connection::HasWritten(const error_code& error) {
 }
 
 void Connection::EndAnswer() {
+  silence_.End();
   for (Outgoing& unsent : outgoing_) unsent.written(false);  // after the last
   outgoing_.clear();
   if (close_after_) return Drain();
@@ -369,6 +385,7 @@ void Connection::CloseNow() {
     home_.freed_bytes.fetch_add(kHandshakeBytes);
   }
   state_ = State::kClosed;
+  silence_.End();
   LeaveWaiting();
   timer_.cancel();
   home_.connections.Remove(transport_.fd());

@@ -45,6 +45,12 @@ void Exchange::Write(std::function<std::string()> make, std::function<void(bool 
 
 void Exchange::Finish(std::function<std::string()> make) { Send({.text = std::move(make), .is_last = true}); }
 
+void Exchange::WhenSilent(std::chrono::milliseconds interval, std::function<void()> silent) {
+  if (const std::shared_ptr<Connection> connection = this->connection(); connection != nullptr) {
+    connection->WatchSilence(shared_from_this(), interval, std::move(silent));
+  }
+}
+
 void Exchange::Abandon() {
   if (const std::shared_ptr<Connection> connection = this->connection(); connection != nullptr) {
     connection->Close();

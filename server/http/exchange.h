@@ -3,6 +3,7 @@
 // One request of a connection and its answer on the way (http_service.h). Lives until both the connection and
 // the service have let it go; what is called after the end has no effect. Thread-safe.
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -36,6 +37,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   void StartStream(HttpAnswer head) override;
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written) override;
   void Finish(std::function<std::string()> make) override;
+  void WhenSilent(std::chrono::milliseconds interval, std::function<void()> silent) override;
   void Abandon() override;
   void OnEnd(std::function<void(bool complete)> ended) override;
 

@@ -201,7 +201,8 @@ constexpr char kIntroduction[] =
 
 # Metrics
 
-The daemon serves its metrics in Prometheus' text format at `http://127.0.0.1:9464/metrics` (`server.metrics_address`).
+The daemon serves its metrics in Prometheus' text format at `http://127.0.0.1:9464/metrics` (`server.metrics_address`); with
+`metrics.on_http: true` on `server.http_address`, too, to callers of the API.
 Every metric has the label `model_name` beside those in the table, and exists from the start. What a request counts is
 added before its client sees the last chunk, so over any window the counters are the sums of what the responses report.
 
