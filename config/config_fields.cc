@@ -131,7 +131,8 @@ const ConfigField kFields[] = {
      "Memory for the messages of all gRPC connections, in MiB, and as much for HTTP bodies; beyond it "
      "connections wait or are closed."},
     {"server.max_detokenize_ids", MEMBER(c.server.max_detokenize_ids), Range(1, 1 << 24), kRestart, kDaemon,
-     NoBits(), kSet, "Most token ids of a Detokenize request."},
+     NoBits(), kSet,
+     "Most token ids of a Detokenize request, and of what /tokenize gives where the context has no more."},
     {"server.handshake_timeout_s", MEMBER(c.server.handshake_timeout_s), Range(1, 3600), kRestart, kDaemon,
      NoBits(), kSet,
      "A connection that has not finished TLS's and HTTP/2's handshakes after this many seconds is closed."},

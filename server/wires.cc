@@ -49,8 +49,8 @@ Wires::Wires(const FrontendOptions& options, const AdminHooks& hooks, const Wire
       input_tokens(ResponsesWire::Path::kInputTokens),
       messages(MessagesWire::Path::kMessages),
       count_tokens(MessagesWire::Path::kCountTokens),
-      http({&chat, &completions, &responses, &input_tokens, &messages, &count_tokens}, admission,
-           context.tokens, context.health, RouterOptions(options, context.metrics)),
+      http({&chat, &completions, &responses, &input_tokens, &messages, &count_tokens, &tokenize, &detokenize},
+           admission, context.tokens, context.health, RouterOptions(options, context.metrics)),
       page(http) {
   http.SetRefusesUnknown(options.server.unknown_fields == UnknownFields::kRefuse);
 }

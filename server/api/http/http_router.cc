@@ -229,7 +229,7 @@ absl::Status HttpRouter::Check(const WireRequest& request) const {
         absl::StrCat("model: ", ShowJson(request.model.substr(0, 64)), ", allowed ", parts->model.name));
   }
   RETURN_IF_ERROR(parts->validator->CheckLengths(request.common));
-  if (request.count_body != nullptr) {
+  if (request.page != nullptr) {
     return absl::OkStatus();  // of any length, up to RequestValidator::Tokenize's bound
   }
   for (const PromptInput& prompt : request.prompts) {
@@ -268,14 +268,15 @@ void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   // Before any of the choices has a copy.
   const absl::Status checked = OrOutOfMemory([&] { return Check(read->request); });
   if (!checked.ok()) return Refuse(exchange, wire.noted(), std::move(read->format), checked, notes);
-  if (read->request.count_body != nullptr) return Count(exchange, wire, *std::move(read));
+  if (read->request.page != nullptr) return SendPage(exchange, wire, *std::move(read));
   const auto request = std::make_shared<WireRequest>(std::move(read->request));
   const std::string request_id = request->common.request_id;
   Submit(request, request_id, exchange->body_memory(),
          std::make_shared<GenerationAnswer>(exchange, std::move(read->format), *request, options_.keepalive));
 }
 
-void HttpRouter::Count(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, ReadResult read) {
+void HttpRouter::SendPage(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire,
+                          ReadResult read) {
   const auto request = std::make_shared<WireRequest>(std::move(read.request));
   const auto answer = std::make_shared<GenerationAnswer>(exchange, std::move(read.format), *request);
   const std::string id = PrintableId(request->common.request_id);
@@ -284,18 +285,18 @@ void HttpRouter::Count(const std::shared_ptr<HttpExchange>& exchange, const Http
   if (!request->common.notes.empty()) admission_.RecordNotes(wire.noted(), request->common.notes);
   const size_t bytes = TextBytes(request->prompt_of(0)) + TextBytes(request->common.tools);
   // The body's memory is held until the prompt is tokenized.
-  admission_.Tokenize(
-      ClientOf(exchange->request()), bytes,
-      [this, request, answer, memory = exchange->body_memory()](const absl::Status& may) {
-        const MustHaveMemory scope;
-        const absl::StatusOr<int64_t> tokens = OrOutOfMemory([&]() -> absl::StatusOr<int64_t> {
-          RETURN_IF_ERROR(may);
-          return (*admission_.Parts())->validator->CountTokens(request->prompt_of(0), request->common);
-        });
-        if (tokens.ok()) return answer->SendBody(request->count_body(*tokens));
-        admission_.CountRefusal(tokens.status());
-        answer->SendError(tokens.status());
-      });
+  admission_.Tokenize(ClientOf(exchange->request()), bytes,
+                      [this, request, answer, memory = exchange->body_memory()](const absl::Status& may) {
+                        const MustHaveMemory scope;
+                        absl::StatusOr<std::string> body =
+                            OrOutOfMemory([&]() -> absl::StatusOr<std::string> {
+                              RETURN_IF_ERROR(may);
+                              return request->page(*(*admission_.Parts())->validator, *request);
+                            });
+                        if (body.ok()) return answer->SendBody(*std::move(body));
+                        admission_.CountRefusal(body.status());
+                        answer->SendError(body.status());
+                      });
 }
 
 void HttpRouter::Submit(const std::shared_ptr<WireRequest>& request, const std::string& request_id,

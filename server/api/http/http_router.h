@@ -74,8 +74,8 @@ class HttpRouter final : public HttpService {
   absl::Status Check(const WireRequest& request) const;
   void Refuse(const std::shared_ptr<HttpExchange>& exchange, NotedWire wire,
               std::unique_ptr<AnswerFormat> format, const absl::Status& status, const FieldNotes& notes);
-  // Answers with the number of the prompt's tokens.
-  void Count(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, ReadResult read);
+  // Answers with WireRequest::page.
+  void SendPage(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, ReadResult read);
   // `memory`: HttpExchange::body_memory, held until every choice has its own request.
   void Submit(const std::shared_ptr<WireRequest>& request, const std::string& request_id,
               const std::shared_ptr<const void>& memory,
