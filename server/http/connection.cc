@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/log_level.h"
 #include "base/out_of_memory.h"
+#include "server/http/body_coding.h"
 
 namespace foredraft {
 namespace {
@@ -255,19 +256,26 @@ void Connection::HasRequest() {
   if (is_http_1_0_) close_after_ = true;  // a stream ends with the connection
   const HttpRequest& request = exchange_->request();
   const TurnPool::Job serve = [exchange = exchange_, home = &home_](const absl::Status& may) {
+    std::optional<HttpRefusal> refusal;
     if (may.ok()) {
-      home->service.Serve(exchange);
+      refusal = exchange->InflateBody(home->limits, home->budget);
     } else {
-      exchange->Answer([home, path = exchange->request().path, text = std::string(may.message())] {
-        return home->service.Refusal(path, 503, text);
+      refusal = {.status = 503, .text = std::string(may.message())};
+    }
+    if (refusal.has_value()) {
+      exchange->Answer([home, path = exchange->request().path, refused = *std::move(refusal)] {
+        return home->service.Refusal(path, refused.status, refused.text);
       });
+    } else {
+      home->service.Serve(exchange);
     }
     exchange->ReleaseBody();
   };
   if (home_.workers == nullptr) {
     serve(absl::OkStatus());
   } else {
-    const auto size = request.body.size() <= kShortBodyBytes ? TurnPool::Size::kShort : TurnPool::Size::kLong;
+    const bool is_short = request.body.size() <= kShortBodyBytes && CodingOf(request) == BodyCoding::kNone;
+    const auto size = is_short ? TurnPool::Size::kShort : TurnPool::Size::kLong;
     const absl::Status added =
         home_.workers->Add(home_.service.ClientOf(request), size, kMostWaitingBodies, serve);
     if (!added.ok()) serve(added);

@@ -7,9 +7,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "server/http/http_limits.h"
 #include "server/http/http_service.h"
+#include "server/http/request_head.h"
 
 namespace foredraft {
 
@@ -45,6 +48,8 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   HttpAnswer stream_head() const;
   // From the connection, once.
   void End(bool complete);
+  // Puts what a compressed body stands for in its place, before Serve; says why not where it is refused.
+  std::optional<HttpRefusal> InflateBody(const HttpLimits& limits, const std::shared_ptr<BodyBudget>& budget);
   // Frees the body; from the thread on which Serve has returned.
   void ReleaseBody() {
     request_.body = {};

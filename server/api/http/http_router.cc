@@ -16,6 +16,7 @@
 #include "server/api/http/model_pages.h"
 #include "server/api/http/paths.h"
 #include "server/api/request_id.h"
+#include "server/http/body_coding.h"
 #include "server/output/request_log.h"
 
 namespace foredraft {
@@ -34,14 +35,6 @@ bool IsJsonType(std::string_view content_type) {
   const std::string_view type = content_type.substr(0, content_type.find(';'));
   return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(absl::string_view(type.data(), type.size())),
                                 "application/json");
-}
-
-// A coding of the body other than none.
-const std::string* FindCoding(const HttpRequest& head) {
-  for (const auto& [name, value] : head.headers) {
-    if (name == "content-encoding" && !absl::EqualsIgnoreCase(value, "identity")) return &value;
-  }
-  return nullptr;
 }
 
 // The id of a choice in the log, no longer than a client's own may be.
@@ -138,12 +131,13 @@ std::optional<HttpAnswer> HttpRouter::CheckPost(const HttpRequest& head, const H
     answer.headers.emplace_back(kRequestIdMetadata, id);
     return answer;
   }
-  if (const std::string* coding = FindCoding(head); coding != nullptr) {
+  if (CodingOf(head) == BodyCoding::kOther) {
     const absl::Status coded = absl::InvalidArgumentError(
-        absl::StrCat("Content-Encoding: ", ShowJson(*coding), ", allowed a body without one (identity)"));
+        absl::StrCat("Content-Encoding: ", ShowJson(std::string(head.Header("content-encoding"))),
+                     ", allowed one of gzip, deflate, identity"));
     admission_.CountRefusal(coded);
     HttpAnswer answer = wire.Refusal(415, std::string(coded.message()));
-    answer.headers.emplace_back("Accept-Encoding", "identity");
+    answer.headers.emplace_back("Accept-Encoding", "gzip, deflate");
     return answer;
   }
   // A browser sends JSON to another origin only after it has asked (server/http/browser_policy.h).
