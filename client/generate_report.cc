@@ -144,6 +144,8 @@ std::string GenerateReport::Json() const {
       {"acceptance_length", Rounded(speculation.acceptance_length())},
       {"accepted_per_position", std::vector<int32_t>(speculation.accepted_per_position().begin(),
                                                      speculation.accepted_per_position().end())},
+      {"accepted_histogram", std::vector<int32_t>(speculation.accepted_histogram().begin(),
+                                                  speculation.accepted_histogram().end())},
       {"relaxed_tokens", speculation.relaxed_tokens()},
       {"drafts_outside_grammar", speculation.drafts_outside_grammar()},
       {"forced_drafts", speculation.forced_drafts()},

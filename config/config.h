@@ -70,6 +70,7 @@ struct ServerConfig {
   std::string http_address;     // empty = no OpenAI API
   std::vector<std::string> cors_origins;
   std::vector<std::string> http_hosts;
+  std::vector<std::string> model_aliases;  // one * at the end of each at most
   bool allow_insecure = false;
   UnknownFields unknown_fields = UnknownFields::kIgnore;
   int max_message_mib = 16;
@@ -80,7 +81,8 @@ struct ServerConfig {
   int handshake_timeout_s = 20;
   double max_queue_share = 1;
   int priority_ageing_s = 30;
-  int tokenizer_threads = 0;  // 0 = a quarter of the CPUs, 1..8
+  int stream_keepalive_s = 15;  // 0 = never
+  int tokenizer_threads = 0;    // 0 = a quarter of the CPUs, 1..8
   bool reflection = true;
   int drain_timeout_s = 30;
   AuthConfig auth;
@@ -89,6 +91,7 @@ struct ServerConfig {
 
 struct MetricsConfig {
   bool vllm_names = false;
+  bool on_http = false;
 };
 
 // TLS of the port that workers dial; clients have a port of their own.

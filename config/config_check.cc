@@ -233,6 +233,15 @@ void CheckPorts(const LoadedConfig& loaded, Check& check) {
   }
 }
 
+// Whether an alias is the model's own name is seen once that is known (ResolveDefaults).
+void CheckModelAliases(const ServerConfig& server, Check& check) {
+  for (const std::string& alias : server.model_aliases) {
+    if (alias.find('*') >= alias.size() - 1) continue;
+    check.Refuse("server.model_aliases", absl::StrCat("\"", alias, "\""),
+                 "names with at most one *, at the end");
+  }
+}
+
 void CheckSchedule(const SpeculativeConfig& speculative, Check& check) {
   const std::string path = "speculative_config.draft_len_schedule";
   const bool scheduled = speculative.draft_policy == DraftPolicyKind::kSchedule;
@@ -299,6 +308,7 @@ void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors) {
   CheckTls(config.server.tls, check);
   CheckListeners(config.server, check);
   CheckPorts(loaded, check);
+  CheckModelAliases(config.server, check);
   CheckSpeculative(config, check);
 }
 

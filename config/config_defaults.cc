@@ -166,6 +166,11 @@ void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConf
                      ConfigErrors& errors) {
   Config& config = loaded.config;
   if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
+  if (std::ranges::count(config.server.model_aliases, config.served_model_name) > 0) {
+    errors.Add("server.model_aliases",
+               RefuseKey(loaded, "server.model_aliases", config.served_model_name,
+                         "other names than served_model_name, which is taken anyway"));
+  }
   if (config.server.admin_address.empty()) config.server.admin_address = host.admin_address;
   if (config.scheduler.max_decode_pause_ms == "auto") {
     config.scheduler.max_decode_pause_ms = absl::StrCat(DefaultDecodePauseMs(config.backend));

@@ -105,6 +105,9 @@ const ConfigField kFields[] = {
      "Names of `http_address` and `metrics_address` beside `localhost` and IP addresses, like "
      "`[\"box.example\"]`, where they are on loopback and ask for no token: requests whose Host is another "
      "name are refused ([security.md](security.md))."},
+    {"server.model_aliases", MEMBER(c.server.model_aliases), Any(), kRestart, kDaemon, NoBits(), "none",
+     "Further names of the model in requests over HTTP, like `[\"gpt-4o\", \"claude-*\"]`; a `*` at the end "
+     "stands for any text. Answers repeat the name of the request; `/v1/models` lists the model's own."},
     {"server.allow_insecure", MEMBER(c.server.allow_insecure), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Accept listeners off loopback that are in plain text or do not ask who calls: whoever reaches them may "
      "do what they serve."},
@@ -128,7 +131,8 @@ const ConfigField kFields[] = {
      "Memory for the messages of all gRPC connections, in MiB, and as much for HTTP bodies; beyond it "
      "connections wait or are closed."},
     {"server.max_detokenize_ids", MEMBER(c.server.max_detokenize_ids), Range(1, 1 << 24), kRestart, kDaemon,
-     NoBits(), kSet, "Most token ids of a Detokenize request."},
+     NoBits(), kSet,
+     "Most token ids of a Detokenize request, and of what /tokenize gives where the context has no more."},
     {"server.handshake_timeout_s", MEMBER(c.server.handshake_timeout_s), Range(1, 3600), kRestart, kDaemon,
      NoBits(), kSet,
      "A connection that has not finished TLS's and HTTP/2's handshakes after this many seconds is closed."},
@@ -143,6 +147,10 @@ const ConfigField kFields[] = {
      "A request that has waited this many seconds longer goes before one whose priority is higher by one. "
      "Priorities are -100 to 100, so none waits for requests that came more than 200 times this long after "
      "it. 0: a higher priority always goes first, and there is no such bound."},
+    {"server.stream_keepalive_s", MEMBER(c.server.stream_keepalive_s), Range(0, 3600), kRestart, kDaemon,
+     NoBits(), kSet,
+     "A stream over HTTP that has nothing to send for this many seconds begins all the same, and sends an "
+     "event without content, so that clients and proxies do not take it for dead. 0: never."},
     {"server.tokenizer_threads", MEMBER(c.server.tokenizer_threads), Range(1, 64), kRestart, kDaemon,
      NoBits(), "a quarter of the CPUs, 1 to 8",
      "Threads that tokenize inputs of more than 4 KiB, and compile what requests ask of their outputs; "
@@ -168,6 +176,8 @@ const ConfigField kFields[] = {
      "PEM file of the authority that signs client certificates. Where set, every RPC needs one."},
     {"metrics.vllm_names", MEMBER(c.metrics.vllm_names), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Serve the metrics that vLLM has under vLLM's names too ([metrics.md](metrics.md))."},
+    {"metrics.on_http", MEMBER(c.metrics.on_http), Any(), kRestart, kDaemon, NoBits(), kSet,
+     "Serve `/metrics` on `server.http_address` too, to callers with a token of the API."},
     {"parallel.attention_dp", MEMBER(c.parallel.attention_dp), Range(1, 8), kRestart, kSame, NoBits(), kSet,
      "Groups of ranks that requests are spread over: 1, 2, 4 or 8."},
     {"parallel.attention_tp", MEMBER(c.parallel.attention_tp), Range(1, 8), kRestart, kSame, NoBits(), kSet,

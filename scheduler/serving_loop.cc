@@ -209,7 +209,11 @@ void ServingLoop::MeasureIteration(const std::vector<RankResult>& results, Itera
                             .prefill_seconds = result.prefill_seconds,
                             .decode_seconds = result.decode_seconds});
     stats->live_slots += static_cast<int>(result.slots.size());
-    for (const SlotResult& slot : result.slots) ended_count += slot.finished && !slot.token_ids.empty();
+    stats->tokens += plan.prefill_rows[rank];
+    for (const SlotResult& slot : result.slots) {
+      stats->tokens += static_cast<int64_t>(slot.token_ids.size());
+      ended_count += slot.finished && !slot.token_ids.empty();
+    }
     stats->prefill_seconds = std::max(stats->prefill_seconds, result.prefill_seconds);
     stats->decode_seconds = std::max(stats->decode_seconds, result.decode_seconds);
     stats->replayed |= result.replayed;

@@ -40,6 +40,7 @@ struct IterationStats {
   int draft_len = 0;
   int decode_bucket = 0;
   int live_slots = 0;  // over all ranks
+  int64_t tokens = 0;  // prompt rows that were computed and tokens that came, over all ranks
   bool had_prefill = false;
   double prefill_seconds = 0;  // the slowest rank's
   double decode_seconds = 0;

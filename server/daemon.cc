@@ -55,6 +55,7 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
     options.metrics.cache_groups.push_back(group.name);
   }
   options.metrics.vllm_names = config.metrics.vllm_names;
+  options.metrics_on_http = config.metrics.on_http;
   options.metrics.build_labels = BuildLabels("");
   options.metrics.config_labels = {
       {"backend", NameOf(config.backend)},
@@ -65,6 +66,9 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
       {"attention_tp", absl::StrCat(config.parallel.attention_tp)},
       {"moe_ep", absl::StrCat(config.parallel.moe_ep)},
       {"moe_tp", absl::StrCat(config.parallel.moe_tp)},
+      {"tokens_per_block", absl::StrCat(BlockTokens(config, model))},
+      {"kv_cache_dtype", NameOf(config.kv_cache_config.dtype)},
+      {"enable_block_reuse", config.kv_cache_config.enable_block_reuse ? "true" : "false"},
   };
   return options;
 }

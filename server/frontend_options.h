@@ -16,6 +16,7 @@ struct FrontendOptions {
   bool admin_is_default = false;
   int reserved_descriptors = 0;  // of the process, for connections of other ports
   MetricsOptions metrics;
+  bool metrics_on_http = false;  // metrics.on_http
   int request_timeout_s = 600;
   int max_queue_size = 1024;
   int tokenizer_threads = 1;  // AdmissionLimits, as the next

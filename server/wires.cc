@@ -14,6 +14,15 @@ std::string OnAdminListenerOnly(const ServerConfig& config) {
                "reload";
 }
 
+HttpRouterOptions RouterOptions(const FrontendOptions& options, const Metrics& metrics) {
+  HttpRouterOptions router{.max_pending_tokens = options.max_pending_tokens,
+                           .keepalive = std::chrono::seconds(options.server.stream_keepalive_s),
+                           .model_aliases = options.server.model_aliases,
+                           .metrics_address = options.server.metrics_address};
+  if (options.metrics_on_http) router.metrics = [&metrics] { return MetricsPage(metrics); };
+  return router;
+}
+
 }  // namespace
 
 Wires::Wires(const FrontendOptions& options, const AdminHooks& hooks, const WireContext& context)
@@ -40,8 +49,8 @@ Wires::Wires(const FrontendOptions& options, const AdminHooks& hooks, const Wire
       input_tokens(ResponsesWire::Path::kInputTokens),
       messages(MessagesWire::Path::kMessages),
       count_tokens(MessagesWire::Path::kCountTokens),
-      http({&chat, &completions, &responses, &input_tokens, &messages, &count_tokens}, admission,
-           context.tokens, context.health, options.max_pending_tokens),
+      http({&chat, &completions, &responses, &input_tokens, &messages, &count_tokens, &tokenize, &detokenize},
+           admission, context.tokens, context.health, RouterOptions(options, context.metrics)),
       page(http) {
   http.SetRefusesUnknown(options.server.unknown_fields == UnknownFields::kRefuse);
 }

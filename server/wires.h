@@ -18,6 +18,7 @@
 #include "server/api/foredraft_v1/generation_service.h"
 #include "server/api/http/http_router.h"
 #include "server/api/openai/openai_wire.h"
+#include "server/api/openai/token_pages.h"
 #include "server/api/responses/responses_wire.h"
 #include "server/api/vllm_engine/vllm_engine_service.h"
 #include "server/frontend_options.h"
@@ -54,6 +55,8 @@ struct Wires {
   ResponsesWire input_tokens;
   MessagesWire messages;
   MessagesWire count_tokens;
+  TokenizePage tokenize;
+  DetokenizePage detokenize;
   HttpRouter http;
   ChatPage page;
 };

@@ -34,6 +34,10 @@ PANELS = [
     ("Tokens per step with drafts", "none",
      "Acceptance length: what a decode step emits, accepted drafts and one token of the target. 1 = no draft is accepted.",
      [("{{instance}}", f"foredraft:acceptance_length:5m{{{M}}}")]),
+    ("Tokens per step with drafts, by request", "none",
+     "Over the chosen daemons: acceptance lengths of the requests that ended, each once. Where p50 and p90 are far apart, some "
+     "requests gain by drafts and others do not.",
+     quantiles("request_acceptance_length")),
     ("Drafts accepted, by phase", "percentunit",
      "Accepted over verified drafts, while the model thinks and while it answers.",
      [("{{instance}} {{phase}}", f"foredraft:acceptance_rate:5m{{{M}}}")]),

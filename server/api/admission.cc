@@ -182,6 +182,7 @@ absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context,
                  .request_id = std::move(request.request_id),
                  .time = steady_clock::now(),
                  .caller = std::move(caller),
+                 .choices = request.choices,
                  .place = std::move(place)};
 }
 
@@ -269,6 +270,7 @@ void Admission::SubmitChecked(CheckedRequest checked, Arrived arrived, std::opti
       request.id,
       {.request_id = request_id, .seed = request.sampling.seed, .max_draft_len = parts.model.max_draft_len});
   const uint64_t id = request.id;
+  const int max_tokens = request.max_tokens;
   const std::optional<TraceContext> trace = spec.trace;
   parts.output->Open(std::make_unique<OutputStream>(std::move(spec), *parts.tokenizer, metrics_), call);
   call->Submitted();
@@ -278,6 +280,8 @@ void Admission::SubmitChecked(CheckedRequest checked, Arrived arrived, std::opti
   }
   const absl::Status submitted = parts.loop->Submit(std::move(request));
   if (submitted.ok()) {
+    metrics_.RecordMaxTokens(max_tokens);
+    if (arrived.choices > 0) metrics_.RecordChoices(arrived.choices);
     if (!accepted.empty()) LogRequest(LogLevel::kDebug, request_id, accepted, {}, trace);
   } else {
     LogRefusal(PrintableId(request_id), context.peer(), submitted, trace);

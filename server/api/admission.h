@@ -91,6 +91,7 @@ struct AdmissionLimits {
 struct WaitingRequest {
   std::string request_id;       // empty: the server makes one
   bool is_constrained = false;  // constraint_check.h
+  int choices = 1;              // of its prompt, for the metric; 0: that has counted them already
   size_t text_bytes = 0;        // to be tokenized in the turn in which `take` is called
   // Makes the request, with any request_id. Called at most once, on the thread that reads it.
   std::function<ClientRequest()> take;
@@ -152,6 +153,7 @@ class Admission {
     std::string request_id;
     SteadyTime time;
     std::string caller;  // the name of its token, if it has one
+    int choices = 1;     // WaitingRequest::choices
     QueueShare::Place place;
   };
 

@@ -403,14 +403,16 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInpu
   return Refuse("input: empty, allowed one of text, chat");
 }
 
-absl::StatusOr<int64_t> RequestValidator::CountTokens(const PromptInput& input,
-                                                      const ClientRequest& client) const {
+absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptTokens(const PromptInput& input,
+                                                                    const ClientRequest& client) const {
   ChatTools tools = client.tools;
   if (const auto* messages = std::get_if<ChatMessages>(&input)) {
     RETURN_IF_ERROR(LeaveOutDeferred(*messages, tools));
   }
-  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, Tokenize(input, {}, client.choices, tools));
-  return static_cast<int64_t>(ids.size());
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                   Tokenize(input, {.parse_special = client.parse_special, .add_bos = client.add_bos},
+                            client.choices, tools));
+  return Truncated(client, std::move(ids));
 }
 
 absl::StatusOr<std::string> RequestValidator::Detokenize(std::span<const int32_t> token_ids) const {

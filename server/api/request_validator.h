@@ -77,8 +77,10 @@ class RequestValidator {
   absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options,
                                                 const ChatChoices& choices = {},
                                                 const ChatTools& tools = {}) const;
-  // The tokens of the prompt that Check would make of `input`, a chat's, with the client's choices and tools.
-  absl::StatusOr<int64_t> CountTokens(const PromptInput& input, const ClientRequest& client) const;
+  // The prompt that Check would make of `input`, a text or a chat, with the client's choices and tools; it
+  // may be longer than the context.
+  absl::StatusOr<std::vector<int32_t>> PromptTokens(const PromptInput& input,
+                                                    const ClientRequest& client) const;
   // Whether chat is taken, and with it tools.
   bool has_chat() const { return chat_format_ != nullptr; }
   // Whether outputs can be constrained.
@@ -86,6 +88,7 @@ class RequestValidator {
   absl::StatusOr<std::string> Detokenize(std::span<const int32_t> token_ids) const;
 
   const RequestLimits& limits() const { return limits_; }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
   absl::Status FillChoices(ClientRequest& client, Request& request) const;

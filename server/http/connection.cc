@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/log_level.h"
 #include "base/out_of_memory.h"
+#include "server/http/body_coding.h"
 
 namespace foredraft {
 namespace {
@@ -56,7 +57,8 @@ Connection::Connection(ConnectionHome& home, Transport::Socket socket, const Tls
       encrypts_(tls != nullptr),
       timer_(socket.get_executor()),
       transport_(std::move(socket), tls),
-      waiting_number_(home.waiting.NextNumber()) {
+      waiting_number_(home.waiting.NextNumber()),
+      silence_(timer_.get_executor()) {
   home_.open.Add(this);
 }
 
@@ -98,6 +100,19 @@ void Connection::Send(Outgoing outgoing) {
       return outgoing.written(false);
     self->outgoing_.push_back(std::move(outgoing));
     if (!self->writing_) self->Guard([&] { self->WriteNext(); });
+  });
+}
+
+void Connection::WatchSilence(std::shared_ptr<Exchange> exchange, std::chrono::milliseconds interval,
+                              std::function<void()> silent) {
+  const MustHaveMemory scope;
+  net::post(timer_.get_executor(), [self = shared_from_this(), exchange = std::move(exchange), interval,
+                                    silent = std::move(silent)]() mutable {
+    if (self->state_ == State::kClosed || self->exchange_ != exchange) return;
+    // `silent` keeps the exchange, and so this connection, until the watch ends.
+    self->silence_.Begin(interval, [self = self.get(), silent = std::move(silent)] {
+      if (!self->writing_ && self->outgoing_.empty()) self->Guard(silent);
+    });
   });
 }
 
@@ -241,19 +256,26 @@ void Connection::HasRequest() {
   if (is_http_1_0_) close_after_ = true;  // a stream ends with the connection
   const HttpRequest& request = exchange_->request();
   const TurnPool::Job serve = [exchange = exchange_, home = &home_](const absl::Status& may) {
+    std::optional<HttpRefusal> refusal;
     if (may.ok()) {
-      home->service.Serve(exchange);
+      refusal = exchange->InflateBody(home->limits, home->budget);
     } else {
-      exchange->Answer([home, path = exchange->request().path, text = std::string(may.message())] {
-        return home->service.Refusal(path, 503, text);
+      refusal = {.status = 503, .text = std::string(may.message())};
+    }
+    if (refusal.has_value()) {
+      exchange->Answer([home, path = exchange->request().path, refused = *std::move(refusal)] {
+        return home->service.Refusal(path, refused.status, refused.text);
       });
+    } else {
+      home->service.Serve(exchange);
     }
     exchange->ReleaseBody();
   };
   if (home_.workers == nullptr) {
     serve(absl::OkStatus());
   } else {
-    const auto size = request.body.size() <= kShortBodyBytes ? TurnPool::Size::kShort : TurnPool::Size::kLong;
+    const bool is_short = request.body.size() <= kShortBodyBytes && CodingOf(request) == BodyCoding::kNone;
+    const auto size = is_short ? TurnPool::Size::kShort : TurnPool::Size::kLong;
     const absl::Status added =
         home_.workers->Add(home_.service.ClientOf(request), size, kMostWaitingBodies, serve);
     if (!added.ok()) serve(added);
@@ -336,6 +358,7 @@ void Connection::HasWritten(const error_code& error) {
   if (error) return CloseNow();
   Outgoing sent = std::move(outgoing_.front());
   outgoing_.pop_front();
+  silence_.Sent();
   sent.written(true);
   if (sent.is_last) {
     std::exchange(exchange_, nullptr)->End(/*complete=*/true);
@@ -346,6 +369,7 @@ void Connection::HasWritten(const error_code& error) {
 }
 
 void Connection::EndAnswer() {
+  silence_.End();
   for (Outgoing& unsent : outgoing_) unsent.written(false);  // after the last
   outgoing_.clear();
   if (close_after_) return Drain();
@@ -369,6 +393,7 @@ void Connection::CloseNow() {
     home_.freed_bytes.fetch_add(kHandshakeBytes);
   }
   state_ = State::kClosed;
+  silence_.End();
   LeaveWaiting();
   timer_.cancel();
   home_.connections.Remove(transport_.fd());

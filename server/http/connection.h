@@ -40,6 +40,7 @@
 #include "server/http/http_limits.h"
 #include "server/http/http_service.h"
 #include "server/http/request_reader.h"
+#include "server/http/silence_watch.h"
 #include "server/http/transport.h"
 #include "server/http/waiting_connections.h"
 
@@ -84,6 +85,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Any thread.
   void Start();
   void Send(Outgoing outgoing);
+  void WatchSilence(std::shared_ptr<Exchange> exchange, std::chrono::milliseconds interval,
+                    std::function<void()> silent);
   void Close();
 
  private:
@@ -149,6 +152,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   int64_t body_taken_ = 0;  // from the budget
 
   std::shared_ptr<Exchange> exchange_;  // being answered
+  SilenceWatch silence_;                // of its stream
   std::deque<Outgoing> outgoing_;       // the first is being written while writing_
   bool writing_ = false;
   bool stream_begun_ = false;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/out_of_memory.h"
+#include "server/http/body_coding.h"
 #include "server/http/connection.h"
 
 namespace foredraft {
@@ -45,6 +46,12 @@ void Exchange::Write(std::function<std::string()> make, std::function<void(bool 
 
 void Exchange::Finish(std::function<std::string()> make) { Send({.text = std::move(make), .is_last = true}); }
 
+void Exchange::WhenSilent(std::chrono::milliseconds interval, std::function<void()> silent) {
+  if (const std::shared_ptr<Connection> connection = this->connection(); connection != nullptr) {
+    connection->WatchSilence(shared_from_this(), interval, std::move(silent));
+  }
+}
+
 void Exchange::Abandon() {
   if (const std::shared_ptr<Connection> connection = this->connection(); connection != nullptr) {
     connection->Close();
@@ -62,6 +69,25 @@ void Exchange::OnEnd(std::function<void(bool complete)> ended) {
     is_complete = is_complete_;
   }
   ended(is_complete);
+}
+
+std::optional<HttpRefusal> Exchange::InflateBody(const HttpLimits& limits,
+                                                 const std::shared_ptr<BodyBudget>& budget) {
+  const BodyCoding coding = CodingOf(request_);
+  if (coding == BodyCoding::kNone) return std::nullopt;
+  InflatedBody inflated;
+  std::optional<HttpRefusal> refusal;
+  try {
+    const MayLackMemory scope;
+    refusal = Inflate(coding, request_.body, limits.max_body_bytes, *budget, inflated);
+  } catch (const std::bad_alloc&) {
+    refusal = {.status = 503, .text = std::string(OutOfMemoryError().message())};
+  }
+  std::shared_ptr<const void> memory = BodyBudget::Hold(budget, inflated.taken);
+  if (refusal.has_value()) return refusal;
+  request_.body = std::move(inflated.text);
+  body_memory_ = std::move(memory);
+  return std::nullopt;
 }
 
 void Exchange::End(bool complete) {

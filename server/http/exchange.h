@@ -3,12 +3,16 @@
 // One request of a connection and its answer on the way (http_service.h). Lives until both the connection and
 // the service have let it go; what is called after the end has no effect. Thread-safe.
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "server/http/http_limits.h"
 #include "server/http/http_service.h"
+#include "server/http/request_head.h"
 
 namespace foredraft {
 
@@ -36,6 +40,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   void StartStream(HttpAnswer head) override;
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written) override;
   void Finish(std::function<std::string()> make) override;
+  void WhenSilent(std::chrono::milliseconds interval, std::function<void()> silent) override;
   void Abandon() override;
   void OnEnd(std::function<void(bool complete)> ended) override;
 
@@ -43,6 +48,8 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   HttpAnswer stream_head() const;
   // From the connection, once.
   void End(bool complete);
+  // Puts what a compressed body stands for in its place, before Serve; says why not where it is refused.
+  std::optional<HttpRefusal> InflateBody(const HttpLimits& limits, const std::shared_ptr<BodyBudget>& budget);
   // Frees the body; from the thread on which Serve has returned.
   void ReleaseBody() {
     request_.body = {};

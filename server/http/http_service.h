@@ -2,6 +2,7 @@
 
 // What a listener serves (HttpService), and a request whose answer is owed (HttpExchange).
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,6 +34,10 @@ class HttpExchange {
   virtual void Write(std::function<std::string()> make, std::function<void(bool ok)> written) = 0;
   // Ends the stream with what `make` returns.
   virtual void Finish(std::function<std::string()> make) = 0;
+
+  // Calls `silent` on a thread of the listener whenever it has sent nothing for `interval` and has nothing to
+  // send, until the answer is complete. Once at most.
+  virtual void WhenSilent(std::chrono::milliseconds interval, std::function<void()> silent) = 0;
 
   // Closes the connection.
   virtual void Abandon() = 0;

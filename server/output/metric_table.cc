@@ -90,6 +90,18 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_generation_tokens_total", kCounter, "", "Tokens emitted."},
     {"foredraft_request_prompt_tokens", kHistogram, "", "Prompt tokens of a request."},
     {"foredraft_request_generation_tokens", kHistogram, "", "Tokens that a request got, when it ends."},
+    {"foredraft_request_max_tokens", kHistogram, "", "Most tokens that an admitted request may get."},
+    {"foredraft_request_choices", kHistogram, "",
+     "Choices of each prompt that a client asks for (`n`); requests over gRPC have one."},
+    {"foredraft_request_acceptance_length", kHistogram, "",
+     "Tokens per decode step of a request that had drafts, when it ends."},
+    {"foredraft_request_time_per_output_token_seconds", kHistogram, "",
+     "Mean time between the tokens of a request, when it ends; each request counts once."},
+    {"foredraft_request_prefill_seconds", kHistogram, "",
+     "Admission of a request into a slot to its first token, when it ends."},
+    {"foredraft_request_decode_seconds", kHistogram, "", "First token of a request to its end."},
+    {"foredraft_request_inference_seconds", kHistogram, "",
+     "Admission of a request into a slot to its end: the two above together."},
     {"foredraft_time_to_first_token_seconds", kHistogram, "", "Arrival of a request to its first token."},
     {"foredraft_time_per_output_token_seconds", kHistogram, "",
      "Time between tokens after the first; each token counts once."},
@@ -168,9 +180,13 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_rank_step_seconds", kGauge, "rank (0 to ranks - 1), kind (prefill, decode)",
      "Duration of the rank's last forward, by kind."},
     {"foredraft_step_batch_size", kHistogram, "", "Sequences that a decode step advanced."},
+    {"foredraft_iteration_tokens", kHistogram, "",
+     "Prompt tokens that an iteration computed and tokens that came of it."},
     {"foredraft_build_info", kGauge, "version, commit, numerics_class",
      "Always 1. Daemons with the same numerics class give the same tokens."},
-    {"foredraft_config_info", kGauge, "backend, max_batch_size, max_seq_len, max_draft_len",
+    {"foredraft_config_info", kGauge,
+     "backend, max_batch_size, max_seq_len, max_draft_len, attention_dp, attention_tp, moe_ep, moe_tp, "
+     "tokens_per_block, kv_cache_dtype, enable_block_reuse",
      "Always 1. Configuration that decides speed and memory."},
     {"process_cpu_seconds_total", kCounter, "", "CPU time of the daemon's process, user and system."},
     {"process_start_time_seconds", kGauge, "", "When the process started, in seconds since the epoch."},
@@ -185,7 +201,8 @@ constexpr char kIntroduction[] =
 
 # Metrics
 
-The daemon serves its metrics in Prometheus' text format at `http://127.0.0.1:9464/metrics` (`server.metrics_address`).
+The daemon serves its metrics in Prometheus' text format at `http://127.0.0.1:9464/metrics` (`server.metrics_address`); with
+`metrics.on_http: true` on `server.http_address`, too, to callers of the API.
 Every metric has the label `model_name` beside those in the table, and exists from the start. What a request counts is
 added before its client sees the last chunk, so over any window the counters are the sums of what the responses report.
 

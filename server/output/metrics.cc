@@ -29,6 +29,8 @@ const std::vector<double> kStepSeconds = {.0001, .00025, .0005, .001, .0025, .00
                                           .05,   .1,     .25,   .5,   1,     2.5,  5,   10};
 const std::vector<double> kCompileSeconds = {.0001, .00025, .0005, .001, .0025, .005, .01,
                                              .025,  .05,    .1,    .25,  .5,    1,    2.5};
+const std::vector<double> kAcceptanceLengths = {1, 1.25, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8};
+const std::vector<double> kChoices = {1, 2, 5, 10, 20, 50, 100};
 const std::vector<double> kBatchSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
 const std::string kNoClient = "none";  // who sends no token, as a label
@@ -129,6 +131,13 @@ void Metrics::AddRequests() {
   generation_tokens_ = AddCounter("foredraft_generation_tokens_total");
   prompt_lengths_ = AddHistogram("foredraft_request_prompt_tokens", TokenCounts());
   generation_lengths_ = AddHistogram("foredraft_request_generation_tokens", TokenCounts());
+  max_tokens_ = AddHistogram("foredraft_request_max_tokens", TokenCounts());
+  choice_counts_ = AddHistogram("foredraft_request_choices", kChoices);
+  acceptance_length_ = AddHistogram("foredraft_request_acceptance_length", kAcceptanceLengths);
+  request_per_token_ = AddHistogram("foredraft_request_time_per_output_token_seconds", kPerTokenSeconds);
+  request_prefill_ = AddHistogram("foredraft_request_prefill_seconds", RequestSeconds());
+  request_decode_ = AddHistogram("foredraft_request_decode_seconds", RequestSeconds());
+  request_inference_ = AddHistogram("foredraft_request_inference_seconds", RequestSeconds());
   ttft_ = AddHistogram("foredraft_time_to_first_token_seconds", kFirstTokenSeconds);
   per_token_ = AddHistogram("foredraft_time_per_output_token_seconds", kPerTokenSeconds);
   e2e_ = AddHistogram("foredraft_e2e_request_duration_seconds", RequestSeconds());
@@ -179,6 +188,7 @@ void Metrics::AddEngine() {
   prefill_seconds_ = AddHistogram("foredraft_step_duration_seconds", kStepSeconds, {{"kind", "prefill"}});
   decode_seconds_ = AddHistogram("foredraft_step_duration_seconds", kStepSeconds, {{"kind", "decode"}});
   batch_size_ = AddHistogram("foredraft_step_batch_size", kBatchSizes);
+  iteration_tokens_ = AddHistogram("foredraft_iteration_tokens", TokenCounts());
 }
 
 void Metrics::AddListeners() {
@@ -294,10 +304,18 @@ void Metrics::PublishCounts() {
   window_.Add(verified, accepted, std::chrono::steady_clock::now());
 }
 
-void Metrics::RecordEnd(OutcomeKind outcome, double request_seconds, int generated_tokens) {
+void Metrics::RecordEnd(OutcomeKind outcome, const RequestStats& stats) {
   requests_[static_cast<size_t>(outcome)]->Increment();
-  generation_lengths_->Observe(generated_tokens);
-  e2e_->Observe(request_seconds);
+  generation_lengths_->Observe(stats.completion_tokens);
+  e2e_->Observe(stats.total_ms / 1e3);
+  if (stats.completion_tokens == 0) return;
+  const double decode_seconds = (stats.total_ms - stats.ttft_ms) / 1e3;
+  request_prefill_->Observe((stats.ttft_ms - stats.queue_ms) / 1e3);
+  request_decode_->Observe(decode_seconds);
+  request_inference_->Observe((stats.total_ms - stats.queue_ms) / 1e3);
+  if (stats.completion_tokens > 1)
+    request_per_token_->Observe(decode_seconds / (stats.completion_tokens - 1));
+  if (stats.draft_tokens > 0) acceptance_length_->Observe(stats.acceptance_length());
 }
 
 void Metrics::CountToolCalls(int complete, int incomplete, bool has_text) {
@@ -328,6 +346,7 @@ void Metrics::RecordIteration(const IterationStats& stats) {
     if (counter == nullptr) counter = AddCounter("foredraft_mask_seconds_total", {{"client", caller}});
     counter->Increment(seconds);
   }
+  if (stats.tokens > 0) iteration_tokens_->Observe(static_cast<double>(stats.tokens));
   if (stats.had_prefill) prefill_seconds_->Observe(stats.prefill_seconds);
   if (stats.decode_bucket == 0) return;
   decode_seconds_->Observe(stats.decode_seconds);

@@ -32,6 +32,7 @@
 namespace foredraft {
 
 struct IterationStats;  // scheduler/serving_loop.h
+struct RequestStats;    // server/output/response_sink.h
 
 struct MetricsOptions {
   std::string model_name;  // label of all metrics
@@ -76,12 +77,15 @@ class Metrics : public prometheus::Collectable {
   // With a stream's first token. Not counted by the scheduler: it may produce the first token of a stream
   // whose client has left, and that client is never told of its cached tokens.
   void RecordPrefix(int queried_tokens, int cached_tokens);
-  void RecordEnd(OutcomeKind outcome, double request_seconds, int generated_tokens);
+  void RecordEnd(OutcomeKind outcome, const RequestStats& stats);
   // The calls of tools in an answer that has ended; has_text: what began like a call was none.
   void CountToolCalls(int complete, int incomplete, bool has_text);
 
   // Any thread: a request was refused before the serving loop saw it, or its client left before that.
   void RecordRefused(OutcomeKind outcome);
+  // At its admission; `choices`: of the client's request, which this one is the first of.
+  void RecordMaxTokens(int max_tokens) { max_tokens_->Observe(max_tokens); }
+  void RecordChoices(int choices) { choice_counts_->Observe(choices); }
   void CountNotes(NotedWire wire, const FieldNotes& notes);
   void CountConstrained(ConstrainedBy kind) { constrained_[static_cast<size_t>(kind)]->Increment(); }
   void RecordConstraintRefused(ConstraintRefusal reason) {
@@ -207,7 +211,9 @@ class Metrics : public prometheus::Collectable {
   std::vector<RankMetrics> ranks_;
   ProcessMetrics process_;
   std::map<std::string, prometheus::Gauge*> states_;  // by name
-  prometheus::Histogram *prompt_lengths_, *generation_lengths_;
+  prometheus::Histogram *prompt_lengths_, *generation_lengths_, *max_tokens_, *choice_counts_;
+  prometheus::Histogram *acceptance_length_, *request_per_token_, *request_prefill_, *request_decode_,
+      *request_inference_, *iteration_tokens_;
   prometheus::Histogram *ttft_, *per_token_, *e2e_, *queue_, *prefill_seconds_, *decode_seconds_,
       *batch_size_;
   prometheus::Family<prometheus::Gauge>* build_info_;

@@ -220,7 +220,7 @@ void OutputStream::End(OutputEnd end, SteadyTime now) {
   stats_.total_ms = Milliseconds(spec_.arrival, now);
   if (stats_.completion_tokens == 0) metrics_.RecordPrompt(spec_.prompt_tokens);
   CHECK(end.finish != FinishReason::kNone) << "request " << spec_.request_id << " ended without a reason";
-  metrics_.RecordEnd(OutcomeOf(end), Seconds(spec_.arrival, now), stats_.completion_tokens);
+  metrics_.RecordEnd(OutcomeOf(end), stats_);
   if (splitter_) {
     const AnswerParser& parser = splitter_->parser();
     metrics_.CountToolCalls(parser.complete_calls(), parser.incomplete_calls(), parser.has_broken_call());

@@ -39,6 +39,17 @@ struct RequestStats {
   double acceptance_length() const {
     return steps == 0 ? 1.0 : 1.0 + static_cast<double>(accepted_tokens) / steps;
   }
+  // Steps by the number of drafts they accepted, 0 to `max_draft_len`. Their sum is `steps`.
+  std::vector<int> AcceptedHistogram(int max_draft_len) const {
+    std::vector<int> histogram(static_cast<size_t>(max_draft_len) + 1);
+    int at_least = steps;
+    for (int i = 0; i < max_draft_len; ++i) {
+      histogram[i] = at_least - accepted_at[i];
+      at_least = accepted_at[i];
+    }
+    histogram[max_draft_len] = at_least;
+    return histogram;
+  }
   double tokens_per_second() const {
     return total_ms > ttft_ms && completion_tokens > 1 ? (completion_tokens - 1) / (total_ms - ttft_ms) * 1e3
                                                        : 0;

@@ -33,6 +33,12 @@ const std::array<char32_t, 256>& ByteAlphabet() {
   return alphabet;
 }
 
+std::string TokenOfBytes(std::string_view bytes) {
+  std::string token;
+  for (const char byte : bytes) AppendUtf8(ByteAlphabet()[static_cast<unsigned char>(byte)], token);
+  return token;
+}
+
 std::optional<std::string> BytesOfToken(std::string_view token) {
   static const std::array<int, kAlphabetEnd> bytes = MakeBytes();
   std::string result;

@@ -13,6 +13,9 @@ namespace foredraft {
 // The character that stands for a byte.
 const std::array<char32_t, 256>& ByteAlphabet();
 
+// `bytes` as a vocabulary writes them.
+std::string TokenOfBytes(std::string_view bytes);
+
 // The bytes that `token` (valid UTF-8) stands for; nullopt if it has a character outside the alphabet.
 std::optional<std::string> BytesOfToken(std::string_view token);
 

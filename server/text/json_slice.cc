@@ -13,12 +13,16 @@ size_t SkipSpace(std::string_view text, size_t at) {
   return next == std::string_view::npos ? text.size() : next;
 }
 
-// Behind the string that begins at `at`.
+// Behind the string that begins at `at`. A quote that ends it has an even number of backslashes before it.
 size_t EndOfString(std::string_view text, size_t at) {
-  for (++at; at < text.size() && text[at] != '"'; ++at) {
-    if (text[at] == '\\') ++at;
+  const size_t begin = at + 1;
+  for (size_t quote = text.find('"', begin); quote != std::string_view::npos;
+       quote = text.find('"', quote + 1)) {
+    size_t escapes = 0;
+    while (quote - escapes > begin && text[quote - escapes - 1] == '\\') ++escapes;
+    if (escapes % 2 == 0) return quote + 1;
   }
-  return at < text.size() ? at + 1 : text.size();
+  return text.size();
 }
 
 // Behind the value that begins at `at`.
@@ -42,29 +46,47 @@ size_t EndOfValue(std::string_view text, size_t at) {
   return at;
 }
 
+// Calls `visit` with each member's name, in its quotes, and the text of its value, until it returns false.
+template <class Visit>
+void ForEachMember(std::string_view object, const Visit& visit) {
+  size_t at = SkipSpace(object, 0);
+  if (at >= object.size() || object[at] != '{') return;
+  for (at = SkipSpace(object, at + 1); at < object.size() && object[at] == '"';) {
+    const size_t key_end = EndOfString(object, at);
+    const size_t begin = SkipSpace(object, SkipSpace(object, key_end) + 1);  // behind the colon
+    const size_t end = EndOfValue(object, begin);
+    if (!visit(object.substr(at, key_end - at), object.substr(begin, end - begin))) return;
+    at = SkipSpace(object, SkipSpace(object, end) + 1);  // behind the comma
+  }
+}
+
+// A name without its quotes and escapes.
+std::string NameOf(std::string_view quoted) {
+  if (quoted.find('\\') == std::string_view::npos) return std::string(quoted.substr(1, quoted.size() - 2));
+  const auto name = nlohmann::json::parse(quoted, nullptr, /*allow_exceptions=*/false);
+  return name.is_string() ? name.get<std::string>() : "";
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string_view>> MemberTexts(std::string_view object) {
   std::vector<std::pair<std::string, std::string_view>> members;
-  size_t at = SkipSpace(object, 0);
-  if (at >= object.size() || object[at] != '{') return members;
-  for (at = SkipSpace(object, at + 1); at < object.size() && object[at] == '"';) {
-    const size_t key_end = EndOfString(object, at);
-    const auto name =
-        nlohmann::json::parse(object.substr(at, key_end - at), nullptr, /*allow_exceptions=*/false);
-    const size_t begin = SkipSpace(object, SkipSpace(object, key_end) + 1);  // behind the colon
-    const size_t end = EndOfValue(object, begin);
-    if (name.is_string()) members.emplace_back(name.get<std::string>(), object.substr(begin, end - begin));
-    at = SkipSpace(object, SkipSpace(object, end) + 1);  // behind the comma
-  }
+  ForEachMember(object, [&members](std::string_view key, std::string_view value) {
+    members.emplace_back(NameOf(key), value);
+    return true;
+  });
   return members;
 }
 
 std::string_view MemberText(std::string_view object, std::string_view key) {
-  for (const auto& [name, value] : MemberTexts(object)) {
-    if (name == key) return value;
-  }
-  return {};
+  std::string_view found;
+  ForEachMember(object, [&](std::string_view quoted, std::string_view value) {
+    const bool is_escaped = quoted.find('\\') != std::string_view::npos;
+    const bool is_key = is_escaped ? NameOf(quoted) == key : quoted.substr(1, quoted.size() - 2) == key;
+    if (is_key) found = value;
+    return !is_key;
+  });
+  return found;
 }
 
 std::vector<std::string_view> ElementTexts(std::string_view list) {

@@ -56,6 +56,17 @@ TEST(ResolveDefaults, FillsWhatIsUnset) {
   EXPECT_FALSE(Resolve("model: /m\nconstraints: null").constraints.has_value());
 }
 
+TEST(ResolveDefaults, RefusesAnAliasThatIsTheModelsOwnName) {
+  for (const char* text : {"model: /models/abacus\nserver: {model_aliases: [a, abacus]}",
+                           "model: /m\nserved_model_name: abacus\nserver: {model_aliases: [abacus]}"}) {
+    LoadedConfig loaded = LoadOrDie(text);
+    EXPECT_THAT(
+        std::string(ResolveDefaults(kHost, nullptr, loaded).message()),
+        testing::HasSubstr("server.model_aliases: abacus, allowed other names than served_model_name"))
+        << text;
+  }
+}
+
 TEST(ResolveDefaults, KeepsWhatIsSet) {
   const Config config = Resolve(
       "model: /m\nserved_model_name: n\nmax_seq_len: 9000\ncpu: {threads: 8}\n"

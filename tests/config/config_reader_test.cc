@@ -49,6 +49,7 @@ TEST(ParseConfig, TakesListenersOffLoopbackThatKnowTheirCallers) {
                              "http_address: '0.0.0.0:1', tls: {cert: c, key: k}, auth: {tokens_file: t}",
                              "http_address: '127.0.0.1:8000', cors_origins: ['https://a.example', '*']",
                              "http_address: '127.0.0.1:8000', http_hosts: [box.example, 'b.example:8443']",
+                             "model_aliases: [a, 'claude-*', '*']", "stream_keepalive_s: 0",
                              "admin_address: none", "admin_address: 'unix:/s'", "grpc_address: 'unix:/s'",
                              "grpc_address: '0.0.0.0:1', admin_address: '0.0.0.0:2', allow_insecure: true"}) {
     const absl::Status status = Parse(absl::StrCat("model: /m\nserver: {", server, "}")).status();
@@ -224,6 +225,14 @@ const Refusal kRefusals[] = {
      "server.tls.cert and key, or with server.allow_insecure: true"},
     {"CorsOrigins", "model: /m\nserver: {cors_origins: 5}\n",
      "r1.yaml:2: server.cors_origins: 5, allowed a list of texts, null"},
+    {"EmptyAlias", "model: /m\nserver: {model_aliases: [a, \"\"]}\n",
+     "r1.yaml:2: server.model_aliases: [a, \"\"], allowed a list of texts, null"},
+    {"AliasWithTwoStars", "model: /m\nserver: {model_aliases: [\"a*b*\"]}\n",
+     "r1.yaml:2: server.model_aliases: \"a*b*\", allowed names with at most one *, at the end"},
+    {"AliasWithAStarWithin", "model: /m\nserver: {model_aliases: [\"*b\"]}\n",
+     "r1.yaml:2: server.model_aliases: \"*b\", allowed names with at most one *, at the end"},
+    {"KeepaliveBelowZero", "model: /m\nserver: {stream_keepalive_s: -1}\n",
+     "r1.yaml:2: server.stream_keepalive_s: -1, allowed 0..3600"},
     {"GatewayOffLoopback", "model: /m\nserver:\n  gateway_address: 0.0.0.0:50053\n",
      "r1.yaml:3: server.gateway_address: 0.0.0.0:50053, allowed a loopback address, or any with "
      "server.allow_insecure: true"},

@@ -39,6 +39,7 @@ TEST(Serve, UsageAndMetricsAgreeAndSigtermDrains) {
     EXPECT_EQ(usage["completion_tokens"].get<int>(),
               1 + speculation["steps"].get<int>() + speculation["accepted_tokens"].get<int>());
     EXPECT_EQ(speculation["accepted_per_position"].size(), 3u);
+    EXPECT_EQ(speculation["accepted_histogram"].size(), 4u);
     EXPECT_GT(usage["thinking_tokens"], 0);
     EXPECT_GT(speculation["acceptance_length"], 1.0);
     completion += usage["completion_tokens"].get<double>();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""OpenAI's and Anthropic's Python libraries: the golden event streams are read by them as they are meant, and a daemon that
+"""OpenAI's, Anthropic's and LangChain's Python libraries: the golden event streams are read by them as they are meant, and a daemon that
 serves abacus-tools answers them, whole and streamed, with tools.
 
 usage: tests/e2e/sdk_test.py FOREDRAFT   (the binary)
@@ -22,7 +22,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VENV = ROOT / "build" / "sdk-venv"
-PACKAGES = ["openai==3.57.0", "anthropic==2.14.0"]
+PACKAGES = ["openai==3.57.0", "anthropic==2.14.0", "langchain-openai==1.7.4"]
 STREAMS = ROOT / "tests" / "golden" / "streams"
 MODEL = "abacus-tools"
 QUESTION = "What is 48 + 275?"
@@ -158,9 +158,47 @@ def check_openai(url: str) -> None:
         raise AssertionError("an earlier response was taken")
     except openai.BadRequestError as error:
         assert error.code == "previous_response_not_found", error
-    named = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": QUESTION}], temperature=0)
-    assert "323" in named.choices[0].message.content
+    name = "org/abacus"  # an alias; the slash is a part of it
+    assert [model.id for model in client.models.list()] == [MODEL] and client.models.retrieve(name).id == name
+    named = client.chat.completions.create(model=name, messages=[{"role": "user", "content": QUESTION}], temperature=0)
+    assert "323" in named.choices[0].message.content and named.model == name, named
     print("OpenAI's library is answered")
+
+
+def check_langchain(url: str) -> None:
+    import langchain_core.messages as messages
+    import langchain_openai
+    import pydantic
+
+    class calculate(pydantic.BaseModel):  # noqa: N801: the tool's name
+        """Computes"""
+
+        expression: str
+
+    class Sum(pydantic.BaseModel):
+        sum: int
+
+    for use_responses in (False, True):
+        chat = langchain_openai.ChatOpenAI(model=MODEL, base_url=f"{url}/v1", api_key="none", temperature=0, max_retries=0,
+                                           use_responses_api=use_responses)
+        answer = chat.invoke(QUESTION)
+        assert "323" in answer.text and answer.usage_metadata["output_tokens"] > 0, answer
+        assert "".join(chunk.text for chunk in chat.stream(QUESTION)) == answer.text
+        parsed = chat.with_structured_output(Sum, method="json_schema").invoke(f"{QUESTION} Reply as JSON.")
+        assert parsed == Sum(sum=323), parsed
+        with_tool = chat.bind_tools([calculate], tool_choice="required", strict=False)
+        called = with_tool.invoke(QUESTION)
+        assert called.tool_calls[0]["name"] == "calculate" and "expression" in called.tool_calls[0]["args"], called
+        joined = None
+        for chunk in with_tool.stream(QUESTION):
+            joined = chunk if joined is None else joined + chunk
+        assert joined.tool_calls[0]["args"] == called.tool_calls[0]["args"], joined
+        result = messages.ToolMessage("323", tool_call_id=called.tool_calls[0]["id"])
+        told = chat.bind_tools([calculate]).invoke([messages.HumanMessage(QUESTION), called, result])
+        assert "323" in told.text, told
+    completion = langchain_openai.OpenAI(model=MODEL, base_url=f"{url}/v1", api_key="none", temperature=0, max_tokens=4)
+    assert completion.invoke("What is"), "completions answer, too"
+    print("LangChain is answered, by chat, Responses and completions")
 
 
 def main() -> None:
@@ -171,7 +209,8 @@ def main() -> None:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as directory:
         log = pathlib.Path(directory) / "daemon.log"
-        settings = [f"server.http_address=127.0.0.1:{port}", "server.grpc_address=127.0.0.1:0", "server.metrics_address=127.0.0.1:0"]
+        settings = [f"server.http_address=127.0.0.1:{port}", "server.grpc_address=127.0.0.1:0", "server.metrics_address=127.0.0.1:0",
+                    "server.model_aliases=[org/*]"]
         command = [binary, "serve", f"deploy/models/{MODEL}", *[word for setting in settings for word in ("--set", setting)]]
         daemon = subprocess.Popen(command, cwd=ROOT, stderr=log.open("w"))
         try:
@@ -181,6 +220,7 @@ def main() -> None:
                 time.sleep(0.05)
             check_anthropic(f"http://127.0.0.1:{port}")
             check_openai(f"http://127.0.0.1:{port}")
+            check_langchain(f"http://127.0.0.1:{port}")
         finally:
             daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(60) == 0, log.read_text()

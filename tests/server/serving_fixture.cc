@@ -227,6 +227,15 @@ void ExpectConsistentAccounting(const v1::Usage& usage, const v1::Speculation& s
   const auto& by_position = speculation.accepted_per_position();
   EXPECT_EQ(std::accumulate(by_position.begin(), by_position.end(), 0), speculation.accepted_tokens());
   EXPECT_LE(speculation.accepted_tokens(), speculation.draft_tokens());
+  const auto& histogram = speculation.accepted_histogram();
+  EXPECT_EQ(histogram.size(), by_position.size() + 1);
+  EXPECT_EQ(std::accumulate(histogram.begin(), histogram.end(), 0), speculation.steps());
+  int accepted = 0;
+  for (int i = 0; i < histogram.size(); ++i) {
+    EXPECT_GE(histogram.Get(i), 0) << i;
+    accepted += i * histogram.Get(i);
+  }
+  EXPECT_EQ(accepted, speculation.accepted_tokens());
   const double length = speculation.steps() == 0
                             ? 1.0
                             : 1.0 + static_cast<double>(speculation.accepted_tokens()) / speculation.steps();

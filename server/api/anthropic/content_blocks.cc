@@ -161,13 +161,14 @@ ToolCall ReadToolUse(FieldReader& fields, std::string_view text) {
 // `text`: that of the message.
 absl::Status ReadAssistant(const json& content, const std::string& name, std::string_view text,
                            FieldContext& context, ChatMessage& message) {
-  const std::vector<std::string_view> texts = ElementTexts(MemberText(text, "content"));
+  std::vector<std::string_view> texts;  // of the blocks, once there is a call
   return ReadContent(content, name, message, [&](const json& block, const std::string& path, size_t i) {
     FieldReader fields(block, path + ".", context);
     const std::string type = fields.String("type").value_or("text");
     if (type == "thinking") {
       message.thinking += RequiredText(fields, "thinking");
     } else if (type == "tool_use") {
+      if (texts.empty()) texts = ElementTexts(MemberText(text, "content"));
       message.tool_calls.push_back(ReadToolUse(fields, texts[i]));
     } else if (IsDropped(type)) {
       fields.Drop(type);

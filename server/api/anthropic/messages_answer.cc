@@ -183,16 +183,19 @@ void MessagesFormat::Begin(AnswerLabels labels) {
   model_ = std::move(labels.model);
 }
 
+std::string MessagesFormat::BeginEvent(const RequestStats& stats) {
+  if (std::exchange(has_begun_, true)) return "";
+  json usage = UsageOf(stats);
+  usage["output_tokens"] = 0;
+  const json stop = {{"stop_reason", nullptr}, {"stop_sequence", nullptr}};
+  return Event("message_start", {{"message", MessageOf(id_, model_, json::array(), stop, std::move(usage))}});
+}
+
+std::string MessagesFormat::KeepAlive() { return BeginEvent({}) + Event("ping", json::object()); }
+
 std::string MessagesFormat::Delta(int /*index*/, const OutputDelta& delta, const OutputEnd* end,
                                   const ResponseLabels& /*labels*/) {
-  std::string text;
-  if (!std::exchange(has_begun_, true)) {
-    json usage = UsageOf(delta.stats);
-    usage["output_tokens"] = 0;
-    const json stop = {{"stop_reason", nullptr}, {"stop_sequence", nullptr}};
-    text =
-        Event("message_start", {{"message", MessageOf(id_, model_, json::array(), stop, std::move(usage))}});
-  }
+  std::string text = BeginEvent(delta.stats);
   BlockEvents events(id_);
   blocks_.Add(delta, events);
   if (end != nullptr) {

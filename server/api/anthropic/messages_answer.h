@@ -20,6 +20,7 @@ class MessagesFormat final : public AnswerFormat {
   void Begin(AnswerLabels labels) override;
   std::string Delta(int index, const OutputDelta& delta, const OutputEnd* end,
                     const ResponseLabels& labels) override;
+  std::string KeepAlive() override;
   std::string StreamEnd(const std::vector<ChoiceEnd>& choices) override;
   std::string FailedStream(const absl::Status& status) override;
   std::string Whole(const std::vector<ChoiceEnd>& choices) override;
@@ -27,6 +28,9 @@ class MessagesFormat final : public AnswerFormat {
   HttpHeaders Headers(const std::string& request_id) const override;
 
  private:
+  // The stream's first event, once; else nothing.
+  std::string BeginEvent(const RequestStats& stats);
+
   std::string id_;
   std::string request_id_;
   std::string model_;

@@ -1,11 +1,13 @@
 #include "server/api/anthropic/messages_wire.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/api/anthropic/messages_answer.h"
 #include "server/api/anthropic/messages_request.h"
+#include "server/api/request_validator.h"
 
 namespace foredraft {
 
@@ -17,7 +19,12 @@ absl::StatusOr<HttpWire::ReadResult> MessagesWire::Read(std::string_view body,
                                                         const ReadOptions& options) const {
   ASSIGN_OR_RETURN(MessagesRequest request, ReadMessagesRequest(body, options));
   if (path_ == Path::kCountTokens) {
-    request.count_body = [](int64_t tokens) { return absl::StrCat("{\"input_tokens\":", tokens, "}"); };
+    request.page = [](const RequestValidator& validator,
+                      const WireRequest& read) -> absl::StatusOr<std::string> {
+      ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                       validator.PromptTokens(read.prompt_of(0), read.common));
+      return absl::StrCat("{\"input_tokens\":", ids.size(), "}");
+    };
   }
   FieldNames names(NotedWire::kMessages, request.max_tokens_field);
   names.items = std::move(request.items);

@@ -127,6 +127,8 @@ void FillSpeculation(const RequestStats& stats, int max_draft_len, v1::Speculati
   speculation->set_acceptance_length(stats.acceptance_length());
   speculation->clear_accepted_per_position();
   for (int i = 0; i < max_draft_len; ++i) speculation->add_accepted_per_position(stats.accepted_at[i]);
+  speculation->clear_accepted_histogram();
+  for (const int steps : stats.AcceptedHistogram(max_draft_len)) speculation->add_accepted_histogram(steps);
   speculation->set_relaxed_tokens(stats.relaxed_tokens);
   speculation->set_drafts_outside_grammar(stats.drafts_outside_grammar);
   speculation->set_forced_drafts(stats.forced_drafts);

@@ -41,6 +41,8 @@ class AnswerFormat {
   // The events for `delta`, which ends choice `index` if `end` is given; empty where it would say nothing.
   virtual std::string Delta(int index, const OutputDelta& delta, const OutputEnd* end,
                             const ResponseLabels& labels) = 0;
+  // For a stream that has nothing else to say, at any time between Begin and its end.
+  virtual std::string KeepAlive() { return ": keep-alive\n\n"; }
   // The events behind the last choice's.
   virtual std::string StreamEnd(const std::vector<ChoiceEnd>& choices) = 0;
   // The last events of a stream that ends with an error.

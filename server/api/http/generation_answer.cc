@@ -21,7 +21,10 @@ class HttpContext final : public CallContext {
   std::string traceparent() const override {
     return std::string(answer_->exchange().request().Header(kTraceParentHeader));
   }
-  void SetRequestId(const std::string& id) override { answer_->SetRequestId(id); }
+  void SetRequestId(const std::string& id) override {
+    answer_->SetRequestId(id);
+    answer_->CallHasBegun();
+  }
   void SetTraceParent(const std::string& header) override { answer_->SetTraceParent(header); }
   void SetIgnored(const FieldNotes& notes) override { answer_->SetIgnored(notes); }
   void Cancel() override { answer_->exchange().Abandon(); }
@@ -110,10 +113,12 @@ class WholeChoice final : public GenerationCall {
 }  // namespace
 
 GenerationAnswer::GenerationAnswer(std::shared_ptr<HttpExchange> exchange,
-                                   std::unique_ptr<AnswerFormat> format, const WireRequest& request)
+                                   std::unique_ptr<AnswerFormat> format, const WireRequest& request,
+                                   std::chrono::milliseconds keepalive)
     : exchange_(std::move(exchange)),
       format_(std::move(format)),
       stream_(request.stream),
+      keepalive_(keepalive),
       choices_(static_cast<size_t>(request.choice_count())) {}
 
 std::shared_ptr<GenerationCall> GenerationAnswer::AddChoice(CallHooks hooks, int max_pending_tokens) {
@@ -173,13 +178,34 @@ HttpHeaders GenerationAnswer::Headers() const {
   return headers;
 }
 
+void GenerationAnswer::CallHasBegun() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool all_have = ++begun_count_ == static_cast<int>(choices_.size());
+    if (!all_have || !stream_ || keepalive_.count() == 0) return;
+  }
+  exchange_->WhenSilent(keepalive_, [self = shared_from_this()] { self->BreakSilence(); });
+}
+
+void GenerationAnswer::BreakSilence() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (has_failed_ || ended_count_ == static_cast<int>(choices_.size())) return;
+    BeginStream();
+  }
+  exchange_->Write([self = shared_from_this()] { return self->format_->KeepAlive(); }, [](bool) {});
+}
+
+void GenerationAnswer::BeginStream() {
+  if (has_begun_) return;
+  has_begun_ = true;
+  exchange_->StartStream({.content_type = "text/event-stream", .headers = Headers()});
+}
+
 void GenerationAnswer::Write(std::function<std::string()> make, std::function<void(bool ok)> written) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!has_begun_ && !has_failed_) {
-      has_begun_ = true;
-      exchange_->StartStream({.content_type = "text/event-stream", .headers = Headers()});
-    }
+    if (!has_failed_) BeginStream();
   }
   exchange_->Write(std::move(make), std::move(written));
 }

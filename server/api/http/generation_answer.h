@@ -5,8 +5,10 @@
 // does, and the others are cancelled. Thread-safe.
 //
 // Nothing is sent before the first token, so that an error that comes before it is still an HTTP status; one
-// that comes later is an event of the stream.
+// that comes later is an event of the stream. A stream that stays silent begins before that, once all of its
+// calls are submitted: refusals keep their status.
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -22,8 +24,9 @@ namespace foredraft {
 
 class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
  public:
+  // `keepalive`: after how long a silent stream says that it is alive; 0: never.
   GenerationAnswer(std::shared_ptr<HttpExchange> exchange, std::unique_ptr<AnswerFormat> format,
-                   const WireRequest& request);
+                   const WireRequest& request, std::chrono::milliseconds keepalive = {});
 
   // Makes the call of the next choice, which AllSubmitted or the end of the exchange lets go.
   std::shared_ptr<GenerationCall> AddChoice(CallHooks hooks, int max_pending_tokens);
@@ -34,6 +37,8 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
 
   // From the calls of the choices. The first id, and the first place in a trace, are the answer's.
   void SetRequestId(const std::string& id);
+  // From each call, as it is submitted or refused.
+  void CallHasBegun();
   void SetTraceParent(const std::string& header);
   // What had no effect. What is known of the request before its calls begin is among that of each call.
   void SetIgnored(const FieldNotes& notes);
@@ -53,6 +58,9 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
     std::function<void()> done;
   };
 
+  void BreakSilence();
+  // The caller holds mutex_.
+  void BeginStream();
   void SendWhole();
   void SendStreamEnd();
   void EndWithError(const absl::Status& status, bool has_begun);
@@ -62,12 +70,14 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   const std::shared_ptr<HttpExchange> exchange_;
   const std::unique_ptr<AnswerFormat> format_;  // called by what the exchange sends, in its order
   const bool stream_;
+  const std::chrono::milliseconds keepalive_;
   mutable std::mutex mutex_;
   std::string request_id_;          // guarded by mutex_
   std::string traceparent_;         // guarded by mutex_; empty: the client names no trace
   FieldNotes ignored_;              // guarded by mutex_
   std::vector<Handle> handles_;     // guarded by mutex_
   std::vector<ChoiceEnd> choices_;  // guarded by mutex_; constant once all have ended
+  int begun_count_ = 0;             // guarded by mutex_; calls that were submitted or refused
   int ended_count_ = 0;             // guarded by mutex_
   bool has_begun_ = false;          // guarded by mutex_; something of the stream is sent
   bool has_failed_ = false;         // guarded by mutex_

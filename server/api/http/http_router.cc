@@ -16,6 +16,7 @@
 #include "server/api/http/model_pages.h"
 #include "server/api/http/paths.h"
 #include "server/api/request_id.h"
+#include "server/http/body_coding.h"
 #include "server/output/request_log.h"
 
 namespace foredraft {
@@ -25,20 +26,15 @@ constexpr char kModelsPath[] = "/v1/models";
 constexpr char kHealthPath[] = "/health";
 constexpr char kPingPath[] = "/ping";  // as /health: SageMaker's name
 constexpr char kVersionPath[] = "/version";
+constexpr char kMetricsPath[] = "/metrics";
+// Of a model; what an alias with a * stands for comes back in every event.
+constexpr size_t kMaxNameBytes = 256;
 
 // The media type without its parameters, of which JSON has none.
 bool IsJsonType(std::string_view content_type) {
   const std::string_view type = content_type.substr(0, content_type.find(';'));
   return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(absl::string_view(type.data(), type.size())),
                                 "application/json");
-}
-
-// A coding of the body other than none.
-const std::string* FindCoding(const HttpRequest& head) {
-  for (const auto& [name, value] : head.headers) {
-    if (name == "content-encoding" && !absl::EqualsIgnoreCase(value, "identity")) return &value;
-  }
-  return nullptr;
 }
 
 // The id of a choice in the log, no longer than a client's own may be.
@@ -50,12 +46,12 @@ std::string ChoiceId(const std::string& request_id, int index) {
 }  // namespace
 
 HttpRouter::HttpRouter(std::vector<const HttpWire*> wires, Admission& admission, const Access& access,
-                       const Health& health, int max_pending_tokens)
+                       const Health& health, HttpRouterOptions options)
     : wires_(std::move(wires)),
       admission_(admission),
       access_(access),
       health_(health),
-      max_pending_tokens_(max_pending_tokens),
+      options_(std::move(options)),
       started_(absl::ToUnixSeconds(absl::Now())) {}
 
 const HttpWire* HttpRouter::WireOf(const std::string& path) const {
@@ -96,13 +92,24 @@ std::optional<HttpAnswer> HttpRouter::AnswerHead(const HttpRequest& head) {
 std::optional<HttpAnswer> HttpRouter::AnswerPage(const HttpRequest& head, const std::string& path) const {
   const bool is_models = path == kModelsPath || absl::StartsWith(path, absl::StrCat(kModelsPath, "/"));
   const bool is_health = path == kHealthPath || path == kPingPath;
-  if (!is_models && !is_health && path != kVersionPath) return std::nullopt;
+  const bool is_metrics = path == kMetricsPath;
+  if (!is_models && !is_health && !is_metrics && path != kVersionPath) return std::nullopt;
   if (head.method != "GET" && head.method != "HEAD") {
     return OnlyMethods(first_wire(), head.method, "GET, HEAD");
   }
-  if (!is_models) return is_health ? HealthPage() : VersionPage();  // probes have no tokens
+  if (is_health) return HealthPage();  // probes have no tokens
+  if (path == kVersionPath) return VersionPage();
   const absl::Status allowed = access_.Check(AuthorizationOf(head), Role::kApi).status();
-  return allowed.ok() ? Models(path) : RefuseCaller(head, first_wire(), allowed, "");
+  if (!allowed.ok()) return RefuseCaller(head, first_wire(), allowed, "");
+  return is_metrics ? MetricsPage() : Models(path);
+}
+
+HttpAnswer HttpRouter::MetricsPage() const {
+  if (options_.metrics) return {.body = options_.metrics(), .content_type = kMetricsPageType};
+  return first_wire().Refusal(
+      404, absl::StrCat("/metrics: not on this listener (metrics.on_http is false)",
+                        options_.metrics_address.empty() ? "" : ", allowed on server.metrics_address, ",
+                        options_.metrics_address));
 }
 
 HttpAnswer HttpRouter::RefuseCaller(const HttpRequest& head, const HttpWire& wire,
@@ -124,12 +131,13 @@ std::optional<HttpAnswer> HttpRouter::CheckPost(const HttpRequest& head, const H
     answer.headers.emplace_back(kRequestIdMetadata, id);
     return answer;
   }
-  if (const std::string* coding = FindCoding(head); coding != nullptr) {
+  if (CodingOf(head) == BodyCoding::kOther) {
     const absl::Status coded = absl::InvalidArgumentError(
-        absl::StrCat("Content-Encoding: ", ShowJson(*coding), ", allowed a body without one (identity)"));
+        absl::StrCat("Content-Encoding: ", ShowJson(std::string(head.Header("content-encoding"))),
+                     ", allowed one of gzip, deflate, identity"));
     admission_.CountRefusal(coded);
     HttpAnswer answer = wire.Refusal(415, std::string(coded.message()));
-    answer.headers.emplace_back("Accept-Encoding", "identity");
+    answer.headers.emplace_back("Accept-Encoding", "gzip, deflate");
     return answer;
   }
   // A browser sends JSON to another origin only after it has asked (server/http/browser_policy.h).
@@ -169,11 +177,13 @@ HttpAnswer HttpRouter::Models(const std::string& path) const {
     return first_wire().ErrorFormat()->Failed(
         absl::InvalidArgumentError("path: a % without two hexadecimal digits, or %00"), "");
   }
-  if (*name != card.name) {
+  if (!IsServed(*name, card)) {
     return first_wire().ErrorFormat()->Failed(absl::NotFoundError(absl::StrCat("model: allowed ", card.name)),
                                               "");
   }
-  answer.body = ModelBody(card, started_);
+  ModelCard asked = card;
+  asked.name = *name;
+  answer.body = ModelBody(asked, started_);
   return answer;
 }
 
@@ -187,22 +197,33 @@ absl::StatusOr<HttpWire::ReadResult> HttpRouter::Read(const HttpRequest& http, c
   std::string& id = read.request.common.request_id;
   if (!http.Header(kRequestIdMetadata).empty()) id = http.Header(kRequestIdMetadata);
   if (id.empty()) id = MakeRequestId();
+  const std::string& model = read.request.model;
   read.format->Begin({.request_id = PrintableId(id),
-                      .model = parts->model.name,
+                      .model = IsServed(model, parts->model) ? model : parts->model.name,
                       .fingerprint = parts->model.numerics_class,
                       .created = absl::ToUnixSeconds(absl::Now()),
                       .tokenizer = parts->tokenizer});
   return read;
 }
 
+bool HttpRouter::IsServed(const std::string& name, const ModelCard& card) const {
+  if (name == card.name) return true;
+  const auto stands_for = [&name](std::string_view alias) {
+    if (!alias.ends_with('*')) return name == alias;
+    alias.remove_suffix(1);
+    return name.starts_with(alias) && name.size() <= kMaxNameBytes;
+  };
+  return std::ranges::any_of(options_.model_aliases, stands_for);
+}
+
 absl::Status HttpRouter::Check(const WireRequest& request) const {
   ASSIGN_OR_RETURN(const ServingParts* parts, admission_.Parts());
-  if (!request.model.empty() && request.model != parts->model.name) {
+  if (!request.model.empty() && !IsServed(request.model, parts->model)) {
     return absl::NotFoundError(
         absl::StrCat("model: ", ShowJson(request.model.substr(0, 64)), ", allowed ", parts->model.name));
   }
   RETURN_IF_ERROR(parts->validator->CheckLengths(request.common));
-  if (request.count_body != nullptr) {
+  if (request.page != nullptr) {
     return absl::OkStatus();  // of any length, up to RequestValidator::Tokenize's bound
   }
   for (const PromptInput& prompt : request.prompts) {
@@ -221,7 +242,8 @@ void HttpRouter::Refuse(const std::shared_ptr<HttpExchange>& exchange, NotedWire
                         const FieldNotes& notes) {
   const auto answer =
       std::make_shared<GenerationAnswer>(exchange, std::move(format), WireRequest{.prompts = {{}}});
-  const std::shared_ptr<GenerationCall> call = answer->AddChoice(admission_.OpenCall(), max_pending_tokens_);
+  const std::shared_ptr<GenerationCall> call =
+      answer->AddChoice(admission_.OpenCall(), options_.max_pending_tokens);
   if (!notes.empty()) {
     answer->SetIgnored(notes);
     admission_.RecordNotes(wire, notes);
@@ -240,14 +262,15 @@ void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   // Before any of the choices has a copy.
   const absl::Status checked = OrOutOfMemory([&] { return Check(read->request); });
   if (!checked.ok()) return Refuse(exchange, wire.noted(), std::move(read->format), checked, notes);
-  if (read->request.count_body != nullptr) return Count(exchange, wire, *std::move(read));
+  if (read->request.page != nullptr) return SendPage(exchange, wire, *std::move(read));
   const auto request = std::make_shared<WireRequest>(std::move(read->request));
   const std::string request_id = request->common.request_id;
   Submit(request, request_id, exchange->body_memory(),
-         std::make_shared<GenerationAnswer>(exchange, std::move(read->format), *request));
+         std::make_shared<GenerationAnswer>(exchange, std::move(read->format), *request, options_.keepalive));
 }
 
-void HttpRouter::Count(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, ReadResult read) {
+void HttpRouter::SendPage(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire,
+                          ReadResult read) {
   const auto request = std::make_shared<WireRequest>(std::move(read.request));
   const auto answer = std::make_shared<GenerationAnswer>(exchange, std::move(read.format), *request);
   const std::string id = PrintableId(request->common.request_id);
@@ -256,18 +279,18 @@ void HttpRouter::Count(const std::shared_ptr<HttpExchange>& exchange, const Http
   if (!request->common.notes.empty()) admission_.RecordNotes(wire.noted(), request->common.notes);
   const size_t bytes = TextBytes(request->prompt_of(0)) + TextBytes(request->common.tools);
   // The body's memory is held until the prompt is tokenized.
-  admission_.Tokenize(
-      ClientOf(exchange->request()), bytes,
-      [this, request, answer, memory = exchange->body_memory()](const absl::Status& may) {
-        const MustHaveMemory scope;
-        const absl::StatusOr<int64_t> tokens = OrOutOfMemory([&]() -> absl::StatusOr<int64_t> {
-          RETURN_IF_ERROR(may);
-          return (*admission_.Parts())->validator->CountTokens(request->prompt_of(0), request->common);
-        });
-        if (tokens.ok()) return answer->SendBody(request->count_body(*tokens));
-        admission_.CountRefusal(tokens.status());
-        answer->SendError(tokens.status());
-      });
+  admission_.Tokenize(ClientOf(exchange->request()), bytes,
+                      [this, request, answer, memory = exchange->body_memory()](const absl::Status& may) {
+                        const MustHaveMemory scope;
+                        absl::StatusOr<std::string> body =
+                            OrOutOfMemory([&]() -> absl::StatusOr<std::string> {
+                              RETURN_IF_ERROR(may);
+                              return request->page(*(*admission_.Parts())->validator, *request);
+                            });
+                        if (body.ok()) return answer->SendBody(*std::move(body));
+                        admission_.CountRefusal(body.status());
+                        answer->SendError(body.status());
+                      });
 }
 
 void HttpRouter::Submit(const std::shared_ptr<WireRequest>& request, const std::string& request_id,
@@ -283,9 +306,10 @@ void HttpRouter::Submit(const std::shared_ptr<WireRequest>& request, const std::
     admission_.Submit(access_,
                       {.request_id = count == 1 ? request_id : ChoiceId(request_id, i),
                        .is_constrained = is_constrained,
+                       .choices = i % request->choices_per_prompt == 0 ? request->choices_per_prompt : 0,
                        .text_bytes = count * (TextBytes(request->prompt_of(i)) + tool_bytes),
                        .take = [request, memory, i] { return request->TakeChoice(i); }},
-                      answer->AddChoice(admission_.OpenCall(), max_pending_tokens_));
+                      answer->AddChoice(admission_.OpenCall(), options_.max_pending_tokens));
   }
   answer->AllSubmitted();
 }

@@ -4,7 +4,9 @@
 // gRPC's foredraft.v1 has all that the daemon can do. Thread-safe.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,15 +16,25 @@
 #include "server/api/admission.h"
 #include "server/api/health.h"
 #include "server/api/http/http_wire.h"
+#include "server/api/model_card.h"
 #include "server/http/http_service.h"
 
 namespace foredraft {
+
+struct HttpRouterOptions {
+  int max_pending_tokens = 1024;
+  std::chrono::milliseconds keepalive{0};  // server.stream_keepalive_s; 0: never
+  std::vector<std::string> model_aliases;  // server.model_aliases
+  // The page of metrics, where metrics.on_http serves it.
+  std::function<std::string()> metrics = nullptr;
+  std::string metrics_address;  // where it is otherwise; empty: nowhere
+};
 
 class HttpRouter final : public HttpService {
  public:
   // All outlive the router's exchanges. The first wire's form is that of errors on other paths.
   HttpRouter(std::vector<const HttpWire*> wires, Admission& admission, const Access& access,
-             const Health& health, int max_pending_tokens);
+             const Health& health, HttpRouterOptions options);
 
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;
   std::string ClientOf(const HttpRequest& request) override;
@@ -47,6 +59,9 @@ class HttpRouter final : public HttpService {
   HttpAnswer RefuseCaller(const HttpRequest& head, const HttpWire& wire, const absl::Status& refused,
                           const std::string& request_id) const;
   HttpAnswer Models(const std::string& path) const;
+  HttpAnswer MetricsPage() const;
+  // Whether `name` is a name of the served model: its own, or an alias.
+  bool IsServed(const std::string& name, const ModelCard& card) const;
   HttpAnswer VersionPage() const;
   // A page that takes GET, by its normal path; nothing for other paths.
   std::optional<HttpAnswer> AnswerPage(const HttpRequest& head, const std::string& path) const;
@@ -59,8 +74,8 @@ class HttpRouter final : public HttpService {
   absl::Status Check(const WireRequest& request) const;
   void Refuse(const std::shared_ptr<HttpExchange>& exchange, NotedWire wire,
               std::unique_ptr<AnswerFormat> format, const absl::Status& status, const FieldNotes& notes);
-  // Answers with the number of the prompt's tokens.
-  void Count(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, ReadResult read);
+  // Answers with WireRequest::page.
+  void SendPage(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire, ReadResult read);
   // `memory`: HttpExchange::body_memory, held until every choice has its own request.
   void Submit(const std::shared_ptr<WireRequest>& request, const std::string& request_id,
               const std::shared_ptr<const void>& memory,
@@ -70,7 +85,7 @@ class HttpRouter final : public HttpService {
   Admission& admission_;
   const Access& access_;
   const Health& health_;
-  const int max_pending_tokens_;
+  const HttpRouterOptions options_;
   const int64_t started_;  // seconds since the epoch
   std::atomic<bool> refuses_unknown_ = false;
 };

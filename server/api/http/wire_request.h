@@ -2,14 +2,16 @@
 
 // A request of any wire over HTTP: what its choices share, its prompts, and how they are answered.
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "server/api/client_request.h"
 
 namespace foredraft {
+
+class RequestValidator;
 
 struct WireRequest {
   std::string model;  // empty: not named
@@ -18,8 +20,9 @@ struct WireRequest {
   std::vector<PromptInput> prompts;
   int choices_per_prompt = 1;  // n
   bool stream = false;
-  // Where set, nothing is generated: the answer is what this makes of the number of the prompt's tokens.
-  std::function<std::string(int64_t tokens)> count_body;
+  // Where set, nothing is generated: the answer is the body that this makes of the request.
+  std::function<absl::StatusOr<std::string>(const RequestValidator& validator, const WireRequest& request)>
+      page;
 
   int choice_count() const { return static_cast<int>(prompts.size()) * choices_per_prompt; }
   const PromptInput& prompt_of(int index) const { return prompts[index / choices_per_prompt]; }

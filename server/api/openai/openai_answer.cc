@@ -111,10 +111,13 @@ void AddTokens(const OutputDelta& delta, json& choice) {
 }
 
 // foredraft.v1's Speculation so far, and at the end its Timing.
-void AddFigures(const RequestStats& stats, bool has_ended, json& choice) {
+void AddFigures(const RequestStats& stats, int max_draft_len, bool has_ended, json& choice) {
+  const std::vector<int> per_position(stats.accepted_at.begin(), stats.accepted_at.begin() + max_draft_len);
   choice["speculation"] = {{"steps", stats.steps},
                            {"draft_tokens", stats.draft_tokens},
-                           {"accepted_tokens", stats.accepted_tokens}};
+                           {"accepted_tokens", stats.accepted_tokens},
+                           {"accepted_per_position", per_position},
+                           {"accepted_histogram", stats.AcceptedHistogram(max_draft_len)}};
   if (!has_ended) return;
   choice["timing"] = {{"queue_ms", stats.queue_ms},
                       {"ttft_ms", stats.ttft_ms},
@@ -138,7 +141,7 @@ json ChoiceOf(const AnswerShape& shape, int index, json content, const OutputDel
   }
   if (shape.return_token_ids) {
     AddTokens(delta, choice);
-    AddFigures(delta.stats, end != nullptr, choice);
+    AddFigures(delta.stats, labels.max_draft_len, end != nullptr, choice);
   }
   return choice;
 }

@@ -135,8 +135,16 @@ void ReadCompletion(FieldReader& fields, OpenAiRequest& request) {
   (void)fields.Bool("parallel_tool_calls", true);
 }
 
+// The body of /tokenize has a field of its own, and one text.
+void ReadTokenize(FieldReader& fields, OpenAiRequest& request) {
+  request.return_token_strs = fields.Bool("return_token_strs", false);
+  if (request.kind == OpenAiKind::kChat || request.prompts.empty()) return;
+  if (request.prompts.size() == 1 && std::holds_alternative<std::string>(request.prompts.front())) return;
+  fields.Refuse("prompt", "not one text, allowed one, or messages");
+}
+
 absl::StatusOr<OpenAiRequest> ReadObject(OpenAiKind kind, const json& object, std::string_view body,
-                                         FieldContext& context) {
+                                         FieldContext& context, bool tokenizes) {
   FieldReader fields(object, "", context);
   OpenAiRequest request;
   request.kind = kind;
@@ -157,6 +165,7 @@ absl::StatusOr<OpenAiRequest> ReadObject(OpenAiKind kind, const json& object, st
   } else {
     ReadCompletion(fields, request);
   }
+  if (tokenizes) ReadTokenize(fields, request);
   const absl::Status counted = CountChoices(fields, request);
   fields.End();
   RETURN_IF_ERROR(counted);
@@ -170,7 +179,19 @@ absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_vie
                                                 const ReadOptions& options) {
   absl::StatusOr<OpenAiRequest> request;
   RETURN_IF_ERROR(ReadBody(WireOf(kind), body, options, [&](const json& object, FieldContext& context) {
-    request = ReadObject(kind, object, body, context);
+    request = ReadObject(kind, object, body, context, /*tokenizes=*/false);
+    if (request.ok()) request->common.notes = context.notes;
+    return request.status();
+  }));
+  return request;
+}
+
+absl::StatusOr<OpenAiRequest> ReadTokenizeRequest(std::string_view body, const ReadOptions& options) {
+  absl::StatusOr<OpenAiRequest> request;
+  RETURN_IF_ERROR(ReadBody(NotedWire::kOther, body, options, [&](const json& object, FieldContext& context) {
+    const OpenAiKind kind = object.contains("messages") ? OpenAiKind::kChat : OpenAiKind::kCompletion;
+    context.wire = WireOf(kind);  // whose fields these are
+    request = ReadObject(kind, object, body, context, /*tokenizes=*/true);
     if (request.ok()) request->common.notes = context.notes;
     return request.status();
   }));

@@ -25,6 +25,7 @@ struct OpenAiRequest : WireRequest {
   bool continuous_usage = false;       // with include_usage: in every chunk
   bool return_token_ids = false;       // with their origins
   bool tokens_as_ids = false;          // token texts of logprobs are "token_id:7"
+  bool return_token_strs = false;      // of /tokenize
   bool hides_thinking = false;         // it is left out of the answer
   std::set<std::string> custom_tools;  // names of tools whose calls have a text instead of arguments
 };
@@ -36,5 +37,7 @@ inline NotedWire WireOf(OpenAiKind kind) {
 // INVALID_ARGUMENT names the field, its value and what is allowed.
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(OpenAiKind kind, std::string_view body,
                                                 const ReadOptions& options = {});
+// The body of /tokenize: a chat where it has messages, else a completion with one text.
+absl::StatusOr<OpenAiRequest> ReadTokenizeRequest(std::string_view body, const ReadOptions& options);
 
 }  // namespace foredraft

@@ -12,7 +12,6 @@ namespace {
 
 class OpenAiFormat final : public AnswerFormat {
  public:
-  // `request` null: one that could not be read.
   OpenAiFormat(OpenAiKind kind, const OpenAiRequest* request) {
     shape_.kind = kind;
     if (request == nullptr) return;
@@ -63,6 +62,10 @@ class OpenAiFormat final : public AnswerFormat {
 
 }  // namespace
 
+std::unique_ptr<AnswerFormat> MakeOpenAiFormat(OpenAiKind kind, const OpenAiRequest* request) {
+  return std::make_unique<OpenAiFormat>(kind, request);
+}
+
 const char* OpenAiWire::path() const {
   return kind_ == OpenAiKind::kChat ? "/v1/chat/completions" : "/v1/completions";
 }
@@ -70,13 +73,11 @@ const char* OpenAiWire::path() const {
 absl::StatusOr<HttpWire::ReadResult> OpenAiWire::Read(std::string_view body,
                                                       const ReadOptions& options) const {
   ASSIGN_OR_RETURN(OpenAiRequest request, ReadOpenAiRequest(kind_, body, options));
-  auto format = std::make_unique<OpenAiFormat>(kind_, &request);
+  auto format = MakeOpenAiFormat(kind_, &request);
   return ReadResult{.request = std::move(request), .format = std::move(format)};
 }
 
-std::unique_ptr<AnswerFormat> OpenAiWire::ErrorFormat() const {
-  return std::make_unique<OpenAiFormat>(kind_, nullptr);
-}
+std::unique_ptr<AnswerFormat> OpenAiWire::ErrorFormat() const { return MakeOpenAiFormat(kind_, nullptr); }
 
 HttpAnswer OpenAiWire::Refusal(int status, const std::string& text) const {
   return ErrorAnswer(status, text);

@@ -2,10 +2,16 @@
 
 // The paths of OpenAI's chat and completions.
 
+#include <memory>
+#include <string>
+
 #include "server/api/http/http_wire.h"
 #include "server/api/openai/openai_request.h"
 
 namespace foredraft {
+
+// `request` null: one that could not be read.
+std::unique_ptr<AnswerFormat> MakeOpenAiFormat(OpenAiKind kind, const OpenAiRequest* request);
 
 class OpenAiWire final : public HttpWire {
  public:

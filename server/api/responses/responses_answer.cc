@@ -249,6 +249,12 @@ std::string ResponsesFormat::Delta(int /*index*/, const OutputDelta& delta, cons
   return TakeEvents();
 }
 
+std::string ResponsesFormat::KeepAlive() {
+  SendBegin();
+  Send("keepalive", json::object());
+  return TakeEvents();
+}
+
 std::string ResponsesFormat::StreamEnd(const std::vector<ChoiceEnd>& choices) {
   const ChoiceEnd& choice = choices.front();
   Send(IsCut(choice.end) ? "response.incomplete" : "response.completed",

@@ -33,6 +33,7 @@ class ResponsesFormat final : public AnswerFormat, private BlockListener {
   void Begin(AnswerLabels labels) override { labels_ = std::move(labels); }
   std::string Delta(int index, const OutputDelta& delta, const OutputEnd* end,
                     const ResponseLabels& labels) override;
+  std::string KeepAlive() override;
   std::string StreamEnd(const std::vector<ChoiceEnd>& choices) override;
   std::string FailedStream(const absl::Status& status) override;
   std::string Whole(const std::vector<ChoiceEnd>& choices) override;

@@ -1,10 +1,12 @@
 #include "server/api/responses/responses_wire.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/api/openai/openai_error.h"
+#include "server/api/request_validator.h"
 #include "server/api/responses/responses_answer.h"
 #include "server/api/responses/responses_request.h"
 
@@ -24,8 +26,11 @@ absl::StatusOr<HttpWire::ReadResult> ResponsesWire::Read(std::string_view body,
                       .repeated = std::move(request.repeated)};
   shape.names.items = std::move(request.items);
   if (path_ == Path::kInputTokens) {
-    request.count_body = [](int64_t tokens) {
-      return absl::StrCat("{\"object\":\"response.input_tokens\",\"input_tokens\":", tokens, "}");
+    request.page = [](const RequestValidator& validator,
+                      const WireRequest& read) -> absl::StatusOr<std::string> {
+      ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                       validator.PromptTokens(read.prompt_of(0), read.common));
+      return absl::StrCat("{\"object\":\"response.input_tokens\",\"input_tokens\":", ids.size(), "}");
     };
   }
   auto format = std::make_unique<ResponsesFormat>(std::move(shape));

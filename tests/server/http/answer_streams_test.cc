@@ -65,6 +65,27 @@ TEST(MessagesStream, IsTheWholeAnswerHoweverItIsCut) {
   }
 }
 
+// With a sign of life before, between and behind all of its pieces.
+std::string StreamWithKeepAlives(AnswerFormat& format, const ScriptedAnswer& answer) {
+  const ResponseLabels labels{.request_id = "r-1", .seed = 7};
+  std::string stream = format.KeepAlive();
+  const std::vector<OutputDelta> deltas = DeltasOf(answer, 1);
+  for (size_t i = 0; i < deltas.size(); ++i) {
+    stream += format.Delta(0, deltas[i], i + 1 == deltas.size() ? &answer.end : nullptr, labels);
+    stream += format.KeepAlive();
+  }
+  return stream +
+         format.StreamEnd({{.whole = {.stats = deltas.back().stats}, .end = answer.end, .labels = labels}});
+}
+
+TEST(MessagesStream, StaysWhatItIsWithPings) {
+  for (const ScriptedAnswer& answer : ScriptedAnswers()) {
+    const json whole = json::parse(WholeAnswer(*MessagesFormatOf(), answer));
+    EXPECT_EQ(JoinedMessage(SentEvents(StreamWithKeepAlives(*MessagesFormatOf(), answer))), whole)
+        << answer.name;
+  }
+}
+
 TEST(MessagesStream, LeavesHiddenThinkingOut) {
   const ScriptedAnswer thinking = ScriptedAnswers()[1];
   const json whole = json::parse(WholeAnswer(*MessagesFormatOf(/*hides_thinking=*/true), thinking));
@@ -99,6 +120,14 @@ TEST(ResponsesStream, IsTheWholeAnswerHoweverItIsCut) {
       EXPECT_EQ(JoinedResponse(SentEvents(StreamOf(*ResponsesFormatOf(), answer, cut))), whole) << cut;
     }
     ExpectGolden(absl::StrCat("responses_", answer.name), StreamOf(*ResponsesFormatOf(), answer, 0));
+  }
+}
+
+TEST(ResponsesStream, StaysWhatItIsWithKeepalives) {
+  for (const ScriptedAnswer& answer : ScriptedAnswers()) {
+    const json whole = json::parse(WholeAnswer(*ResponsesFormatOf(), answer));
+    EXPECT_EQ(JoinedResponse(SentEvents(StreamWithKeepAlives(*ResponsesFormatOf(), answer))), whole)
+        << answer.name;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -125,6 +126,23 @@ HttpReply Ask(int port, const std::string& method, const std::string& path, cons
   HttpClient client(port);
   EXPECT_TRUE(client.Send(HttpText(method, path, body, headers)));
   return client.Read();
+}
+
+std::string Compressed(const std::string& text, bool gzip) {
+  constexpr int kWindowBits = 15;
+  constexpr int kGzipBit = 16;  // asks zlib for gzip's head and tail
+  z_stream stream = {};
+  EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, kWindowBits + (gzip ? kGzipBit : 0), 8, Z_DEFAULT_STRATEGY),
+            Z_OK);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = text.size();
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = out.size();
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
 }
 
 std::vector<std::string> EventsOf(const std::string& stream) {

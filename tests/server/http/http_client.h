@@ -51,6 +51,9 @@ std::string HttpText(const std::string& method, const std::string& path, const s
 HttpReply Ask(int port, const std::string& method, const std::string& path, const std::string& body = "",
               const std::vector<std::string>& headers = {});
 
+// As Content-Encoding gzip, or deflate, has it.
+std::string Compressed(const std::string& text, bool gzip = true);
+
 // The data of a stream's events, "[DONE]" included.
 std::vector<std::string> EventsOf(const std::string& stream);
 

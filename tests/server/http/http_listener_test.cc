@@ -121,6 +121,36 @@ TEST_F(HttpListenerTest, AnswersOneRequestAfterAnotherOnAConnection) {
   EXPECT_EQ(client.Read().body, "page");
 }
 
+TEST_F(HttpListenerTest, InflatesABodyBeforeItIsServed) {
+  const std::string text(100000, 'a');
+  const std::string body = Compressed(text);
+  for (const int workers : {0, 1}) {
+    HttpLimits limits;
+    limits.max_body_bytes = 100000;
+    limits.body_budget_bytes = 300000;
+    Open(limits, workers);
+    HttpClient client(port());
+    const std::vector<std::string> gzip = {"Content-Encoding: gzip"};
+    // More often than the budget would allow, if the bodies' memory were not given back.
+    for (int i = 0; i < 5; ++i) {
+      ASSERT_TRUE(client.Send(HttpText("POST", "/echo", body, gzip)));
+      EXPECT_EQ(client.Read().body, text);
+      ASSERT_TRUE(client.Send(HttpText("POST", "/echo", Compressed(text + "a"), gzip)));
+      EXPECT_EQ(client.Read().status, 413);
+      ASSERT_TRUE(client.Send(HttpText("POST", "/echo", body.substr(1), gzip)));
+      EXPECT_EQ(client.Read().status, 400);
+    }
+    service_.kept.clear();
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(client.Send(HttpText("POST", "/keep", body, gzip)));
+      EXPECT_EQ(client.Read().status, i < 2 ? 200 : 503) << "what is made of a body holds its whole size";
+    }
+    service_.kept.clear();
+    ASSERT_TRUE(client.Send(HttpText("POST", "/echo", body, gzip)));
+    EXPECT_EQ(client.Read().status, 200);
+  }
+}
+
 TEST_F(HttpListenerTest, StreamsInPartsAndGoesOn) {
   service_.parts = 3;
   Open({});

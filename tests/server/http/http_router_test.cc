@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -34,9 +35,10 @@ class HttpRouterTest : public testing::Test {
   static TestServerOptions Options() {
     TestServerOptions options;
     options.frontend.server.http_address = "127.0.0.1:0";
+    options.frontend.server.metrics_address = "127.0.0.1:0";
     return options;
   }
-  HttpRouterTest() : server_(Options()) {}
+  explicit HttpRouterTest(const TestServerOptions& options = Options()) : server_(options) {}
 
   HttpReply Get(const std::string& path, const std::string& method = "GET") {
     return Ask(server_.listeners().http_port(), method, path);
@@ -76,6 +78,71 @@ TEST_F(HttpRouterTest, PagesAndMethods) {
     EXPECT_EQ(options.headers.at("allow"), allowed);
   }
   EXPECT_EQ(Get("/elsewhere", "OPTIONS").status, 404);
+}
+
+TEST_F(HttpRouterTest, MetricsAreElsewhere) {
+  const HttpReply reply = Get("/metrics");
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_THAT(reply.body, testing::HasSubstr("allowed on server.metrics_address, 127.0.0.1:0"));
+}
+
+class NamesTest : public HttpRouterTest {
+ protected:
+  static TestServerOptions WithNames() {
+    TestServerOptions options = Options();
+    options.frontend.server.model_aliases = {"gpt-4o", "claude-*"};
+    options.frontend.metrics_on_http = true;
+    options.frontend.server.auth.tokens_file = testing::TempDir() + "/router_tokens";
+    std::ofstream(options.frontend.server.auth.tokens_file, std::ios::trunc)
+        << TokenLine(Role::kApi, "alice", "s3cret") << "\n";
+    return options;
+  }
+  NamesTest() : HttpRouterTest(WithNames()) {}
+
+  HttpReply Ask(const std::string& method, const std::string& path, const std::string& body = "") {
+    return foredraft::Ask(server_.listeners().http_port(), method, path, body,
+                          {"Authorization: Bearer s3cret"});
+  }
+};
+
+TEST_F(NamesTest, AnAliasIsTheModelAndComesBack) {
+  const std::string long_name = "claude-" + std::string(250, 'x');
+  const struct {
+    std::string model;
+    bool is_taken;
+  } cases[] = {{"scripted", true}, {"gpt-4o", true},   {"gpt-4o-mini", false},
+               {"claude-", true},  {"claude", false},  {"claude-x*", true},
+               {"GPT-4o", false},  {"claude-*", true}, {long_name, false}};
+  for (const auto& [model, is_taken] : cases) {
+    const json chat = {
+        {"model", model}, {"max_tokens", 2}, {"messages", {{{"role", "user"}, {"content", "1"}}}}};
+    const json response = {{"model", model}, {"max_output_tokens", 2}, {"input", "1"}};
+    for (const auto& [path, body] : {std::pair("/v1/chat/completions", chat), std::pair("/v1/messages", chat),
+                                     std::pair("/v1/responses", response)}) {
+      const HttpReply reply = Ask("POST", path, body.dump());
+      EXPECT_EQ(reply.status, is_taken ? 200 : 404) << model << ": " << reply.body;
+      if (!is_taken) continue;
+      EXPECT_EQ(json::parse(reply.body)["model"], model) << path;
+      json streamed = body;
+      streamed["stream"] = true;
+      EXPECT_THAT(Ask("POST", path, streamed.dump()).body, testing::HasSubstr("\"model\":\"" + model + "\""))
+          << path;
+    }
+    if (model.find('*') != std::string::npos) continue;
+    EXPECT_EQ(Ask("GET", "/v1/models/" + model).status, is_taken ? 200 : 404) << model;
+  }
+  const json list = json::parse(Ask("GET", "/v1/models").body);
+  EXPECT_EQ(list["data"].size(), 1u);
+  EXPECT_EQ(list["data"][0]["id"], "scripted");
+}
+
+TEST_F(NamesTest, MetricsAreForCallersOfTheApi) {
+  EXPECT_EQ(Get("/metrics").status, 401);
+  const HttpReply page = Ask("GET", "/metrics");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.headers.at("content-type"), kMetricsPageType);
+  EXPECT_THAT(page.body, testing::HasSubstr("foredraft_requests_waiting"));
+  EXPECT_EQ(Ask("POST", "/metrics").status, 405);
 }
 
 TEST_F(HttpRouterTest, WhatTheListenerRefusesHasTheWiresForm) {

@@ -167,6 +167,8 @@ json JoinedMessage(const std::vector<SentEvent>& events) {
       CHECK(!is_open) << data.dump();
       message["usage"] = data["usage"];
       for (const auto& [key, value] : data["delta"].items()) message[key] = value;
+    } else if (type == "ping") {
+      CHECK_EQ(data.size(), 1u) << data.dump();
     } else {
       CHECK_EQ(type, "message_stop");
       is_over = true;

@@ -53,9 +53,10 @@ OutputDelta WithLogprobs(OutputDelta delta) {
                  .completion_tokens = static_cast<int>(delta.token_ids.size()),
                  .cached_tokens = 2,
                  .thinking_tokens = 1,
-                 .steps = 1,
-                 .draft_tokens = 5,
+                 .steps = 4,
+                 .draft_tokens = 8,
                  .accepted_tokens = 3,
+                 .accepted_at = {2, 1},
                  .queue_ms = 1,
                  .ttft_ms = 2,
                  .total_ms = 10};
@@ -66,7 +67,7 @@ TEST(OpenAiAnswer, AWholeChatHasThinkingApartAndLogprobsPerToken) {
   const std::vector<int32_t> ids = Ids("1+2</think>3");
   ChoiceEnd end{.whole = WithLogprobs(DeltaOf(ids)),
                 .end = {.finish = FinishReason::kStop, .matched_stop = "4"},
-                .labels = {.seed = 9}};
+                .labels = {.seed = 9, .max_draft_len = 3}};
   end.whole.thinking = "1+2";
   end.whole.text = "3";
   const json body = json::parse(WholeBody(ShapeOf(OpenAiKind::kChat), {end, end}, 2));
@@ -81,7 +82,11 @@ TEST(OpenAiAnswer, AWholeChatHasThinkingApartAndLogprobsPerToken) {
   EXPECT_EQ(choice["token_ids"], ids);
   EXPECT_EQ(choice["token_origins"], json(std::vector<std::string>(ids.size(), "target")));
   EXPECT_EQ(choice["token_text_bytes"].size(), ids.size());
-  EXPECT_EQ(choice["speculation"], (json{{"steps", 1}, {"draft_tokens", 5}, {"accepted_tokens", 3}}));
+  EXPECT_EQ(choice["speculation"], (json{{"steps", 4},
+                                         {"draft_tokens", 8},
+                                         {"accepted_tokens", 3},
+                                         {"accepted_per_position", {2, 1, 0}},
+                                         {"accepted_histogram", {2, 1, 1, 0}}}));
   EXPECT_EQ(choice["timing"],
             (json{{"queue_ms", 1.0}, {"ttft_ms", 2.0}, {"total_ms", 10.0}, {"tokens_per_second", 500.0}}));
   const json& content = choice["logprobs"]["content"];
@@ -93,7 +98,7 @@ TEST(OpenAiAnswer, AWholeChatHasThinkingApartAndLogprobsPerToken) {
   EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
   EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
   EXPECT_EQ(body["usage"]["completion_tokens_details"]["accepted_prediction_tokens"], 6);
-  EXPECT_EQ(body["usage"]["completion_tokens_details"]["rejected_prediction_tokens"], 4);
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["rejected_prediction_tokens"], 10);
 }
 
 TEST(OpenAiAnswer, TextOffsetsGoOnFromChunkToChunk) {

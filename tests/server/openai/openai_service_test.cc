@@ -236,11 +236,20 @@ TEST_F(OpenAiServiceTest, TakesJsonAsItIsAlone) {
   EXPECT_EQ(status("").status, 415);
   const std::string json_type = "Content-Type: application/json\r\nContent-Encoding: ";
   EXPECT_EQ(status(json_type + "identity\r\n").status, 200);
-  for (const char* coding : {"gzip", "br", "identity, gzip", "identity\r\nContent-Encoding: gzip"}) {
+  for (const char* coding : {"br", "gzip, deflate", "identity, gzip", "gzip\r\nContent-Encoding: gzip"}) {
     const HttpReply reply = status(absl::StrCat(json_type, coding, "\r\n"));
     EXPECT_EQ(reply.status, 415) << coding;
-    EXPECT_EQ(reply.headers.at("accept-encoding"), "identity");
+    EXPECT_EQ(reply.headers.at("accept-encoding"), "gzip, deflate");
     EXPECT_THAT(reply.body, HasSubstr("Content-Encoding: "));
+  }
+  EXPECT_THAT(status(json_type + "gzip\r\n").body, HasSubstr("invalid_request_error")) << "it is not";
+  for (const bool gzip : {true, false}) {
+    const std::vector<std::string> coding = {gzip ? "Content-Encoding: gzip" : "Content-Encoding: deflate"};
+    const HttpReply reply = Ask(port(), "POST", kCompletion, Compressed(body, gzip), coding);
+    EXPECT_EQ(json::parse(reply.body)["choices"][0]["token_ids"],
+              PostOk(kCompletion, SimpleBody(1, 2))["choices"][0]["token_ids"]);
+    const std::string cut = Compressed(body, gzip).substr(0, 20);
+    EXPECT_EQ(Ask(port(), "POST", kCompletion, cut, coding).status, 400);
   }
   const HttpReply marked = Ask(port(), "POST", kCompletion, "\xef\xbb\xbf" + body);
   EXPECT_EQ(marked.status, 400);

@@ -13,10 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/serving_loop.h"
+#include "server/output/response_sink.h"
 
 namespace foredraft {
 namespace {
@@ -71,6 +73,25 @@ std::map<std::string, std::map<std::string, double>> Counters(
   return counters;
 }
 
+// Gauges or counters of a family, summed over the series that have this label.
+double ValueOf(const std::vector<prometheus::MetricFamily>& families, const std::string& name,
+               const std::string& label = "model_name", const std::string& value = "m") {
+  double sum = 0;
+  int series = 0;
+  for (const prometheus::MetricFamily& family : families) {
+    if (family.name != name) continue;
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      for (const auto& has : metric.label) {
+        if (has.name != label || has.value != value) continue;
+        sum += metric.gauge.value + metric.counter.value;
+        ++series;
+      }
+    }
+  }
+  EXPECT_GT(series, 0) << name << " " << label << "=" << value;
+  return sum;
+}
+
 TEST(Metrics, VllmsNamesSumThePhasesAndCountPositionsFromZero) {
   Metrics metrics({.model_name = "m", .max_draft_len = 3, .vllm_names = true});
   metrics.CountGenerated(9);
@@ -95,29 +116,87 @@ TEST(Metrics, VllmsNamesSumThePhasesAndCountPositionsFromZero) {
   }
 }
 
+TEST(Metrics, VllmsNamesHaveItsValuesOfLabels) {
+  Metrics metrics({.model_name = "m",
+                   .vllm_names = true,
+                   .config_labels = {{"tokens_per_block", "32"},
+                                     {"kv_cache_dtype", "bf16"},
+                                     {"enable_block_reuse", "true"},
+                                     {"backend", "cpu"}}});
+  metrics.ReadLoadFrom([] {
+    return SchedulerLoad{.waiting = 4, .ranks = {{.blocks_used = 30, .blocks_free = 10, .blocks_cached = 2}}};
+  });
+  for (const OutcomeKind outcome : {OutcomeKind::kStop, OutcomeKind::kStop, OutcomeKind::kCancelled,
+                                    OutcomeKind::kDeadline, OutcomeKind::kRejected}) {
+    metrics.RecordRefused(outcome);
+  }
+  const std::vector<prometheus::MetricFamily> families = metrics.Collect();
+  auto counters = Counters(families);
+  const std::map<std::string, double> by_reason = {{"engine=0,finished_reason=abort,model_name=m", 2},
+                                                   {"engine=0,finished_reason=error,model_name=m", 0},
+                                                   {"engine=0,finished_reason=length,model_name=m", 0},
+                                                   {"engine=0,finished_reason=repetition,model_name=m", 0},
+                                                   {"engine=0,finished_reason=stop,model_name=m", 2}};
+  EXPECT_EQ(counters["vllm:request_success_total"], by_reason);
+  EXPECT_EQ(ValueOf(families, "vllm:num_requests_waiting_by_reason", "reason", "capacity"), 4);
+  EXPECT_EQ(ValueOf(families, "vllm:num_requests_waiting_by_reason", "reason", "deferred"), 0);
+  EXPECT_EQ(
+      counters["vllm:cache_config_info"].count("block_size=32,cache_dtype=bf16,enable_prefix_caching=true,"
+                                               "engine=0,model_name=m,num_gpu_blocks=42"),
+      1u);
+}
+
+// Of a histogram without labels of its own.
+prometheus::ClientMetric::Histogram HistogramOf(const std::vector<prometheus::MetricFamily>& families,
+                                                const std::string& name) {
+  for (const prometheus::MetricFamily& family : families) {
+    if (family.name == name) return family.metric.front().histogram;
+  }
+  ADD_FAILURE() << name << ": no such metric";
+  return {};
+}
+
+TEST(Metrics, ARequestsEndIsSeenInEachOfItsHistograms) {
+  Metrics metrics({.model_name = "m", .max_draft_len = 3, .vllm_names = true});
+  metrics.RecordMaxTokens(64);
+  metrics.RecordChoices(2);
+  metrics.RecordEnd(OutcomeKind::kStop, {.completion_tokens = 11,
+                                         .steps = 4,
+                                         .draft_tokens = 12,
+                                         .accepted_tokens = 6,
+                                         .queue_ms = 500,
+                                         .ttft_ms = 1500,
+                                         .total_ms = 6500});
+  // One without drafts and one without tokens.
+  metrics.RecordEnd(OutcomeKind::kStop, {.completion_tokens = 1, .ttft_ms = 1000, .total_ms = 1000});
+  metrics.RecordEnd(OutcomeKind::kCancelled, {.total_ms = 1000});
+  IterationStats stats;
+  metrics.RecordIteration(stats);  // without tokens
+  stats.tokens = 12;
+  metrics.RecordIteration(stats);
+  const std::vector<prometheus::MetricFamily> families = metrics.Collect();
+  const auto expect = [&](const char* ours, const char* vllm, uint64_t count, double sum) {
+    for (const std::string& name : {absl::StrCat("foredraft_", ours), absl::StrCat("vllm:", vllm)}) {
+      if (name == "vllm:") continue;
+      EXPECT_EQ(HistogramOf(families, name).sample_count, count) << name;
+      EXPECT_DOUBLE_EQ(HistogramOf(families, name).sample_sum, sum) << name;
+    }
+  };
+  expect("request_acceptance_length", "", 1, 2.5);
+  expect("request_time_per_output_token_seconds", "request_time_per_output_token_seconds", 1, 0.5);
+  expect("request_prefill_seconds", "request_prefill_time_seconds", 2, 2);
+  expect("request_decode_seconds", "request_decode_time_seconds", 2, 5);
+  expect("request_inference_seconds", "request_inference_time_seconds", 2, 7);
+  expect("request_max_tokens", "request_params_max_tokens", 1, 64);
+  expect("request_choices", "request_params_n", 1, 2);
+  expect("iteration_tokens", "iteration_tokens_total", 1, 12);
+  expect("e2e_request_duration_seconds", "e2e_request_latency_seconds", 3, 8.5);
+}
+
 TEST(Metrics, VllmsNamesAreOffUnlessAskedFor) {
   for (const prometheus::MetricFamily& family : Collected()) {
     EXPECT_TRUE(family.name.starts_with("foredraft_") || family.name.starts_with("process_")) << family.name;
   }
-}
-
-// Gauges or counters of a family, summed over the series that have this label.
-double ValueOf(const std::vector<prometheus::MetricFamily>& families, const std::string& name,
-               const std::string& label = "model_name", const std::string& value = "m") {
-  double sum = 0;
-  int series = 0;
-  for (const prometheus::MetricFamily& family : families) {
-    if (family.name != name) continue;
-    for (const prometheus::ClientMetric& metric : family.metric) {
-      for (const auto& has : metric.label) {
-        if (has.name != label || has.value != value) continue;
-        sum += metric.gauge.value + metric.counter.value;
-        ++series;
-      }
-    }
-  }
-  EXPECT_GT(series, 0) << name << " " << label << "=" << value;
-  return sum;
 }
 
 TEST(Metrics, EachRankHasItsSeries) {

@@ -1,0 +1,33 @@
+#pragma once
+
+// Bodies that a client has compressed (Content-Encoding). A few bytes may stand for gigabytes, so a body is
+// inflated piece by piece, and each piece is taken from the budget first. No sockets.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/http/http_limits.h"
+#include "server/http/http_message.h"
+#include "server/http/request_head.h"
+
+namespace foredraft {
+
+// kOther: one that cannot be read, or more than one.
+enum class BodyCoding { kNone, kGzip, kDeflate, kOther };
+
+BodyCoding CodingOf(const HttpRequest& head);
+
+struct InflatedBody {
+  std::string text;
+  int64_t taken = 0;  // from the budget
+};
+
+// Appends what `body` stands for to `inflated`, whose bytes the caller gives back to the budget, also where
+// the body is refused: 413 where it is larger than `max_bytes`, 400 where it is no such stream, is cut short,
+// or has something behind its end, 503 where the budget has no more.
+std::optional<HttpRefusal> Inflate(BodyCoding coding, std::string_view body, int64_t max_bytes,
+                                   BodyBudget& budget, InflatedBody& inflated);
+
+}  // namespace foredraft
