@@ -47,6 +47,8 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   std::shared_ptr<std::atomic<int>> captured = std::make_shared<std::atomic<int>>(0);  // groups in graphs
+  int captures = 0;                                                                    // that had groups
+  std::weak_ptr<cuda_on_host::Capture> last_capture;                                   // of these
 
   // Set by the one thread that is inside NCCL. Relaxed, so that it orders nothing for ThreadSanitizer.
   std::atomic<bool> in_use{false};
@@ -138,7 +140,7 @@ struct OpenGroup {
   ncclResult_t error = ncclSuccess;
   ncclComm* comm = nullptr;
   cudaStream_t stream = nullptr;
-  NcclGroup calls;
+  std::vector<NcclCall> calls;
 };
 thread_local OpenGroup open_group;
 
@@ -166,20 +168,24 @@ ncclResult_t Add(const char* function, ncclComm* comm, cudaStream_t stream, cons
 size_t Bytes(size_t count, ncclDataType_t type) { return type == ncclInt64 ? count * 8 : count; }
 
 // Puts a group on its stream, where it waits for the groups of the other ranks.
-ncclResult_t Launch(ncclComm& comm, cudaStream_t stream, const std::shared_ptr<const NcclGroup>& calls) {
+ncclResult_t Launch(ncclComm& comm, cudaStream_t stream, std::vector<NcclCall> calls) {
   if (const ncclResult_t fault = TakeFault(cuda_on_host::kNcclLaunch, comm.device); fault != ncclSuccess) {
     comm.last_error = "the launch failed";
     return fault;
   }
   const LockedState state;
+  const auto group = std::make_shared<NcclGroup>(NcclGroup{.calls = std::move(calls)});
   std::shared_ptr<void> captured;  // counts while a node, or a copy of it, exists
-  if (cuda_on_host::StreamOf(stream).capture != nullptr) {
+  if (const auto& capture = cuda_on_host::StreamOf(stream).capture; capture != nullptr) {
+    if (comm.last_capture.lock() != capture) ++comm.captures;
+    comm.last_capture = capture;
+    group->graph = comm.captures;
     ++*comm.captured;
     captured = std::shared_ptr<void>(nullptr, [count = comm.captured](void*) { --*count; });
   }
   const cudaError_t error = cuda_on_host::AppendWork(
-      *state, stream, [&state = *state, clique = comm.clique, rank = comm.rank, calls, captured] {
-        return clique->Continue(rank, *calls, state.memory);
+      *state, stream, [&state = *state, clique = comm.clique, rank = comm.rank, group, captured] {
+        return clique->Continue(rank, *group, state.memory);
       });
   return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -332,11 +338,9 @@ ncclResult_t ncclGroupEnd() {
   if (group.error != ncclSuccess) return group.error;
   if (group.calls.empty()) return ncclSuccess;
   const InUse use(*group.comm);
-  Begin(*group.comm, Polls(),
-        [comm = group.comm, stream = group.stream,
-         calls = std::make_shared<const NcclGroup>(std::move(group.calls))] {
-          return Launch(*comm, stream, calls);
-        });
+  Begin(*group.comm, Polls(), [comm = group.comm, stream = group.stream, calls = std::move(group.calls)] {
+    return Launch(*comm, stream, calls);
+  });
   return ncclInProgress;
 }
 

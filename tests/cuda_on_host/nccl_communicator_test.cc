@@ -214,6 +214,31 @@ TEST_F(NcclOnHost, AGraphIsReplayedIntoAFailureAndEnds) {
   });
 }
 
+// Steps of equal exchanges are not enough: NCCL wants the same graph of all ranks.
+TEST_F(NcclOnHost, RanksThatReplayDifferentGraphsAreFound) {
+  const auto replay = [](int other) {
+    std::vector<RankParts> group = ConnectOverNccl(2, kDeadline);
+    ForEachRank(2, [&](int rank) {
+      RankParts& parts = group[rank];
+      auto* const memory = *parts.device->AllocateArray<int32_t>(2);
+      AllGatherParams params = {.rows = RankRows::Uniform(2, 1)};
+      params.parts[0] = {memory, memory + rank, sizeof(int32_t)};
+      const auto stream = parts.device->CreateStream();
+      std::vector<std::unique_ptr<Graph>> graphs;
+      for (int i = 0; i < 2; ++i) {
+        graphs.push_back(parts.device->Capture(*stream, [&] { parts.comm->AllGather(*stream, params); }));
+      }
+      graphs[1]->Replay(*stream);
+      EXPECT_EQ(parts.comm->Await(*stream), absl::OkStatus());
+      graphs[rank == 0 ? 1 : other]->Replay(*stream);
+      EXPECT_EQ(parts.comm->Await(*stream), absl::OkStatus());
+    });
+  };
+  replay(1);
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(replay(0), "rank 0 has all_gather of 4 in graph 2; rank 1 has all_gather of 4 in graph 1");
+}
+
 // ---- threads ----
 
 // status() is called by the thread that waits for a step while another submits the next one. NCCL frees a

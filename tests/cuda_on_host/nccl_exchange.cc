@@ -17,13 +17,17 @@ const char* NameOf(NcclKind kind) {
 
 bool IsMessage(const NcclCall& call) { return call.kind == NcclKind::kSend || call.kind == NcclKind::kRecv; }
 
-std::string Describe(const NcclGroup& group) {
+std::string Describe(const std::vector<NcclCall>& calls) {
   std::string text;
-  for (const NcclCall& call : group) {
+  for (const NcclCall& call : calls) {
     text += std::string(text.empty() ? "" : ", ") + NameOf(call.kind) + " of " + std::to_string(call.bytes);
     if (IsMessage(call)) text += " with " + std::to_string(call.peer);
   }
   return text;
+}
+std::string Describe(const NcclGroup& group) {
+  const std::string text = Describe(group.calls);
+  return group.graph == 0 ? text : text + " in graph " + std::to_string(group.graph);
 }
 
 [[noreturn]] void Fault(const std::string& what) { KernelFault({"NCCL", 0}, what); }
@@ -84,7 +88,7 @@ bool NcclClique::Continue(int rank, const NcclGroup& group, const DeviceMemory& 
   }
   if (!own.moved && !own.stopped) return false;
   if (!own.moved) {
-    for (const NcclCall& call : group) {
+    for (const NcclCall& call : group.calls) {
       if (call.out != nullptr) std::memset(call.out, 0xff, OutBytes(call, members_.size()));
     }
   }
@@ -100,7 +104,7 @@ std::vector<int> NcclClique::Together(int rank) const {
   for (size_t i = 0; i < ranks.size(); ++i) {
     const Member& member = members_[ranks[i]];
     if (member.running == nullptr || member.moved || member.stopped) return {};
-    for (const NcclCall& call : *member.running) {
+    for (const NcclCall& call : member.running->calls) {
       if (IsMessage(call)) add(call.peer);
       for (int other = 0; !IsMessage(call) && other < size(); ++other) add(other);
     }
@@ -111,16 +115,16 @@ std::vector<int> NcclClique::Together(int rank) const {
 
 void NcclClique::Move(const std::vector<int>& ranks, const DeviceMemory& memory) const {
   for (const int rank : ranks) {
-    for (const NcclCall& call : *members_[rank].running) {
+    for (const NcclCall& call : members_[rank].running->calls) {
       const size_t in = InBytes(call, members_.size());
       const size_t out = OutBytes(call, members_.size());
       if ((in > 0 && !memory.Holds(call.in, in)) || (out > 0 && !memory.Holds(call.out, out))) {
-        Fault(Describe({call}) + " bytes: a buffer is not within one allocation of device memory");
+        Fault(Describe(std::vector{call}) + " bytes: a buffer is not within one allocation of device memory");
       }
     }
   }
   CheckMatch(ranks);
-  const NcclGroup& first = *members_[ranks.front()].running;
+  const std::vector<NcclCall>& first = members_[ranks.front()].running->calls;
   if (IsMessage(first.front())) return MoveMessages(ranks);
   for (size_t index = 0; index < first.size(); ++index) MoveCollective(index);
 }
@@ -130,13 +134,14 @@ void NcclClique::CheckMatch(const std::vector<int>& ranks) const {
   const NcclGroup& first = *members_[ranks.front()].running;
   for (const int rank : ranks) {
     const NcclGroup& group = *members_[rank].running;
-    bool same = group.size() == first.size();
-    for (size_t i = 0; same && i < group.size(); ++i) {
-      same = group[i].kind == first[i].kind && group[i].bytes == first[i].bytes &&
-             group[i].op == first[i].op && group[i].peer == first[i].peer && !IsMessage(group[i]);
+    const std::vector<NcclCall>&a = group.calls, &b = first.calls;
+    bool same = a.size() == b.size();
+    for (size_t i = 0; same && i < a.size(); ++i) {
+      same = a[i].kind == b[i].kind && a[i].bytes == b[i].bytes && a[i].op == b[i].op &&
+             a[i].peer == b[i].peer && !IsMessage(a[i]);
     }
-    const bool messages = std::all_of(group.begin(), group.end(), IsMessage) && IsMessage(first.front());
-    if (!same && !messages) {
+    const bool messages = std::all_of(a.begin(), a.end(), IsMessage) && IsMessage(b.front());
+    if ((!same && !messages) || group.graph != first.graph) {
       Fault("rank " + std::to_string(ranks.front()) + " has " + Describe(first) + "; rank " +
             std::to_string(rank) + " has " + Describe(group));
     }
@@ -144,8 +149,8 @@ void NcclClique::CheckMatch(const std::vector<int>& ranks) const {
 }
 
 void NcclClique::MoveCollective(size_t index) const {
-  const size_t bytes = (*members_[0].running)[index].bytes;
-  const auto call = [&](int rank) -> const NcclCall& { return (*members_[rank].running)[index]; };
+  const size_t bytes = members_[0].running->calls[index].bytes;
+  const auto call = [&](int rank) -> const NcclCall& { return members_[rank].running->calls[index]; };
   const NcclKind kind = call(0).kind;
   if (kind == NcclKind::kAllReduce) {
     if (call(0).type != ncclInt64) Fault("all_reduce of a type that is not emulated");
@@ -173,15 +178,16 @@ void NcclClique::MoveCollective(size_t index) const {
 // The n-th send of one rank to another is for the n-th receive there.
 void NcclClique::MoveMessages(const std::vector<int>& ranks) const {
   const auto of_pair = [this](int rank, NcclKind kind, int peer) {
-    NcclGroup calls;
-    std::copy_if(members_[rank].running->begin(), members_[rank].running->end(), std::back_inserter(calls),
+    const std::vector<NcclCall>& all = members_[rank].running->calls;
+    std::vector<NcclCall> calls;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(calls),
                  [&](const NcclCall& call) { return call.kind == kind && call.peer == peer; });
     return calls;
   };
   for (const int from : ranks) {
     for (const int to : ranks) {
-      const NcclGroup sent = of_pair(from, NcclKind::kSend, to);
-      const NcclGroup wanted = of_pair(to, NcclKind::kRecv, from);
+      const std::vector<NcclCall> sent = of_pair(from, NcclKind::kSend, to);
+      const std::vector<NcclCall> wanted = of_pair(to, NcclKind::kRecv, from);
       const bool match = std::equal(sent.begin(), sent.end(), wanted.begin(), wanted.end(),
                                     [](const NcclCall& a, const NcclCall& b) { return a.bytes == b.bytes; });
       if (!match) {

@@ -5,7 +5,8 @@
 //
 // Collectives are of all ranks; messages are of the ranks that exchange some, directly or by way of others.
 // The groups of these ranks belong together: they move their data once all their streams have reached theirs.
-// Aborts with both sides if the groups do not match, or if a buffer is not device memory.
+// Aborts with both sides if the groups do not match or are not of the same graph, which NCCL requires of all
+// ranks, or if a buffer is not device memory.
 
 #include <nccl.h>
 
@@ -29,7 +30,10 @@ struct NcclCall {
   ncclRedOp_t op = ncclSum;
   ncclDataType_t type = ncclInt8;
 };
-using NcclGroup = std::vector<NcclCall>;
+struct NcclGroup {
+  std::vector<NcclCall> calls;
+  int graph = 0;  // of the communicator's graphs by the order of capture, from 1; 0: eager
+};
 
 class NcclClique {
  public:

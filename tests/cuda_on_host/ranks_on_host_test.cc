@@ -119,10 +119,11 @@ void ExpectSame(const RunRecord& run, const RunRecord& alone) {
 }
 
 TEST(RanksOnHost, TwoRanksGiveTheTokensOfOne) {
-  for (const bool graphs : {true, false}) {
-    SCOPED_TRACE(graphs ? "captured steps, FP8 cache, windows" : "eager, NCCL");
+  for (const auto& [graphs, windows] : {std::pair{true, true}, {true, false}, {false, false}}) {
+    SCOPED_TRACE(
+        absl::StrCat(graphs ? "captured steps, FP8 cache" : "eager", windows ? ", windows" : ", NCCL"));
     Setting one = SmallSetting(1, 0, /*graphs=*/false), two = SmallSetting(kRanks, 2, graphs);
-    two.shared_memory = graphs;
+    two.shared_memory = windows;
     one.kv_dtype = two.kv_dtype = graphs ? DType::kF8E4M3 : DType::kBF16;
     const RunRecord alone = RunRequests(SmallModel(), one, SmallRequests());
     const RunRecord run = RunRequests(SmallModel(), two, SmallRequests());
