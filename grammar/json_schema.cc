@@ -215,8 +215,8 @@ NodeId SchemaCompiler::AnyString(int64_t min_length, int64_t max_length) {
 }
 
 std::string SchemaCompiler::TogetherNeed(const MergedSchema& merged) {
-  const auto is_format = [](const JsonValue* pattern) { return pattern->parent->Find("format") == pattern; };
-  const auto formats = std::count_if(merged.patterns.begin(), merged.patterns.end(), is_format);
+  const auto formats = std::count_if(merged.patterns.begin(), merged.patterns.end(),
+                                     [](const JsonValue* p) { return SchemaReader::IsFormat(*p); });
   std::vector<std::string> keywords;
   if (formats < static_cast<std::ptrdiff_t>(merged.patterns.size())) keywords.emplace_back("pattern");
   if (formats > 0) keywords.emplace_back("format");
@@ -242,16 +242,20 @@ absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
     if (!regex.ok()) return RefuseSchema(first, std::string(regex.status().message()));
     return ir_.Sequence({quote, regex->AddTo(ir_, SpellJson), quote});
   }
-  if (merged.patterns.size() == 1 && merged.excluded.empty() && first.parent->Find("format") == &first) {
+  if (merged.patterns.size() == 1 && merged.excluded.empty() && SchemaReader::IsFormat(first)) {
     const auto bounded = BoundedFormatExpression(first.text, merged.min_length, merged.max_length);
     if (bounded) {
       ASSIGN_OR_RETURN(const Regex regex, Regex::Parse(*bounded, Regex::kSearch, ir_.limits().max_depth));
       return ir_.Sequence({quote, regex.AddTo(ir_, SpellJson), quote});
     }
   }
-  ASSIGN_OR_RETURN(const auto tests, reader_.StringTests(merged));
-  const auto inside =
-      AddStringProduct(ir_, tests, merged.min_length, merged.max_length, TogetherNeed(merged));
+  const bool is_short = merged.max_length >= 0 && merged.min_length <= kShortFormatChars &&
+                        std::any_of(merged.patterns.begin(), merged.patterns.end(), [](const JsonValue* p) {
+                          return SchemaReader::IsFormat(*p) && ShortFormatExpression(p->text);
+                        });
+  ASSIGN_OR_RETURN(const auto tests, reader_.StringTests(merged, is_short));
+  const int64_t max_length = is_short ? std::min(merged.max_length, kShortFormatChars) : merged.max_length;
+  const auto inside = AddStringProduct(ir_, tests, merged.min_length, max_length, TogetherNeed(merged));
   if (!inside.ok()) return RefuseSchema(first, std::string(inside.status().message()));
   return ir_.Sequence({quote, *inside, quote});
 }

@@ -220,8 +220,7 @@ absl::Status SchemaReader::CheckNoOverlap(const JsonValue& schema) const {
 }
 
 std::string SchemaReader::ExpressionOf(const JsonValue& pattern) {
-  const bool is_format = pattern.parent->Find("format") == &pattern;
-  return is_format ? *FormatExpression(pattern.text) : pattern.text;
+  return IsFormat(pattern) ? *FormatExpression(pattern.text) : pattern.text;
 }
 
 absl::StatusOr<std::shared_ptr<StringSet>> SchemaReader::PatternSet(const JsonValue& place,
@@ -241,10 +240,13 @@ absl::StatusOr<std::shared_ptr<StringSet>> SchemaReader::PatternSet(const JsonVa
   return *set;
 }
 
-absl::StatusOr<std::vector<StringTest>> SchemaReader::StringTests(const MergedSchema& merged) {
+absl::StatusOr<std::vector<StringTest>> SchemaReader::StringTests(const MergedSchema& merged,
+                                                                  bool has_short_formats) {
   std::vector<StringTest> tests;
   for (const JsonValue* pattern : merged.patterns) {
-    for (const RegexTest& test : SplitLookAheads(ExpressionOf(*pattern))) {
+    std::optional<std::string> expression;
+    if (has_short_formats && IsFormat(*pattern)) expression = ShortFormatExpression(pattern->text);
+    for (const RegexTest& test : SplitLookAheads(expression ? *expression : ExpressionOf(*pattern))) {
       ASSIGN_OR_RETURN(const auto set, PatternSet(*pattern, test.expression));
       tests.push_back({set, test.is_member});
     }

@@ -88,6 +88,8 @@ class SchemaReader {
   // True: no value satisfies both. False: not known.
   absl::StatusOr<bool> AreDisjoint(const Conjunction& a, const Conjunction& b, int depth = 0);
 
+  // Whether a member of MergedSchema::patterns is the value of `format`.
+  static bool IsFormat(const JsonValue& pattern) { return pattern.parent->Find("format") == &pattern; }
   // The expression of a pattern or enforced format.
   static std::string ExpressionOf(const JsonValue& pattern);
   absl::StatusOr<std::shared_ptr<StringSet>> PatternOf(const JsonValue& pattern) {
@@ -96,8 +98,10 @@ class SchemaReader {
   // The strings that match an expression. Errors name the place.
   absl::StatusOr<std::shared_ptr<StringSet>> PatternSet(const JsonValue& pattern,
                                                         std::string_view expression);
-  // The strings that `merged` allows are those that pass all tests.
-  absl::StatusOr<std::vector<StringTest>> StringTests(const MergedSchema& merged);
+  // The strings that `merged` allows are those that pass all tests. With `has_short_formats` this is so up to
+  // kShortFormatChars characters, and the automata are smaller.
+  absl::StatusOr<std::vector<StringTest>> StringTests(const MergedSchema& merged,
+                                                      bool has_short_formats = false);
   const GrammarLimits& limits() const { return limits_; }
 
  private:

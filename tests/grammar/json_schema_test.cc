@@ -288,7 +288,7 @@ const char* const kValues[] = {"null",
                                R"({"a": 1, "b": 2})"};
 
 TEST(JsonSchema, KeepsTheLengthOfAFormat) {
-  for (const int length : {48, 64, 100, 255, 320, 1000}) {
+  for (const int length : {40, 48, 64, 100, 255, 320, 1000}) {
     SCOPED_TRACE(length);
     const auto compile = [&](const std::string& format) {
       return *Compile(R"({"type":"string","format":")" + format + R"(","maxLength":)" +
@@ -321,11 +321,16 @@ TEST(JsonSchema, KeepsTheLengthOfAFormat) {
     for (int i = 0; i < 10; ++i) email.emplace_back(".e", 'e');
     const Parts uri = {{"a", 'b'}, {"://h", 'h'}, {"/", 'p'}, {"?", 'q'}, {"#", 'f'}};
     EXPECT_EQ(longest("hostname", host), std::min(length, 63));
+    if (length < 48) continue;  // below, URIs are an exact product
     for (const auto& [format, parts] : std::vector<std::pair<std::string, Parts>>{
              {"email", email}, {"uri", uri}, {"uri-reference", uri}, {"iri", uri}}) {
       EXPECT_LE(longest(format, parts), length) << format;
-      EXPECT_GE(longest(format, parts), std::min(length, 160) * 3 / 4) << format;
+      // Addresses of some lengths have at most 63 characters.
+      const int most = format == "email" && length < 200 ? 63 : 160;
+      EXPECT_GE(longest(format, parts), std::min(length, most) * 3 / 4) << format;
     }
+    EXPECT_EQ(Try(compile("email"), R"("ada@mail.example.org")"), "accepted");
+    EXPECT_EQ(Try(compile("hostname"), R"("a.mail.example.org")"), "accepted");
     EXPECT_EQ(Try(compile("email"), R"("a@b@c")"), "refused at 4");
     EXPECT_EQ(Try(compile("uri"), R"("no uri")"), "refused at 3");
     EXPECT_EQ(Try(compile("hostname"), R"("xn--a")"), "refused at 4");
