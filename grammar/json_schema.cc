@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -226,6 +227,29 @@ std::string SchemaCompiler::TogetherNeed(const MergedSchema& merged) {
   return absl::StrCat(absl::StrJoin(keywords, " and "), keywords.size() > 1 ? " together need" : " need");
 }
 
+absl::StatusOr<NodeId> SchemaCompiler::OfPattern(const MergedSchema& merged) {
+  const JsonValue& pattern = *merged.patterns[0];
+  const std::string expression = SchemaReader::ExpressionOf(pattern);
+  const auto [known, is_new] = pattern_rules_.try_emplace(expression, -1);
+  if (!is_new) return ir_.Call(known->second);
+  const auto regex = Regex::Parse(expression, Regex::kSearch, ir_.limits().max_depth);
+  if (!regex.ok()) return RefuseSchema(pattern, std::string(regex.status().message()));
+  std::optional<NodeId> inside;
+  if (regex->begins_anywhere()) {
+    // Without a product, a search has a configuration for each place where a match may have begun.
+    constexpr int32_t kMaxSearchStates = 500;
+    ASSIGN_OR_RETURN(const auto tests, reader_.StringTests(merged));
+    const auto made =
+        AddStringProduct(ir_, tests, 0, -1, TogetherNeed(merged), StringSpelling::kJson, kMaxSearchStates);
+    if (made.ok()) inside = *made;
+  }
+  if (!inside) inside = regex->AddTo(ir_, SpellJson);
+  const NodeId quote = ir_.Literal("\"");
+  known->second = ir_.AddRule(JsonPointer(pattern));
+  ir_.SetRule(known->second, ir_.Sequence({quote, *inside, quote}));
+  return ir_.Call(known->second);
+}
+
 absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
   const NodeId quote = ir_.Literal("\"");
   const bool has_length = merged.min_length > 0 || merged.max_length >= 0;
@@ -236,12 +260,7 @@ absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
   const JsonValue& first = merged.patterns.empty() ? *merged.excluded[0] : *merged.patterns[0];
   const bool is_one_test = merged.patterns.size() == 1 && merged.excluded.empty() && !has_length &&
                            SplitLookAheads(SchemaReader::ExpressionOf(first)).size() == 1;
-  if (is_one_test) {
-    const auto regex =
-        Regex::Parse(SchemaReader::ExpressionOf(first), Regex::kSearch, ir_.limits().max_depth);
-    if (!regex.ok()) return RefuseSchema(first, std::string(regex.status().message()));
-    return ir_.Sequence({quote, regex->AddTo(ir_, SpellJson), quote});
-  }
+  if (is_one_test) return OfPattern(merged);
   if (merged.patterns.size() == 1 && merged.excluded.empty() && SchemaReader::IsFormat(first)) {
     const auto bounded = BoundedFormatExpression(first.text, merged.min_length, merged.max_length);
     if (bounded) {
@@ -260,8 +279,8 @@ absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
   return ir_.Sequence({quote, *inside, quote});
 }
 
-NodeId SchemaCompiler::List(NodeId item, int64_t min, int64_t max) {
-  const NodeId more = ir_.Sequence({separator_, item});
+NodeId SchemaCompiler::List(NodeId item, NodeId separator, int64_t min, int64_t max) {
+  const NodeId more = ir_.Sequence({separator, item});
   const int64_t others_min = std::max<int64_t>(min - 1, 0);
   const int64_t others_max = max < 0 ? -1 : max - 1;
   const NodeId others = ir_.Repeat(more, static_cast<int32_t>(others_min), static_cast<int32_t>(others_max));
@@ -292,7 +311,7 @@ absl::StatusOr<NodeId> SchemaCompiler::Array(const Conjunction& conjunction, con
     const int32_t next = graph.AddState();
     if (count >= prefix) {
       const int64_t least = std::max<int64_t>(merged.min_items - count, 1);
-      const NodeId list = List(item, least, max < 0 ? -1 : max - count);
+      const NodeId list = List(item, separator_, least, max < 0 ? -1 : max - count);
       graph.AddEdge(at, count == 0 ? list : ir_.Sequence({separator_, list}), next);
       graph.AddEdge(next, spaced_close, end);
       break;

@@ -23,11 +23,13 @@ struct GrammarLimits {
 };
 
 // What one call spends on masks and tokens of an output. A step is about 50 ns: a configuration, an edge of
-// one, or kTrieNodesPerStep nodes of the vocabulary. Transitions that the grammar knows already cost nothing
-// here. max_mask_steps counts them as if they were made anew, so that no limit depends on what came before.
+// one, kEdgesPerStep edges that are compared with one byte, or kTrieNodesPerStep nodes of the vocabulary.
+// Transitions that the grammar knows already cost nothing here. max_mask_steps counts them as if they were
+// made anew, so that no limit depends on what came before.
 struct MaskWork {
   static constexpr int64_t kNoEnd = int64_t{1} << 62;
   static constexpr int kTrieNodesPerStep = 16;
+  static constexpr int kEdgesPerStep = 8;
   int64_t allowance = kNoEnd;  // where `steps` passes it, the call gives up with ABORTED and may be repeated
   // Also for calls without an allowance on the same grammar; false: gives up with ABORTED instead.
   bool waits = true;

@@ -32,11 +32,11 @@ absl::StatusOr<NodeId> SchemaCompiler::OtherKeys(const MergedSchema& merged,
     tests.push_back({set, false});
   }
   if (tests.empty()) {
-    return ir_.Sequence({quote, ir_.Repeat(SpellJson(ir_, CharSet::All()), 0, -1), quote});
+    return ir_.Sequence({ir_.Repeat(SpellJson(ir_, CharSet::All()), 0, -1), quote});
   }
   ASSIGN_OR_RETURN(const NodeId inside,
                    AddStringProduct(ir_, tests, 0, -1, "the names of properties and patterns need"));
-  return ir_.Sequence({quote, inside, quote});
+  return ir_.Sequence({inside, quote});
 }
 
 absl::StatusOr<NodeId> SchemaCompiler::OtherMember(const Conjunction& conjunction,
@@ -130,32 +130,36 @@ absl::StatusOr<NodeId> SchemaCompiler::Object(const Conjunction& conjunction, co
   const int32_t start = graph.AddState(), end = graph.AddState();
   graph.states[end].accepts = true;
   const NodeId spaced_close = ir_.Sequence({space_, ir_.Literal("}")});
-  // choices[i]: a member comes, one of i and those behind it. after[i]: members up to i - 1 came, at least
-  // one.
+  // choices[i]: the quote that begins a member came, one of i and those behind it. The quote stands in front
+  // of the choice, so that it and white space do not read for each member. after[i]: members up to i - 1
+  // came, at least one.
   std::vector<int32_t> choices, after;
   for (size_t i = 0; i <= count; ++i) {
     choices.push_back(graph.AddState());
     after.push_back(graph.AddState());
   }
-  graph.AddEdge(start, ir_.Sequence({ir_.Literal("{"), space_}), choices[0]);
+  const NodeId quote = ir_.Literal("\"");
+  const NodeId next_member = ir_.Sequence({separator_, quote});
+  graph.AddEdge(start, ir_.Sequence({ir_.Literal("{"), space_, quote}), choices[0]);
   if (others.may_be_empty_object) {
     graph.AddEdge(start, ir_.Sequence({ir_.Literal("{"), space_, ir_.Literal("}")}), end);
   }
   for (size_t i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(const Conjunction value, reader_.PropertyOf(conjunction, merged.names[i]));
     if (value.never == nullptr || merged.is_required[i]) {
-      const NodeId key = ir_.Literal(QuoteJson(merged.names[i]));
+      const NodeId key = ir_.Literal(QuoteJson(merged.names[i]).substr(1));
       graph.AddEdge(choices[i], Member(key, RuleOf(value, Place(conjunction))), after[i + 1]);
     }
     if (!merged.is_required[i]) graph.AddEdge(choices[i], NodeGraph::kEmptyLabel, choices[i + 1]);
   }
   for (size_t i = 1; i <= count; ++i) {
-    if (i < count || others.max != 0) graph.AddEdge(after[i], separator_, choices[i]);
+    if (i < count || others.max != 0) graph.AddEdge(after[i], next_member, choices[i]);
     if (i >= last_required && others.min == 0) graph.AddEdge(after[i], spaced_close, end);
   }
   if (others.max != 0) {
     const int32_t last = graph.AddState();
-    graph.AddEdge(choices[count], List(other, std::max<int64_t>(others.min, 1), others.max), last);
+    graph.AddEdge(choices[count], List(other, next_member, std::max<int64_t>(others.min, 1), others.max),
+                  last);
     graph.AddEdge(last, spaced_close, end);
   }
   return ir_.Graph(std::move(graph));

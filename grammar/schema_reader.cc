@@ -233,7 +233,7 @@ absl::StatusOr<std::shared_ptr<StringSet>> SchemaReader::PatternSet(const JsonVa
   const RuleId root = ir.AddRule("pattern");
   ir.SetRule(root, regex->AddTo(ir, SpellRaw));
   ir.set_root(root);
-  auto set = StringSet::Create(ir);
+  auto set = StringSet::Create(ir, regex->ends_anywhere());
   work_.Charge(ir.work().spent());
   if (!set.ok()) return RefuseSchema(place, std::string(set.status().message()));
   pattern_sets_.emplace(expression, *set);

@@ -6,32 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "grammar/compile.h"
-#include "tests/grammar/small_vocabulary.h"
+#include "tests/grammar/schema_texts.h"
 
 namespace foredraft {
 namespace {
-
-const std::shared_ptr<const Vocabulary>& Bytes() {
-  static const auto vocabulary = SmallVocabulary({});
-  return vocabulary;
-}
-
-absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const std::string& schema, bool compact = false) {
-  return CompileConstraint({.kind = Constraint::kJsonSchema, .source = schema, .compact = compact}, Bytes(),
-                           {});
-}
-
-// "accepted", "refused at N" for the first byte that does not fit, or "incomplete".
-std::string Try(const std::shared_ptr<const Grammar>& grammar, const std::string& text) {
-  Matcher matcher(grammar);
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto taken = matcher.Advance(static_cast<uint8_t>(text[i]));
-    if (!taken.ok()) return taken.status().ToString();
-    if (!*taken) return "refused at " + std::to_string(i);
-  }
-  return matcher.IsAccepting() ? "accepted" : "incomplete";
-}
 
 struct Case {
   const char* name;
@@ -45,7 +23,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.nam
 class JsonSchema : public testing::TestWithParam<Case> {};
 
 TEST_P(JsonSchema, TakesWhatIsValid) {
-  const auto grammar = Compile(GetParam().schema);
+  const auto grammar = CompileSchema(GetParam().schema);
   ASSERT_TRUE(grammar.ok()) << grammar.status();
   for (const std::string& text : GetParam().valid) EXPECT_EQ(Try(*grammar, text), "accepted") << text;
   for (const std::string& text : GetParam().invalid) EXPECT_NE(Try(*grammar, text), "accepted") << text;
@@ -287,56 +265,6 @@ const char* const kValues[] = {"null",
                                R"({"b": null})",
                                R"({"a": 1, "b": 2})"};
 
-TEST(JsonSchema, KeepsTheLengthOfAFormat) {
-  for (const int length : {40, 48, 64, 100, 255, 320, 1000}) {
-    SCOPED_TRACE(length);
-    const auto compile = [&](const std::string& format) {
-      return *Compile(R"({"type":"string","format":")" + format + R"(","maxLength":)" +
-                      std::to_string(length) + "}");
-    };
-    // The length of a text whose parts are as long as the grammar lets them be: a part is what it begins with
-    // and a letter that is repeated.
-    using Parts = std::vector<std::pair<std::string, char>>;
-    const auto longest = [&](const std::string& format, const Parts& parts) {
-      const auto grammar = compile(format);
-      std::string text = "\"";
-      size_t most = 0;
-      const auto goes_on = [&] { return !Try(grammar, text).starts_with("refused"); };
-      for (const auto& [begin, letter] : parts) {
-        const size_t before = text.size();
-        text += begin;
-        if (!goes_on()) {
-          text.resize(before);
-          continue;
-        }
-        do text += letter;
-        while (goes_on());
-        text.pop_back();
-        if (Try(grammar, text + "\"") == "accepted") most = text.size() - 1;
-      }
-      return static_cast<int>(most);
-    };
-    const Parts host = {{"a", 'b'}};
-    Parts email = {{"a", 'a'}, {".b", 'b'}, {".c", 'c'}, {"@d", 'd'}};
-    for (int i = 0; i < 10; ++i) email.emplace_back(".e", 'e');
-    const Parts uri = {{"a", 'b'}, {"://h", 'h'}, {"/", 'p'}, {"?", 'q'}, {"#", 'f'}};
-    EXPECT_EQ(longest("hostname", host), std::min(length, 63));
-    if (length < 48) continue;  // below, URIs are an exact product
-    for (const auto& [format, parts] : std::vector<std::pair<std::string, Parts>>{
-             {"email", email}, {"uri", uri}, {"uri-reference", uri}, {"iri", uri}}) {
-      EXPECT_LE(longest(format, parts), length) << format;
-      // Addresses of some lengths have at most 63 characters.
-      const int most = format == "email" && length < 200 ? 63 : 160;
-      EXPECT_GE(longest(format, parts), std::min(length, most) * 3 / 4) << format;
-    }
-    EXPECT_EQ(Try(compile("email"), R"("ada@mail.example.org")"), "accepted");
-    EXPECT_EQ(Try(compile("hostname"), R"("a.mail.example.org")"), "accepted");
-    EXPECT_EQ(Try(compile("email"), R"("a@b@c")"), "refused at 4");
-    EXPECT_EQ(Try(compile("uri"), R"("no uri")"), "refused at 3");
-    EXPECT_EQ(Try(compile("hostname"), R"("xn--a")"), "refused at 4");
-  }
-}
-
 // What a schema takes, its `not` refuses, and the other way round.
 TEST(JsonSchema, NotIsTheComplement) {
   for (const std::string schema :
@@ -371,8 +299,8 @@ TEST(JsonSchema, NotIsTheComplement) {
     SCOPED_TRACE(schema);
     const std::string defs = R"(,"$defs":{"n":{"minimum":1}}})";
     const std::string open = schema == "true" ? "{" : schema.substr(0, schema.size() - 1) + ",";
-    const auto plain = Compile(open + R"("default":0)" + defs);
-    const auto negated = Compile(R"({"not":)" + schema + defs);
+    const auto plain = CompileSchema(open + R"("default":0)" + defs);
+    const auto negated = CompileSchema(R"({"not":)" + schema + defs);
     const bool has_complement = schema != "true" && schema.find("\"required\":[]") == std::string::npos;
     ASSERT_TRUE(plain.ok()) << plain.status();
     ASSERT_EQ(negated.ok(), has_complement) << negated.status();
@@ -392,7 +320,7 @@ std::ostream& operator<<(std::ostream& out, const Refusal& r) { return out << r.
 class JsonSchemaRefuses : public testing::TestWithParam<Refusal> {};
 
 TEST_P(JsonSchemaRefuses, ByPointerAndKeyword) {
-  const auto grammar = Compile(GetParam().schema);
+  const auto grammar = CompileSchema(GetParam().schema);
   ASSERT_FALSE(grammar.ok());
   EXPECT_EQ(grammar.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(grammar.status().message()), "json_schema: " + GetParam().text);
@@ -463,14 +391,14 @@ const Refusal kRefusals[] = {
 INSTANTIATE_TEST_SUITE_P(Keywords, JsonSchemaRefuses, testing::ValuesIn(kRefusals));
 
 TEST(JsonSchema, LeavesOutWhiteSpaceIfCompact) {
-  const auto grammar = Compile("{}", true);
+  const auto grammar = CompileSchema("{}", true);
   ASSERT_TRUE(grammar.ok());
   EXPECT_EQ(Try(*grammar, R"({"a":[1,2]})"), "accepted");
   EXPECT_EQ(Try(*grammar, R"({"a": 1})"), "refused at 5");
 }
 
 TEST(JsonSchema, OffersNoDeeperNestingThanTheLimit) {
-  const auto grammar = Compile("{}");
+  const auto grammar = CompileSchema("{}");
   ASSERT_TRUE(grammar.ok());
   const std::string open(64, '[');
   EXPECT_EQ(Try(*grammar, open + std::string(64, ']')), "accepted");
@@ -478,7 +406,7 @@ TEST(JsonSchema, OffersNoDeeperNestingThanTheLimit) {
 }
 
 TEST(JsonSchema, IgnoresKeywordsOfTypesThatCannotCome) {
-  EXPECT_TRUE(Compile(R"({"type":"string","uniqueItems":true,"dependencies":{"a":["b"]}})").ok());
+  EXPECT_TRUE(CompileSchema(R"({"type":"string","uniqueItems":true,"dependencies":{"a":["b"]}})").ok());
 }
 
 }  // namespace
