@@ -1,6 +1,7 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <optional>
 
@@ -192,7 +193,7 @@ NodeId SchemaCompiler::CallShared(RuleId& rule, std::string_view name, const std
 
 absl::StatusOr<NodeId> SchemaCompiler::Number(const NumberRange& range, const std::string& place) {
   const auto add = [&] { return AddNumbers(ir_, range); };
-  const bool is_plain = !range.min && !range.max && !range.is_fraction && range.divisor == 0 &&
+  const bool is_plain = !range.min && !range.max && !range.is_fraction && range.divisor == 1 &&
                         range.places == NumberRange::kMaxPlaces;
   if (is_plain) {
     return CallShared(range.is_integer ? integer_ : number_, "a number", [&] { return *add(); });
@@ -287,9 +288,53 @@ NodeId SchemaCompiler::List(NodeId item, NodeId separator, int64_t min, int64_t 
   return ir_.Sequence({item, others});
 }
 
+NodeId SchemaCompiler::ArrayOfEach(const std::vector<const JsonValue*>& values, int64_t min, int64_t max) {
+  std::vector<NodeId> items;
+  for (const JsonValue* value : values) {
+    const RuleId rule = ir_.AddRule("an element");
+    ir_.SetRule(rule, Value(*value));
+    items.push_back(value->is_array() || value->is_object() ? ir_.NestedCall(rule) : ir_.Call(rule));
+  }
+  NodeGraph graph;
+  const int32_t start = graph.AddState(), end = graph.AddState();
+  graph.states[end].accepts = true;
+  const uint32_t sets = uint32_t{1} << values.size();
+  // Of a set of values: those came, and another one must come.
+  const auto after = [](uint32_t set) { return static_cast<int32_t>(2 + 2 * set); };
+  const auto next = [&](uint32_t set) { return after(set) + 1; };
+  for (uint32_t set = 0; set < 2 * sets; ++set) graph.AddState();
+  graph.AddEdge(start, ir_.Sequence({ir_.Literal("["), space_}), after(0));
+  const NodeId close = ir_.Literal("]"), spaced_close = ir_.Sequence({space_, close});
+  for (uint32_t set = 0; set < sets; ++set) {
+    const int64_t count = std::popcount(set);
+    if (count >= min) graph.AddEdge(after(set), set == 0 ? close : spaced_close, end);
+    if (count == max) continue;
+    graph.AddEdge(after(set), set == 0 ? NodeGraph::kEmptyLabel : separator_, next(set));
+    for (size_t i = 0; i < items.size(); ++i) {
+      const uint32_t with = set | uint32_t{1} << i;
+      if (with != set) graph.AddEdge(next(set), items[i], after(with));
+    }
+  }
+  return ir_.Graph(std::move(graph));
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::UniqueArray(const Conjunction& conjunction,
+                                                   const MergedSchema& merged) {
+  constexpr size_t kMaxValues = 10;
+  ASSIGN_OR_RETURN(const Conjunction item, reader_.ItemOf(conjunction, 0));
+  ASSIGN_OR_RETURN(const auto values, reader_.FewValues(item));
+  if (!values || values->size() > kMaxValues || SchemaReader::PrefixCount(conjunction) > 0) {
+    return RefuseSchema(*merged.unique_items,
+                        absl::StrCat("not supported here, allowed where all items are of the same at most ",
+                                     kMaxValues, " values, or maxItems is 1"));
+  }
+  return ArrayOfEach(*values, merged.min_items, merged.max_items);
+}
+
 absl::StatusOr<NodeId> SchemaCompiler::Array(const Conjunction& conjunction, const MergedSchema& merged) {
   const int64_t prefix = static_cast<int64_t>(SchemaReader::PrefixCount(conjunction));
   int64_t max = merged.max_items;
+  if (merged.unique_items != nullptr && (max < 0 || max > 1)) return UniqueArray(conjunction, merged);
   std::vector<NodeId> items;  // one by one, then the others
   for (int64_t i = 0; i <= prefix; ++i) {
     ASSIGN_OR_RETURN(const Conjunction item, reader_.ItemOf(conjunction, static_cast<size_t>(i)));

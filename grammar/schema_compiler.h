@@ -46,7 +46,13 @@ class SchemaCompiler {
   absl::StatusOr<NodeId> OfPattern(const MergedSchema& merged);
   absl::StatusOr<NodeId> String(const MergedSchema& merged);
   absl::StatusOr<NodeId> Array(const Conjunction& conjunction, const MergedSchema& merged);
+  // Arrays whose elements are different values, where few are allowed.
+  absl::StatusOr<NodeId> UniqueArray(const Conjunction& conjunction, const MergedSchema& merged);
+  NodeId ArrayOfEach(const std::vector<const JsonValue*>& values, int64_t min, int64_t max);
   absl::StatusOr<NodeId> Object(const Conjunction& conjunction, const MergedSchema& merged);
+  // The declared properties as members, behind their keys' first quotes; Never for one that may not come.
+  absl::StatusOr<std::vector<NodeId>> DeclaredMembers(const Conjunction& conjunction,
+                                                      const MergedSchema& merged);
   // One member with a key that is not declared, behind the key's first quote; Never if none may come.
   absl::StatusOr<NodeId> OtherMember(const Conjunction& conjunction, const MergedSchema& merged);
   absl::StatusOr<NodeId> OtherKeys(const MergedSchema& merged, const std::vector<std::string>& patterns,
@@ -55,6 +61,7 @@ class SchemaCompiler {
   struct OtherCount {
     int64_t min = 0, max = -1;
     bool may_be_empty_object = true;
+    int64_t counted = 0;  // members, up to so many, where some of the declared ones are optional
   };
   static absl::Status RefuseCount(const Conjunction& conjunction, const char* keyword, int64_t count,
                                   const std::string& reason);

@@ -52,6 +52,7 @@ struct MergedSchema {
   std::vector<const JsonValue*> patterns;   // pattern and enforced format
   std::vector<const JsonValue*> excluded;   // patterns and lists of strings below not
   int64_t min_items = 0, max_items = -1;
+  const JsonValue* unique_items = nullptr;  // the keyword's `true`
   int64_t min_properties = 0, max_properties = -1;
   std::vector<std::string> names;              // declared or required, in order
   std::vector<bool> is_required;               // [names]
@@ -83,6 +84,8 @@ class SchemaReader {
   // The values of an enum or const that satisfy all parts.
   absl::StatusOr<std::vector<const JsonValue*>> ValuesOf(const Conjunction& conjunction,
                                                          const JsonValue& values);
+  // All values that satisfy all parts, each once; nothing where they are not known to be few.
+  absl::StatusOr<std::optional<std::vector<const JsonValue*>>> FewValues(const Conjunction& conjunction);
   // Whether a value satisfies all parts.
   absl::StatusOr<bool> Holds(const JsonValue& value, const Conjunction& conjunction);
   // True: no value satisfies both. False: not known.
@@ -108,7 +111,7 @@ class SchemaReader {
   absl::Status ExpandObject(const JsonValue& schema, Conjunction& conjunction);
   // What the schema says by `keyword`, as a schema without it; nullptr: see RewriteKeyword.
   const JsonValue* RewriteOf(const JsonValue& schema, std::string_view keyword);
-  absl::StatusOr<const JsonValue*> Resolve(const JsonValue& reference) const;
+  absl::StatusOr<const JsonValue*> Resolve(const JsonValue& reference);
   absl::Status MergeTypes(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeNumbers(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeMultiple(const JsonValue& schema, MergedSchema& merged) const;
@@ -136,6 +139,7 @@ class SchemaReader {
   WorkCounter& work_;
   int branch_count_ = 0;
   int holds_depth_ = 0;
+  std::optional<absl::flat_hash_map<std::string, const JsonValue*>> anchors_;  // once one is asked for
   std::vector<const JsonValue*> path_;  // schemas that are being expanded
   std::map<std::string, std::shared_ptr<StringSet>, std::less<>> pattern_sets_;
   absl::flat_hash_map<const JsonValue*, std::unique_ptr<JsonValue>> rewrites_;  // by the keyword's value
