@@ -123,11 +123,14 @@ StateId StateTable::Close(int64_t& steps) {
   reached_.clear();
   accepts_ = false;
   StateId failed = kUnknown;
+  int64_t visited = 0;  // configurations and moves that are not among the steps yet
   while (!kernel_.empty() && failed == kUnknown) {
     const Config config = kernel_.back();
     kernel_.pop_back();
     const int32_t state = StateOf(config);
-    const auto taken = 1 + static_cast<int64_t>(automaton_.moves_of(state).size());
+    visited += 1 + static_cast<int64_t>(automaton_.moves_of(state).size());
+    const int64_t taken = visited / MaskWork::kConfigsPerStep;
+    visited -= taken * MaskWork::kConfigsPerStep;
     steps += taken;
     work_->steps += taken;
     if (steps > limits_.max_mask_steps || work_->is_spent()) {
@@ -180,7 +183,8 @@ int32_t StateTable::MakeTransition(StateId from, int symbol) {
     edges += static_cast<int64_t>(automaton_.byte_edges_of(StateOf(config)).size());
   }
   // Configurations that the byte leads to are counted by Close.
-  int64_t steps = states_[from].config_count + edges / MaskWork::kEdgesPerStep;
+  int64_t steps =
+      1 + states_[from].config_count / MaskWork::kConfigsPerStep + edges / MaskWork::kEdgesPerStep;
   work_->steps += steps;
   if (work_->is_spent()) return kTooLong;
   ByteClass alike = ByteClass::Range(0, 255);  // bytes that no edge tells apart from this one

@@ -193,7 +193,7 @@ TEST(MaskWork, AnAllowanceEndsAnAttempt) {
   const auto grammar = *CompileConstraint(Expression("(ab|cd){40}"), Bytes(), GrammarLimits());
   Matcher matcher(grammar);
   ASSERT_TRUE(*matcher.Advance('a'));
-  MaskWork work = {.allowance = 2};
+  MaskWork work = {.allowance = 0};
   EXPECT_TRUE(absl::IsAborted(matcher.Advance('b', &work).status()));
   EXPECT_EQ(matcher.token_count(), 1);
   EXPECT_TRUE(absl::IsAborted(matcher.Mask(&work).status()));
