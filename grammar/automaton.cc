@@ -9,7 +9,8 @@ int64_t Automaton::byte_count() const {
       sizeof(int32_t) * (first_edges.capacity() + first_token_edges.capacity() + first_moves.capacity());
   bytes +=
       edges.capacity() * sizeof(Edge) + is_final.capacity() / 8 + nesting_need.capacity() * sizeof(uint16_t);
-  bytes += loops.capacity() * sizeof(Loop) + classes.capacity() * sizeof(ByteClass) + symbol_bytes.capacity();
+  bytes += text_utf8.capacity() + loops.capacity() * sizeof(Loop) + classes.capacity() * sizeof(ByteClass) +
+           symbol_bytes.capacity();
   bytes += token_sets.capacity() * sizeof(TokenSet);
   for (const TokenSet& tokens : token_sets) bytes += tokens.ids.capacity() * sizeof(int32_t);
   return static_cast<int64_t>(bytes);

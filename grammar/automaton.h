@@ -41,6 +41,9 @@ struct Automaton {
   std::vector<int32_t> first_moves;        // [states]: the edges that read nothing
   std::vector<Edge> edges;  // of a state: bytes, token sets, then moves; each in order, and no two are equal
   std::vector<bool> is_final;  // [states]: the rule, or the loop's body, ends here
+  // [states]: the state of UTF-8 from which any text of a JSON string may be read here, at whatever length
+  // and without escapes; -1 where that is not known.
+  std::vector<int8_t> text_utf8;
   // [states]: how many more objects and arrays must open at once before this rule can end; kNeverEnds if it
   // cannot.
   std::vector<uint16_t> nesting_need;

@@ -87,6 +87,7 @@ int32_t AutomatonBuilder::AddState() {
   ir_.work().Charge(1);
   last_edges_.push_back(-1);
   is_final_.push_back(false);
+  text_utf8_.push_back(-1);
   return static_cast<int32_t>(is_final_.size()) - 1;
 }
 
@@ -220,7 +221,10 @@ int32_t AutomatonBuilder::PlaceGraph(const NodeGraph& graph, int32_t next, bool 
   for (int32_t s = 0; s < count; ++s) {
     after[s] = AddState();
     if (graph.states[s].accepts) AddEdge(after[s], {Automaton::Edge::kEmpty, 0, next});
-    if (is_nonempty) before[s] = AddState();
+    text_utf8_[after[s]] = graph.states[s].text_utf8;
+    if (!is_nonempty) continue;
+    before[s] = AddState();
+    text_utf8_[before[s]] = graph.states[s].text_utf8;
   }
   for (int32_t s = 0; s < count && !ir_.is_full(); ++s) {
     for (const NodeGraph::Edge& edge : graph.states[s].edges) {
@@ -279,6 +283,7 @@ Automaton AutomatonBuilder::Finish() {
   }
   automaton.first_edges.push_back(static_cast<int32_t>(automaton.edges.size()));
   automaton.is_final = std::move(is_final_);
+  automaton.text_utf8 = std::move(text_utf8_);
   automaton.loops = std::move(loops_);
   automaton.classes = ir_.classes();
   automaton.token_sets = ir_.token_sets();

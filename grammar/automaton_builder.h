@@ -70,6 +70,7 @@ class AutomatonBuilder {
   std::vector<ListedEdge> edges_;
   std::vector<int32_t> last_edges_;  // [states]
   std::vector<bool> is_final_;
+  std::vector<int8_t> text_utf8_;
   std::vector<Automaton::Loop> loops_;
   std::vector<int32_t> rule_starts_[2];  // [is_nonempty][rules]; -1 = not called yet
   std::vector<std::pair<RuleId, bool>> pending_;

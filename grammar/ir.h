@@ -40,6 +40,7 @@ struct NodeGraph {
   struct State {
     std::vector<Edge> edges;
     bool accepts = false;
+    int8_t text_utf8 = -1;  // see Automaton::text_utf8
   };
   std::vector<State> states;
 

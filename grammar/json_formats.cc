@@ -158,15 +158,25 @@ std::optional<std::string> FormatExpression(std::string_view format) {
 
 std::optional<std::string> BoundedFormatExpression(std::string_view format, int64_t min_length,
                                                    int64_t max_length) {
-  constexpr int64_t kLeast = 48, kMost = 10'000;
-  if (max_length < kLeast) return std::nullopt;
+  // Below these lengths a host would have fewer than four labels. ShortFormatExpression has what fits.
+  constexpr int64_t kLeastHost = 100, kLeastEmail = 200, kLeastUri = 48, kMost = 10'000;
   max_length = std::min(max_length, kMost);
-  if (format == "hostname" && min_length <= 1) return Whole(HostnameUpTo(max_length));
-  if (format == "email" && min_length <= 3) return Whole(EmailUpTo(max_length));
+  if (format == "hostname" && min_length <= 1 && max_length >= kLeastHost)
+    return Whole(HostnameUpTo(max_length));
+  if (format == "email" && min_length <= 3 && max_length >= kLeastEmail) return Whole(EmailUpTo(max_length));
   const bool is_uri =
       format == "uri" || format == "uri-reference" || format == "iri" || format == "iri-reference";
-  if (is_uri && min_length <= 5) return Whole(UriUpTo(max_length));
+  if (is_uri && min_length <= 5 && max_length >= kLeastUri) return Whole(UriUpTo(max_length));
   return std::nullopt;
+}
+
+std::optional<std::string> ShortFormatExpression(std::string_view format) {
+  const std::string label = absl::StrReplaceAll(kLabel, {{"{0,REST}", "*"}});
+  const std::string host = absl::StrFormat(R"(%s(?:\.%s)*)", label, label);
+  if (format == "hostname") return Whole(host);
+  if (format != "email") return std::nullopt;
+  std::string email = absl::StrReplaceAll(kEmail, {{"{1,20}", "+"}, {"{0,2}", "*"}});
+  return Whole(absl::StrReplaceAll(email, {{"HOST", host}}));
 }
 
 bool IsRefusedFormat(std::string_view format) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -71,12 +72,6 @@ std::optional<int32_t> Decimal::ToInt() const {
   return is_negative ? -value : value;
 }
 
-std::optional<int> Decimal::PlacesOfUnit() const {
-  if (is_negative || !whole.empty() || fraction.empty() || fraction.back() != '1') return std::nullopt;
-  if (fraction.find_first_not_of('0') != fraction.size() - 1) return std::nullopt;
-  return static_cast<int>(fraction.size());
-}
-
 void NumberRange::RaiseMin(const Decimal& bound, bool is_exclusive) {
   const int order = min ? Decimal::Compare(bound, *min) : 1;
   if (order > 0 || (order == 0 && is_exclusive)) {
@@ -93,15 +88,37 @@ void NumberRange::LowerMax(const Decimal& bound, bool is_exclusive) {
   }
 }
 
+bool NumberRange::KeepMultiples(const Decimal& multiple) {
+  const int other_places = static_cast<int>(multiple.fraction.size());
+  int64_t other = 0;
+  if (other_places > kMaxPlaces || !absl::SimpleAtoi(multiple.whole + multiple.fraction, &other))
+    return false;
+  if (divisor == 1 && places == kMaxPlaces) {
+    divisor = other;
+    places = other_places;
+    return divisor <= kMaxDivisor;
+  }
+  // Both as integers of the same unit.
+  int64_t factors[2] = {divisor, other};
+  for (int p = places; p < other_places && factors[0] <= kMaxDivisor; ++p) factors[0] *= 10;
+  for (int p = other_places; p < places && factors[1] <= kMaxDivisor; ++p) factors[1] *= 10;
+  if (std::max(factors[0], factors[1]) > kMaxDivisor) return false;
+  divisor = std::lcm(factors[0], factors[1]);
+  places = std::max(places, other_places);
+  for (; places > 0 && divisor % 10 == 0; --places) divisor /= 10;
+  return divisor <= kMaxDivisor;
+}
+
 bool NumberRange::Has(const Decimal& number) const {
   if (number.is_integer() ? is_fraction : is_integer) return false;
   if (min && Decimal::Compare(number, *min) < (excludes_min ? 1 : 0)) return false;
   if (max && Decimal::Compare(number, *max) > (excludes_max ? -1 : 0)) return false;
   if (static_cast<int>(number.fraction.size()) > places) return false;
-  if (divisor == 0) return true;
-  int remainder = 0;
-  for (const char digit : number.whole) remainder = (remainder * 10 + (digit - '0')) % divisor;
-  return remainder == 0 && number.is_integer();
+  std::string digits = number.whole + number.fraction;
+  digits.append(static_cast<size_t>(places) - number.fraction.size(), '0');
+  int64_t remainder = 0;
+  for (const char digit : digits) remainder = (remainder * 10 + (digit - '0')) % divisor;
+  return remainder == 0;
 }
 
 bool NumberRange::AreDisjoint(const NumberRange& a, const NumberRange& b) {
@@ -116,7 +133,8 @@ bool NumberRange::AreDisjoint(const NumberRange& a, const NumberRange& b) {
 namespace {
 
 // Numbers of one sign whose magnitude is within bounds. The state after some digits: how many, how they
-// compare with the digits of each bound so far, and their remainder.
+// compare with the digits of each bound so far, and what they leave of the divisor. Its factors of 10 are
+// zeros at the end, which need fewer states than remainders.
 class DigitAutomaton {
  public:
   struct Bound {
@@ -124,17 +142,18 @@ class DigitAutomaton {
     bool is_exclusive = false;
   };
   DigitAutomaton(Ir& ir, NodeGraph& graph, const NumberRange& range)
-      : ir_(ir), graph_(graph), range_(range) {}
+      : ir_(ir), graph_(graph), range_(range), divisor_(range.divisor) {
+    for (; divisor_ % 10 == 0; divisor_ /= 10) ++zeros_;
+  }
 
   absl::Status Build(int32_t start, Bound low, Bound high) {
     bounds_ = {std::move(low), std::move(high)};
     states_.clear();
     known_.clear();
     ids_.clear();
-    const int32_t zero = Find({kWhole, 0, 0, 0, 0});  // "0" counts as no digit
-    Link(start, '0', zero);
-    for (int digit = 1; digit <= 9; ++digit)
-      Link(start, '0' + digit, Find(AfterDigit({kWhole, 0, 0, 0, 0}, digit)));
+    const State none = {kWhole, 0, 0, 0, {0, zeros_}};
+    Link(start, '0', Find(none));  // "0" counts as no digit
+    for (int digit = 1; digit <= 9; ++digit) Link(start, '0' + digit, Find(AfterDigit(none, digit)));
     for (size_t i = 0; i < states_.size(); ++i) {
       AddEdges(i, static_cast<int32_t>(i) != 0);
       if (static_cast<int>(states_.size()) > ir_.limits().max_product_states) {
@@ -148,9 +167,16 @@ class DigitAutomaton {
 
  private:
   enum Phase { kWhole, kPoint, kFraction };
+  // Digits without up to zeros_ zeros at their end, modulo divisor_.
+  struct Remainder {
+    int64_t value;
+    int zeros;
+    friend auto operator<=>(const Remainder&, const Remainder&) = default;
+  };
   struct State {
-    int phase, count, low, high, remainder;  // low, high: -1, 0, 1 against the bounds
-    bool has_fraction = false;               // a digit other than 0 behind the point
+    int phase, count, low, high;  // low, high: -1, 0, 1 against the bounds
+    Remainder remainder;
+    bool has_fraction = false;  // a digit other than 0 behind the point
     friend auto operator<=>(const State&, const State&) = default;
   };
 
@@ -172,6 +198,12 @@ class DigitAutomaton {
     const int other = index < static_cast<int>(digits.size()) ? digits[index] - '0' : 0;
     return Sign(digit - other);
   }
+  Remainder AfterDigit(Remainder remainder, int digit) const {
+    if (digit == 0 && remainder.zeros < zeros_) return {remainder.value, remainder.zeros + 1};
+    const int places = digit == 0 ? 1 : remainder.zeros + 1;
+    for (int place = 0; place < places; ++place) remainder.value = remainder.value * 10 % divisor_;
+    return {(remainder.value + digit) % divisor_, digit == 0 ? zeros_ : 0};
+  }
   State AfterDigit(State state, int digit) const {
     const auto compare = [&](int order, const Bound& bound) {
       if (!bound.value) return 0;
@@ -182,7 +214,7 @@ class DigitAutomaton {
     state.low = compare(state.low, bounds_[0]);
     state.high = compare(state.high, bounds_[1]);
     ++state.count;
-    if (range_.divisor > 0) state.remainder = (state.remainder * 10 + digit) % range_.divisor;
+    state.remainder = AfterDigit(state.remainder, digit);
     if (state.phase == kPoint) state.phase = kFraction;
     // Where integers may come as well, what is behind the point makes no difference.
     if (state.phase == kFraction && range_.is_fraction && digit > 0) state.has_fraction = true;
@@ -195,7 +227,10 @@ class DigitAutomaton {
     return count == length ? order : count < length ? -1 : 1;
   }
   bool Accepts(const State& state) const {
-    if (range_.divisor > 0 && state.remainder != 0) return false;
+    Remainder remainder = state.remainder;
+    const int left = range_.places - (state.phase == kWhole ? 0 : state.count);  // zeros that are not written
+    for (int zero = 0; divisor_ > 1 && zero < left; ++zero) remainder = AfterDigit(remainder, 0);
+    if (remainder.value != 0 || remainder.zeros < zeros_) return false;
     if (range_.is_fraction && !state.has_fraction) return false;
     int orders[2] = {state.low, state.high};
     for (int b = 0; b < 2; ++b) {
@@ -216,8 +251,12 @@ class DigitAutomaton {
   void AddEdges(size_t index, bool may_go_on) {
     const State state = states_[index];
     const int32_t from = ids_[index];
-    const int limit = state.phase == kWhole ? NumberRange::kMaxWholeDigits : range_.places;
-    if (state.phase == kWhole && !range_.is_integer && range_.divisor == 0 && range_.places > 0) {
+    int limit = range_.places;
+    if (state.phase == kWhole) {
+      limit = NumberRange::kMaxWholeDigits;
+      if (bounds_[1].value) limit = std::min(limit, static_cast<int>(bounds_[1].value->whole.size()));
+    }
+    if (state.phase == kWhole && !range_.is_integer && range_.places > 0) {
       State point = state;
       point.phase = kPoint;
       point.low = WholeOrder(state.low, state.count, bounds_[0]);
@@ -233,6 +272,8 @@ class DigitAutomaton {
   Ir& ir_;
   NodeGraph& graph_;
   const NumberRange& range_;
+  int64_t divisor_;              // without its factors of 10
+  int zeros_ = 0;                // the factors
   std::array<Bound, 2> bounds_;  // low, high
   std::vector<State> states_;
   std::vector<int32_t> ids_;  // of the states in the graph
@@ -261,7 +302,7 @@ NodeId AddUnboundedNumbers(Ir& ir, const NumberRange& range) {
 }  // namespace
 
 absl::StatusOr<NodeId> AddNumbers(Ir& ir, const NumberRange& range) {
-  if (!range.min && !range.max && range.divisor == 0 && !range.is_fraction) {
+  if (!range.min && !range.max && range.divisor == 1 && !range.is_fraction) {
     return AddUnboundedNumbers(ir, range);
   }
   NodeGraph graph;

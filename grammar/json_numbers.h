@@ -25,30 +25,33 @@ struct Decimal {
   static int Compare(const Decimal& a, const Decimal& b);
   // The integer below 2^31, or nothing.
   std::optional<int32_t> ToInt() const;
-  // k where this is 10^-k with k > 0, or nothing.
-  std::optional<int> PlacesOfUnit() const;
 };
 
 struct NumberRange {
   static constexpr int kMaxWholeDigits = 19;
   static constexpr int kMaxPlaces = 20;
-  static constexpr int kMaxDivisor = 1'000;
+  static constexpr int64_t kMaxDivisor = 1'000'000'000;
 
   bool is_integer = false;
   bool is_fraction = false;  // no integers
   std::optional<Decimal> min, max;
   bool excludes_min = false, excludes_max = false;
-  int32_t divisor = 0;      // the number is a multiple of it; 0 = of anything
-  int places = kMaxPlaces;  // at most so many digits of a fraction
+  // The number is a multiple of divisor / 10^places, and has at most `places` digits of a fraction. Where
+  // places > 0, 10 does not divide the divisor.
+  int64_t divisor = 1;
+  int places = kMaxPlaces;
   void RaiseMin(const Decimal& bound, bool is_exclusive);
   void LowerMax(const Decimal& bound, bool is_exclusive);
+  // Makes it a multiple of `multiple`, which is above 0, as well. False: not supported, the divisor would be
+  // above kMaxDivisor.
+  bool KeepMultiples(const Decimal& multiple);
   bool Has(const Decimal& number) const;
   // Whether no number is in both.
   static bool AreDisjoint(const NumberRange& a, const NumberRange& b);
 };
 
-// -?(0|[1-9][0-9]{0,18}), for a number also a fraction of up to 20 digits and, without bounds, an exponent of
-// up to 3. INVALID_ARGUMENT: more than max_product_states.
+// -?(0|[1-9][0-9]{0,18}), for a number also a fraction of up to 20 digits
+// and, without bounds, an exponent of up to 3. INVALID_ARGUMENT: more than max_product_states.
 absl::StatusOr<NodeId> AddNumbers(Ir& ir, const NumberRange& range);
 
 }  // namespace foredraft

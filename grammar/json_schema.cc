@@ -1,7 +1,9 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -191,7 +193,7 @@ NodeId SchemaCompiler::CallShared(RuleId& rule, std::string_view name, const std
 
 absl::StatusOr<NodeId> SchemaCompiler::Number(const NumberRange& range, const std::string& place) {
   const auto add = [&] { return AddNumbers(ir_, range); };
-  const bool is_plain = !range.min && !range.max && !range.is_fraction && range.divisor == 0 &&
+  const bool is_plain = !range.min && !range.max && !range.is_fraction && range.divisor == 1 &&
                         range.places == NumberRange::kMaxPlaces;
   if (is_plain) {
     return CallShared(range.is_integer ? integer_ : number_, "a number", [&] { return *add(); });
@@ -215,8 +217,8 @@ NodeId SchemaCompiler::AnyString(int64_t min_length, int64_t max_length) {
 }
 
 std::string SchemaCompiler::TogetherNeed(const MergedSchema& merged) {
-  const auto is_format = [](const JsonValue* pattern) { return pattern->parent->Find("format") == pattern; };
-  const auto formats = std::count_if(merged.patterns.begin(), merged.patterns.end(), is_format);
+  const auto formats = std::count_if(merged.patterns.begin(), merged.patterns.end(),
+                                     [](const JsonValue* p) { return SchemaReader::IsFormat(*p); });
   std::vector<std::string> keywords;
   if (formats < static_cast<std::ptrdiff_t>(merged.patterns.size())) keywords.emplace_back("pattern");
   if (formats > 0) keywords.emplace_back("format");
@@ -224,6 +226,29 @@ std::string SchemaCompiler::TogetherNeed(const MergedSchema& merged) {
   if (merged.min_length > 0) keywords.emplace_back("minLength");
   if (merged.max_length >= 0) keywords.emplace_back("maxLength");
   return absl::StrCat(absl::StrJoin(keywords, " and "), keywords.size() > 1 ? " together need" : " need");
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::OfPattern(const MergedSchema& merged) {
+  const JsonValue& pattern = *merged.patterns[0];
+  const std::string expression = SchemaReader::ExpressionOf(pattern);
+  const auto [known, is_new] = pattern_rules_.try_emplace(expression, -1);
+  if (!is_new) return ir_.Call(known->second);
+  const auto regex = Regex::Parse(expression, Regex::kSearch, ir_.limits().max_depth);
+  if (!regex.ok()) return RefuseSchema(pattern, std::string(regex.status().message()));
+  std::optional<NodeId> inside;
+  if (regex->begins_anywhere()) {
+    // Without a product, a search has a configuration for each place where a match may have begun.
+    constexpr int32_t kMaxSearchStates = 500;
+    ASSIGN_OR_RETURN(const auto tests, reader_.StringTests(merged));
+    const auto made =
+        AddStringProduct(ir_, tests, 0, -1, TogetherNeed(merged), StringSpelling::kJson, kMaxSearchStates);
+    if (made.ok()) inside = *made;
+  }
+  if (!inside) inside = regex->AddTo(ir_, SpellJson);
+  const NodeId quote = ir_.Literal("\"");
+  known->second = ir_.AddRule(JsonPointer(pattern));
+  ir_.SetRule(known->second, ir_.Sequence({quote, *inside, quote}));
+  return ir_.Call(known->second);
 }
 
 absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
@@ -236,37 +261,80 @@ absl::StatusOr<NodeId> SchemaCompiler::String(const MergedSchema& merged) {
   const JsonValue& first = merged.patterns.empty() ? *merged.excluded[0] : *merged.patterns[0];
   const bool is_one_test = merged.patterns.size() == 1 && merged.excluded.empty() && !has_length &&
                            SplitLookAheads(SchemaReader::ExpressionOf(first)).size() == 1;
-  if (is_one_test) {
-    const auto regex =
-        Regex::Parse(SchemaReader::ExpressionOf(first), Regex::kSearch, ir_.limits().max_depth);
-    if (!regex.ok()) return RefuseSchema(first, std::string(regex.status().message()));
-    return ir_.Sequence({quote, regex->AddTo(ir_, SpellJson), quote});
-  }
-  if (merged.patterns.size() == 1 && merged.excluded.empty() && first.parent->Find("format") == &first) {
+  if (is_one_test) return OfPattern(merged);
+  if (merged.patterns.size() == 1 && merged.excluded.empty() && SchemaReader::IsFormat(first)) {
     const auto bounded = BoundedFormatExpression(first.text, merged.min_length, merged.max_length);
     if (bounded) {
       ASSIGN_OR_RETURN(const Regex regex, Regex::Parse(*bounded, Regex::kSearch, ir_.limits().max_depth));
       return ir_.Sequence({quote, regex.AddTo(ir_, SpellJson), quote});
     }
   }
-  ASSIGN_OR_RETURN(const auto tests, reader_.StringTests(merged));
-  const auto inside =
-      AddStringProduct(ir_, tests, merged.min_length, merged.max_length, TogetherNeed(merged));
+  const bool is_short = merged.max_length >= 0 && merged.min_length <= kShortFormatChars &&
+                        std::any_of(merged.patterns.begin(), merged.patterns.end(), [](const JsonValue* p) {
+                          return SchemaReader::IsFormat(*p) && ShortFormatExpression(p->text);
+                        });
+  ASSIGN_OR_RETURN(const auto tests, reader_.StringTests(merged, is_short));
+  const int64_t max_length = is_short ? std::min(merged.max_length, kShortFormatChars) : merged.max_length;
+  const auto inside = AddStringProduct(ir_, tests, merged.min_length, max_length, TogetherNeed(merged));
   if (!inside.ok()) return RefuseSchema(first, std::string(inside.status().message()));
   return ir_.Sequence({quote, *inside, quote});
 }
 
-NodeId SchemaCompiler::List(NodeId item, int64_t min, int64_t max) {
-  const NodeId more = ir_.Sequence({separator_, item});
+NodeId SchemaCompiler::List(NodeId item, NodeId separator, int64_t min, int64_t max) {
+  const NodeId more = ir_.Sequence({separator, item});
   const int64_t others_min = std::max<int64_t>(min - 1, 0);
   const int64_t others_max = max < 0 ? -1 : max - 1;
   const NodeId others = ir_.Repeat(more, static_cast<int32_t>(others_min), static_cast<int32_t>(others_max));
   return ir_.Sequence({item, others});
 }
 
+NodeId SchemaCompiler::ArrayOfEach(const std::vector<const JsonValue*>& values, int64_t min, int64_t max) {
+  std::vector<NodeId> items;
+  for (const JsonValue* value : values) {
+    const RuleId rule = ir_.AddRule("an element");
+    ir_.SetRule(rule, Value(*value));
+    items.push_back(value->is_array() || value->is_object() ? ir_.NestedCall(rule) : ir_.Call(rule));
+  }
+  NodeGraph graph;
+  const int32_t start = graph.AddState(), end = graph.AddState();
+  graph.states[end].accepts = true;
+  const uint32_t sets = uint32_t{1} << values.size();
+  // Of a set of values: those came, and another one must come.
+  const auto after = [](uint32_t set) { return static_cast<int32_t>(2 + 2 * set); };
+  const auto next = [&](uint32_t set) { return after(set) + 1; };
+  for (uint32_t set = 0; set < 2 * sets; ++set) graph.AddState();
+  graph.AddEdge(start, ir_.Sequence({ir_.Literal("["), space_}), after(0));
+  const NodeId close = ir_.Literal("]"), spaced_close = ir_.Sequence({space_, close});
+  for (uint32_t set = 0; set < sets; ++set) {
+    const int64_t count = std::popcount(set);
+    if (count >= min) graph.AddEdge(after(set), set == 0 ? close : spaced_close, end);
+    if (count == max) continue;
+    graph.AddEdge(after(set), set == 0 ? NodeGraph::kEmptyLabel : separator_, next(set));
+    for (size_t i = 0; i < items.size(); ++i) {
+      const uint32_t with = set | uint32_t{1} << i;
+      if (with != set) graph.AddEdge(next(set), items[i], after(with));
+    }
+  }
+  return ir_.Graph(std::move(graph));
+}
+
+absl::StatusOr<NodeId> SchemaCompiler::UniqueArray(const Conjunction& conjunction,
+                                                   const MergedSchema& merged) {
+  constexpr size_t kMaxValues = 10;
+  ASSIGN_OR_RETURN(const Conjunction item, reader_.ItemOf(conjunction, 0));
+  ASSIGN_OR_RETURN(const auto values, reader_.FewValues(item));
+  if (!values || values->size() > kMaxValues || SchemaReader::PrefixCount(conjunction) > 0) {
+    return RefuseSchema(*merged.unique_items,
+                        absl::StrCat("not supported here, allowed where all items are of the same at most ",
+                                     kMaxValues, " values, or maxItems is 1"));
+  }
+  return ArrayOfEach(*values, merged.min_items, merged.max_items);
+}
+
 absl::StatusOr<NodeId> SchemaCompiler::Array(const Conjunction& conjunction, const MergedSchema& merged) {
   const int64_t prefix = static_cast<int64_t>(SchemaReader::PrefixCount(conjunction));
   int64_t max = merged.max_items;
+  if (merged.unique_items != nullptr && (max < 0 || max > 1)) return UniqueArray(conjunction, merged);
   std::vector<NodeId> items;  // one by one, then the others
   for (int64_t i = 0; i <= prefix; ++i) {
     ASSIGN_OR_RETURN(const Conjunction item, reader_.ItemOf(conjunction, static_cast<size_t>(i)));
@@ -288,7 +356,7 @@ absl::StatusOr<NodeId> SchemaCompiler::Array(const Conjunction& conjunction, con
     const int32_t next = graph.AddState();
     if (count >= prefix) {
       const int64_t least = std::max<int64_t>(merged.min_items - count, 1);
-      const NodeId list = List(item, least, max < 0 ? -1 : max - count);
+      const NodeId list = List(item, separator_, least, max < 0 ? -1 : max - count);
       graph.AddEdge(at, count == 0 ? list : ir_.Sequence({separator_, list}), next);
       graph.AddEdge(next, spaced_close, end);
       break;

@@ -1,7 +1,9 @@
 #include "grammar/json_strings.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -70,9 +72,9 @@ NodeId SpellJson(Ir& ir, const CharSet& set) {
   return ir.Alternative(choices);
 }
 
-absl::StatusOr<std::shared_ptr<StringSet>> StringSet::Create(Ir& ir) {
+absl::StatusOr<std::shared_ptr<StringSet>> StringSet::Create(Ir& ir, bool goes_on) {
   ASSIGN_OR_RETURN(Automaton automaton, BuildAutomaton(ir, 1));
-  return std::shared_ptr<StringSet>(new StringSet(std::move(automaton), ir.limits()));
+  return std::shared_ptr<StringSet>(new StringSet(std::move(automaton), ir.limits(), goes_on));
 }
 
 absl::StatusOr<std::shared_ptr<StringSet>> StringSet::OfTexts(std::span<const std::string> texts,
@@ -85,6 +87,13 @@ absl::StatusOr<std::shared_ptr<StringSet>> StringSet::OfTexts(std::span<const st
   auto set = Create(ir);
   work.Charge(ir.work().spent());
   return set;
+}
+
+StateId StringSet::Step(StateId from, uint8_t byte) {
+  const StateId to = table_.Step(from, byte);
+  if (!goes_on_ || to < StateTable::kFirstState || !table_.state(to).accepts) return to;
+  if (accepting_ == StateTable::kUnknown) accepting_ = to;
+  return accepting_;
 }
 
 absl::StatusOr<bool> StringSet::Has(std::string_view text) {
@@ -100,13 +109,18 @@ absl::StatusOr<bool> StringSet::Has(std::string_view text) {
 class StringProduct {
  public:
   StringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars, int64_t max_chars,
-                const std::string& what, StringSpelling spelling)
+                const std::string& what, StringSpelling spelling, int32_t max_states)
       : ir_(ir),
         tests_(tests),
         min_chars_(min_chars),
         max_chars_(max_chars),
         what_(what),
-        spelling_(spelling) {
+        spelling_(spelling),
+        max_states_(max_states > 0 ? max_states : ir.limits().max_product_states) {
+    const CharSet must_escape = MustEscape();
+    for (int byte = 0; byte < 0x80; ++byte) {
+      if (spelling == StringSpelling::kJson && must_escape.Has(byte)) escaped_.Add(byte);
+    }
     // Bytes that all automata, UTF-8 and JSON's escapes treat alike are one symbol.
     std::map<std::vector<int>, ByteClass> groups;
     for (int byte = 0; byte < 256; ++byte) {
@@ -126,19 +140,20 @@ class StringProduct {
     Find(start);
     for (size_t i = 0; i < states_.size(); ++i) {
       RETURN_IF_ERROR(AddEdges(static_cast<int32_t>(i)));
-      if (static_cast<int32_t>(states_.size()) > ir_.limits().max_product_states) {
+      if (static_cast<int32_t>(states_.size()) > max_states_) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "%s an automaton of more than %d states, allowed fewer of them or a simpler pattern", what_,
-            ir_.limits().max_product_states));
+            max_states_));
       }
       ChargeTables();
       RETURN_IF_ERROR(ir_.status());
     }
+    if (max_chars_ < 0 && spelling_ == StringSpelling::kJson) MarkAnyText();
     return ir_.Graph(std::move(graph_));
   }
 
  private:
-  bool IsEscaped(uint8_t byte) const { return spelling_ == StringSpelling::kJson && MustEscape().Has(byte); }
+  bool IsEscaped(uint8_t byte) const { return escaped_.Has(byte); }
 
   using State = std::vector<int32_t>;  // of UTF-8, characters so far, of each test
 
@@ -147,51 +162,174 @@ class StringProduct {
     if (!is_new) return place->second;
     states_.push_back(state);
     const int32_t id = graph_.AddState();
-    bool accepts = state[0] == kUtf8Start && state[1] >= min_chars_;
-    for (size_t t = 0; t < tests_.size(); ++t) {
-      accepts = accepts && tests_[t].set->table_.state(state[2 + t]).accepts == tests_[t].is_member;
-    }
-    graph_.states[id].accepts = accepts;
+    graph_.states[id].accepts = state[1] >= min_chars_ && Accepts(state);
     return id;
   }
 
+  // By target: the bytes that lead there raw, and escapes.
+  using Edges = std::map<int32_t, std::pair<ByteClass, std::vector<std::string>>>;
+  void AddTo(Edges& edges, int32_t target, const ByteClass& symbol) const {
+    auto& [raw, escapes] = edges[target];
+    const uint8_t byte = static_cast<uint8_t>(symbol.first());
+    if (IsEscaped(byte)) {
+      escapes.push_back(Inside(static_cast<char>(byte)));
+    } else {
+      raw.Add(symbol);
+    }
+  }
+  void AddEdges(NodeGraph& graph, int32_t id, const Edges& edges) {
+    for (const auto& [target, labels] : edges) {
+      if (!labels.first.is_empty()) graph.AddEdge(id, ir_.Bytes(labels.first), target);
+      if (!labels.second.empty()) graph.AddEdge(id, ir_.CallOneOf(labels.second), target);
+    }
+  }
+
   absl::Status AddEdges(int32_t id) {
-    std::map<int32_t, std::pair<ByteClass, std::vector<std::string>>> edges;  // by target: raw bytes, escapes
+    if (id == loop_end_ || AddLoop(id)) return absl::OkStatus();
+    Edges edges;
     ir_.work().Charge(static_cast<int64_t>(symbols_.size()));
     for (const ByteClass& symbol : symbols_) {
-      const uint8_t byte = static_cast<uint8_t>(symbol.first());
       State next = states_[id];
-      const bool is_alive = Step(next, byte);
+      const bool is_alive = CountChar(next) && Step(next, static_cast<uint8_t>(symbol.first()));
       if (std::any_of(next.begin() + 2, next.end(), IsBeyondLimits)) {
         return absl::InvalidArgumentError(
             "the pattern needs more configurations than constraints.max_configurations");
       }
-      if (!is_alive) continue;
-      auto& [raw, escapes] = edges[Find(next)];
-      if (IsEscaped(byte)) {
-        escapes.push_back(Inside(static_cast<char>(byte)));
-      } else {
-        raw.Add(symbol);
+      if (is_alive) AddTo(edges, Find(next), symbol);
+    }
+    AddEdges(graph_, id, edges);
+    return absl::OkStatus();
+  }
+
+  // Sets text_utf8 of the states that any text leads to such states from, and from all of which an end can be
+  // reached.
+  void MarkAnyText() {
+    std::array<ByteClass, kUtf8States> text;
+    for (int utf8 = 0; utf8 < kUtf8States; ++utf8) {
+      for (int byte = 0; byte < 256; ++byte) {
+        const auto value = static_cast<uint8_t>(byte);
+        if (NextUtf8State(utf8, value) >= 0 && !IsEscaped(value)) text[utf8].Add(byte);
       }
     }
-    for (const auto& [target, labels] : edges) {
-      if (!labels.first.is_empty()) graph_.AddEdge(id, ir_.Bytes(labels.first), target);
-      if (!labels.second.empty()) graph_.AddEdge(id, ir_.CallOneOf(labels.second), target);
+    const size_t count = graph_.states.size();
+    std::vector<std::vector<int32_t>> sources(count), text_sources(count);
+    std::vector<bool> can_end(count, false), reads_any(count, true);
+    std::vector<int32_t> ends, others;
+    for (size_t id = 0; id < count; ++id) {
+      ByteClass raw;
+      ir_.work().Charge(static_cast<int64_t>(graph_.states[id].edges.size()));
+      for (const NodeGraph::Edge& edge : graph_.states[id].edges) {
+        sources[edge.target].push_back(static_cast<int32_t>(id));
+        if (ir_.node(edge.label).kind != IrNode::kBytes) continue;  // an escape
+        text_sources[edge.target].push_back(static_cast<int32_t>(id));
+        raw.Add(ir_.classes()[ir_.node(edge.label).index]);
+      }
+      if (graph_.states[id].accepts) Reach(static_cast<int32_t>(id), can_end, true, ends);
+      if (raw != text[states_[id][0]]) Reach(static_cast<int32_t>(id), reads_any, false, others);
     }
-    return absl::OkStatus();
+    for (size_t i = 0; i < ends.size(); ++i) {
+      for (const int32_t source : sources[ends[i]]) Reach(source, can_end, true, ends);
+    }
+    for (size_t id = 0; id < count; ++id) {
+      if (!can_end[id]) Reach(static_cast<int32_t>(id), reads_any, false, others);
+    }
+    for (size_t i = 0; i < others.size(); ++i) {
+      for (const int32_t source : text_sources[others[i]]) Reach(source, reads_any, false, others);
+    }
+    for (size_t id = 0; id < count; ++id) {
+      if (reads_any[id]) graph_.states[id].text_utf8 = static_cast<int8_t>(states_[id][0]);
+    }
+  }
+  static void Reach(int32_t id, std::vector<bool>& marks, bool mark, std::vector<int32_t>& queue) {
+    if (marks[id] == mark) return;
+    marks[id] = mark;
+    queue.push_back(id);
+  }
+
+  // Where a state accepts and each character leads back to it or nowhere, the rest of a string is a counted
+  // repeat of one character, instead of a state per count. True: it is that now.
+  bool AddLoop(int32_t id) {
+    constexpr int64_t kLeast = 64;  // shorter rests stay states
+    const State state = states_[id];
+    if (state[0] != kUtf8Start || max_chars_ - state[1] < kLeast) return false;
+    const State tests(state.begin() + 2, state.end());
+    const auto [place, is_new] = loops_.try_emplace(tests, std::nullopt);
+    if (is_new) place->second = CharOf(tests);
+    if (!place->second.has_value()) return false;
+    const int64_t least = std::max<int64_t>(min_chars_ - state[1], 0);
+    const NodeId rest =
+        ir_.Repeat(*place->second, static_cast<int32_t>(least), static_cast<int32_t>(max_chars_ - state[1]));
+    graph_.states[id].accepts = false;
+    if (loop_end_ < 0) loop_end_ = AddLoopEnd();
+    graph_.AddEdge(id, rest, loop_end_);
+    return true;
+  }
+
+  // No character leads to or from it.
+  int32_t AddLoopEnd() {
+    states_.emplace_back();
+    const int32_t id = graph_.AddState();
+    graph_.states[id].accepts = true;
+    return id;
+  }
+
+  // The characters that lead from a state of the tests back to it, if all others lead nowhere and it accepts.
+  std::optional<NodeId> CharOf(const State& tests) {
+    State start = {kUtf8Start, 0};
+    start.insert(start.end(), tests.begin(), tests.end());
+    if (!Accepts(start)) return std::nullopt;
+    NodeGraph graph;
+    graph.AddState();
+    const int32_t end = graph.AddState();
+    graph.states[end].accepts = true;
+    std::vector<std::pair<State, int32_t>> inside = {{start, 0}};  // of a character: a few
+    for (size_t i = 0; i < inside.size(); ++i) {
+      Edges edges;
+      ir_.work().Charge(static_cast<int64_t>(symbols_.size()));
+      for (const ByteClass& symbol : symbols_) {
+        State next = inside[i].first;
+        if (!Step(next, static_cast<uint8_t>(symbol.first()))) {
+          if (std::any_of(next.begin() + 2, next.end(), IsBeyondLimits)) return std::nullopt;
+          continue;
+        }
+        if (next == start) {
+          AddTo(edges, end, symbol);
+          continue;
+        }
+        if (next[0] == kUtf8Start) return std::nullopt;
+        auto known =
+            std::find_if(inside.begin(), inside.end(), [&](const auto& s) { return s.first == next; });
+        if (known == inside.end()) known = inside.insert(known, {next, graph.AddState()});
+        AddTo(edges, known->second, symbol);
+      }
+      AddEdges(graph, inside[i].second, edges);
+    }
+    return ir_.Graph(std::move(graph));
+  }
+
+  bool Accepts(const State& state) const {
+    bool accepts = state[0] == kUtf8Start;
+    for (size_t t = 0; t < tests_.size() && accepts; ++t) {
+      accepts = tests_[t].set->table_.state(state[2 + t]).accepts == tests_[t].is_member;
+    }
+    return accepts;
+  }
+
+  // False: no character may come. Otherwise it is counted where one begins.
+  bool CountChar(State& state) const {
+    if (state[0] != kUtf8Start) return true;
+    if (state[1] == max_chars_) return false;
+    // Without an end, counts past the minimum are alike.
+    if (max_chars_ >= 0 || state[1] < min_chars_) ++state[1];
+    return true;
   }
 
   // False: no string goes on so.
   bool Step(State& state, uint8_t byte) const {
-    if (state[0] == kUtf8Start) {
-      if (state[1] == max_chars_) return false;
-      // Without an end, counts past the minimum are alike.
-      if (max_chars_ >= 0 || state[1] < min_chars_) ++state[1];
-    }
     state[0] = NextUtf8State(state[0], byte);
     if (state[0] < 0) return false;
     for (size_t t = 0; t < tests_.size(); ++t) {
-      state[2 + t] = tests_[t].set->table_.Step(state[2 + t], byte);
+      state[2 + t] = tests_[t].set->Step(state[2 + t], byte);
       if (IsBeyondLimits(state[2 + t])) return false;
       if (state[2 + t] == StateTable::kDead && tests_[t].is_member) return false;
     }
@@ -210,15 +348,20 @@ class StringProduct {
   const int64_t min_chars_, max_chars_;
   const std::string& what_;
   const StringSpelling spelling_;
+  const int32_t max_states_;
+  ByteClass escaped_;
   std::vector<ByteClass> symbols_;
   std::vector<State> states_;
   std::unordered_map<State, int32_t, absl::Hash<State>> known_;
+  std::unordered_map<State, std::optional<NodeId>, absl::Hash<State>> loops_;  // by the states of the tests
+  int32_t loop_end_ = -1;
   NodeGraph graph_;
 };
 
 absl::StatusOr<NodeId> AddStringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars,
-                                        int64_t max_chars, const std::string& what, StringSpelling spelling) {
-  return StringProduct(ir, tests, min_chars, max_chars, what, spelling).Build();
+                                        int64_t max_chars, const std::string& what, StringSpelling spelling,
+                                        int32_t max_states) {
+  return StringProduct(ir, tests, min_chars, max_chars, what, spelling, max_states).Build();
 }
 
 }  // namespace foredraft

@@ -25,8 +25,9 @@ NodeId SpellJson(Ir& ir, const CharSet& set);
 // A set of strings, as an automaton over their UTF-8. Not thread-safe.
 class StringSet {
  public:
-  // `ir` has a root; its nodes spell characters raw.
-  static absl::StatusOr<std::shared_ptr<StringSet>> Create(Ir& ir);
+  // `ir` has a root; its nodes spell characters raw. `goes_on`: what begins with a string of the set is in
+  // it.
+  static absl::StatusOr<std::shared_ptr<StringSet>> Create(Ir& ir, bool goes_on = false);
   // The strings of a list.
   static absl::StatusOr<std::shared_ptr<StringSet>> OfTexts(std::span<const std::string> texts,
                                                             const GrammarLimits& limits, WorkCounter& work);
@@ -35,11 +36,14 @@ class StringSet {
 
  private:
   friend class StringProduct;
-  StringSet(Automaton automaton, const GrammarLimits& limits)
-      : automaton_(std::move(automaton)), table_(automaton_, limits) {}
+  StateId Step(StateId from, uint8_t byte);
+  StringSet(Automaton automaton, const GrammarLimits& limits, bool goes_on)
+      : automaton_(std::move(automaton)), table_(automaton_, limits), goes_on_(goes_on) {}
 
   const Automaton automaton_;
   StateTable table_;
+  const bool goes_on_;
+  StateId accepting_ = StateTable::kUnknown;  // with goes_on_, the state in place of all that accept
 };
 
 struct StringTest {
@@ -53,10 +57,11 @@ enum class StringSpelling {
 };
 
 // The strings that pass all tests and have min_chars to max_chars characters (-1: no end). INVALID_ARGUMENT:
-// more than max_product_states; the text says that `what` needs them, as "pattern and maxLength together
-// need".
+// more than `max_states`, or where that is 0 max_product_states; the text says that `what` needs them, as
+// "pattern and maxLength together need".
 absl::StatusOr<NodeId> AddStringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars,
                                         int64_t max_chars, const std::string& what,
-                                        StringSpelling spelling = StringSpelling::kJson);
+                                        StringSpelling spelling = StringSpelling::kJson,
+                                        int32_t max_states = 0);
 
 }  // namespace foredraft

@@ -22,12 +22,15 @@ struct GrammarLimits {
   int64_t table_bytes = int64_t{32} << 20;  // states and masks of one grammar; a full table is made anew
 };
 
-// What one call spends on masks and tokens of an output. A step is about 50 ns: a configuration, an edge of
-// one, or kTrieNodesPerStep nodes of the vocabulary. Transitions that the grammar knows already cost nothing
-// here. max_mask_steps counts them as if they were made anew, so that no limit depends on what came before.
+// What one call spends on masks and tokens of an output. A step is about 50 ns: kConfigsPerStep
+// configurations or moves of them, which read nothing, kEdgesPerStep edges that are compared with one byte,
+// or kTrieNodesPerStep nodes of the vocabulary. Transitions that the grammar knows already cost nothing here.
+// max_mask_steps counts them as if they were made anew, so that no limit depends on what came before.
 struct MaskWork {
   static constexpr int64_t kNoEnd = int64_t{1} << 62;
   static constexpr int kTrieNodesPerStep = 16;
+  static constexpr int kConfigsPerStep = 2;
+  static constexpr int kEdgesPerStep = 8;
   int64_t allowance = kNoEnd;  // where `steps` passes it, the call gives up with ABORTED and may be repeated
   // Also for calls without an allowance on the same grammar; false: gives up with ABORTED instead.
   bool waits = true;

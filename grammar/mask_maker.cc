@@ -205,6 +205,7 @@ bool MaskMaker::IsEndless(StateTable& table, int slice, StateId state, int utf8)
   bool is_endless = true;
   for (size_t i = 0; i < found.size() && is_endless; ++i) {
     const auto [from, from_utf8] = found[i];
+    if (slice == kJsonSlice && table.ReadsAnyText(from, from_utf8, steps)) continue;
     for (const auto& [byte, next_utf8] : text_bytes(slice, from_utf8)) {
       const StateId to = table.Step(from, byte, steps);
       if (table.work().is_spent()) return false;  // which proves nothing

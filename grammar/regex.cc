@@ -1,5 +1,6 @@
 #include "grammar/regex.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -100,12 +101,14 @@ absl::StatusOr<int32_t> Regex::WithoutAnchors(int32_t id, Extent extent) {
     is_open_end = false;
   }
   for (const int32_t part : parts) RETURN_IF_ERROR(CheckNoAnchor(part));
-  const auto any_text = [&] {
+  if ((is_open_start || is_open_end) && any_text_ < 0) {
     const int32_t any = Add({.kind = Node::kChars, .chars = CharSet::All()});
-    return Add({.kind = Node::kRepeat, .children = {any}, .min = 0, .max = -1});
-  };
-  if (is_open_start) parts.insert(parts.begin(), any_text());
-  if (is_open_end) parts.push_back(any_text());
+    any_text_ = Add({.kind = Node::kRepeat, .children = {any}, .min = 0, .max = -1});
+  }
+  begins_anywhere_ = begins_anywhere_ || is_open_start;
+  ends_anywhere_ = ends_anywhere_ && is_open_end;
+  if (is_open_start) parts.insert(parts.begin(), any_text_);
+  if (is_open_end) parts.push_back(any_text_);
   return Add({.kind = Node::kSequence, .children = std::move(parts)});
 }
 
@@ -127,11 +130,50 @@ NodeId Regex::AddNode(Ir& ir, int32_t id, const CharSpelling& spelling) const {
   if (ir.is_full()) return ir.Empty();
   const Node& node = nodes_[id];
   if (node.kind == Node::kChars) return spelling(ir, node.chars);
+  if (node.kind == Node::kAlternative) {
+    std::vector<std::span<const int32_t>> choices;
+    for (const int32_t& child : node.children) {
+      const bool is_sequence = nodes_[child].kind == Node::kSequence;
+      choices.push_back(is_sequence ? std::span<const int32_t>(nodes_[child].children)
+                                    : std::span(&child, 1));
+    }
+    return AddChoices(ir, std::move(choices), spelling);
+  }
   std::vector<NodeId> children;
   for (const int32_t child : node.children) children.push_back(AddNode(ir, child, spelling));
-  if (node.kind == Node::kAlternative) return ir.Alternative(children);
   if (node.kind == Node::kRepeat) return ir.Repeat(children[0], node.min, node.max);
   return ir.Sequence(children);
+}
+
+bool Regex::AreEqual(int32_t a, int32_t b) const {
+  const bool are_chars = nodes_[a].kind == Node::kChars && nodes_[b].kind == Node::kChars;
+  return a == b || (are_chars && nodes_[a].chars == nodes_[b].chars);
+}
+
+NodeId Regex::AddChoices(Ir& ir, std::vector<std::span<const int32_t>> choices,
+                         const CharSpelling& spelling) const {
+  std::vector<NodeId> nodes;
+  while (!choices.empty() && !ir.is_full()) {
+    const std::span<const int32_t> first = choices[0];
+    const auto is_alike = [&](std::span<const int32_t> choice) {
+      return !first.empty() && !choice.empty() && AreEqual(first[0], choice[0]);
+    };
+    ir.work().Charge(static_cast<int64_t>(choices.size()));
+    const auto others = std::stable_partition(choices.begin() + 1, choices.end(), is_alike);
+    std::vector<std::span<const int32_t>> alike(choices.begin(), others);
+    choices.erase(choices.begin(), others);
+    size_t common = alike.size() > 1 ? 1 : first.size();
+    const auto has_next = [&](std::span<const int32_t> choice) {
+      return common < choice.size() && common < first.size() && AreEqual(first[common], choice[common]);
+    };
+    while (std::all_of(alike.begin(), alike.end(), has_next)) ++common;
+    std::vector<NodeId> parts;
+    for (const int32_t part : first.subspan(0, common)) parts.push_back(AddNode(ir, part, spelling));
+    for (std::span<const int32_t>& rest : alike) rest = rest.subspan(common);
+    if (alike.size() > 1) parts.push_back(AddChoices(ir, std::move(alike), spelling));
+    nodes.push_back(ir.Sequence(parts));
+  }
+  return ir.Alternative(nodes);
 }
 
 }  // namespace foredraft

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,10 @@ class Regex {
   // INVALID_ARGUMENT names the construct and the byte of `pattern` where it is.
   static absl::StatusOr<Regex> Parse(std::string_view pattern, Extent extent, int max_depth = 64);
 
+  // Whether a match may begin behind the start of the text. Its nodes then begin at every character anew.
+  bool begins_anywhere() const { return begins_anywhere_; }
+  // Whether each match may end before the end of the text, so that a text with a match may go on at will.
+  bool ends_anywhere() const { return ends_anywhere_; }
   // The language of the expression.
   NodeId AddTo(Ir& ir, const CharSpelling& spelling) const;
 
@@ -48,9 +53,16 @@ class Regex {
   absl::Status CheckNoAnchor(int32_t node) const;
   int32_t Add(Node node);
   NodeId AddNode(Ir& ir, int32_t node, const CharSpelling& spelling) const;
+  // One of several sequences. What some of them begin with is there once.
+  NodeId AddChoices(Ir& ir, std::vector<std::span<const int32_t>> choices,
+                    const CharSpelling& spelling) const;
+  bool AreEqual(int32_t a, int32_t b) const;
 
   std::vector<Node> nodes_;
   int32_t root_ = -1;
+  int32_t any_text_ = -1;  // around a match; -1: there is none
+  bool begins_anywhere_ = false;
+  bool ends_anywhere_ = true;
 };
 
 // A search that a text passes if it has a match, or with is_member false if it has none.

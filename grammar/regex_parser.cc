@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "grammar/unicode_categories.h"
 
 namespace foredraft {
 namespace {
@@ -190,6 +191,7 @@ absl::StatusOr<int32_t> RegexParser::ParseQuantifier(int32_t atom) {
 absl::StatusOr<CharSet> RegexParser::ParseClass() {
   const size_t start = at_ - 1;
   const bool is_negated = Take("^");
+  has_category_ = false;
   CharSet set;
   while (!Take("]")) {
     if (at_end()) return Refuse("[", start, "the class has no end");
@@ -216,7 +218,8 @@ absl::StatusOr<CharSet> RegexParser::ParseClass() {
     }
     set.Add(first.ranges()[0].first, last.ranges()[0].first);
   }
-  return is_negated ? set.Complement() : set;
+  if (!is_negated) return set;
+  return has_category_ ? set.Complement().Without(UnassignedChars()) : set.Complement();
 }
 
 absl::StatusOr<CharSet> RegexParser::ParseClassItem() {
@@ -266,6 +269,19 @@ absl::StatusOr<CharSet> RegexParser::ParseCodePoint(char kind, size_t start) {
   return CharSet::Of(*c);
 }
 
+absl::StatusOr<CharSet> RegexParser::ParseCategory(bool is_negated, size_t start) {
+  const size_t end = pattern_.find('}', at_);
+  std::optional<CharSet> set;
+  if (Take("{") && end != std::string_view::npos) set = CategoryChars(pattern_.substr(at_, end - at_));
+  if (!set) {
+    return Refuse(pattern_.substr(start, 2), start,
+                  "this Unicode property is not supported, allowed general categories as \\p{L} and \\p{Nd}");
+  }
+  at_ = end + 1;
+  has_category_ = true;
+  return is_negated ? set->Complement().Without(UnassignedChars()) : *std::move(set);
+}
+
 absl::StatusOr<CharSet> RegexParser::ParseEscape(bool in_class) {
   const size_t start = at_ - 1;
   if (at_end()) return Refuse("\\", start, "nothing follows");
@@ -285,6 +301,9 @@ absl::StatusOr<CharSet> RegexParser::ParseEscape(bool in_class) {
       return WhiteSpace();
     case 'S':
       return WhiteSpace().Complement();
+    case 'p':
+    case 'P':
+      return ParseCategory(c == 'P', start);
     case 'x':
     case 'u':
       return ParseCodePoint(c, start);
@@ -304,7 +323,6 @@ absl::StatusOr<CharSet> RegexParser::ParseEscape(bool in_class) {
   if (!absl::ascii_isalnum(static_cast<unsigned char>(c))) return CharSet::Of(static_cast<uint8_t>(c));
   std::string_view why = "this escape is not supported";
   if (c == 'b' || c == 'B') why = "word boundaries are not supported";
-  if (c == 'p' || c == 'P') why = "Unicode properties are not supported";
   if (c == 'k' || absl::ascii_isdigit(static_cast<unsigned char>(c)))
     why = "back references are not supported";
   return Refuse(pattern_.substr(start, 2), start,

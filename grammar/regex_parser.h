@@ -34,6 +34,8 @@ class RegexParser {
   // After the backslash.
   absl::StatusOr<CharSet> ParseEscape(bool in_class);
   absl::StatusOr<CharSet> ParseCodePoint(char kind, size_t start);
+  // After \p, or with is_negated after \P.
+  absl::StatusOr<CharSet> ParseCategory(bool is_negated, size_t start);
   absl::StatusOr<CharSet> TakeCharacter();
   std::optional<uint32_t> TakeHex(size_t digits);
 
@@ -46,6 +48,7 @@ class RegexParser {
   const int max_depth_;
   Regex& out_;
   size_t at_ = 0;
+  bool has_category_ = false;  // in this class
   int depth_ = 0;
 };
 

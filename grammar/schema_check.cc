@@ -47,6 +47,15 @@ bool JsonEquals(const JsonValue& a, const JsonValue& b) {
   return true;
 }
 
+bool HasEqualItems(const JsonValue& array) {
+  for (size_t b = 1; b < array.items.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      if (JsonEquals(array.items[a], array.items[b])) return true;
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<bool> SchemaReader::Holds(const JsonValue& value, const Conjunction& conjunction) {
   if (conjunction.never != nullptr) return false;
   for (const SchemaPart& part : conjunction.parts) {
@@ -101,6 +110,7 @@ absl::StatusOr<bool> SchemaReader::ContainerHolds(const JsonValue& value, const 
   const int64_t min = value.is_array() ? merged.min_items : merged.min_properties;
   const int64_t max = value.is_array() ? merged.max_items : merged.max_properties;
   if (count < min || (max >= 0 && count > max)) return false;
+  if (value.is_array() && merged.unique_items != nullptr && HasEqualItems(value)) return false;
   for (size_t n = 0; value.is_object() && n < merged.names.size(); ++n) {
     if (merged.is_required[n] && value.Find(merged.names[n]) == nullptr) return false;
   }
@@ -152,6 +162,36 @@ absl::StatusOr<std::vector<const JsonValue*>> SchemaReader::ValuesOf(const Conju
     if (holds) valid.push_back(value);
   }
   return valid;
+}
+
+absl::StatusOr<std::optional<std::vector<const JsonValue*>>> SchemaReader::FewValues(
+    const Conjunction& conjunction) {
+  static const JsonValue kNull = {.kind = JsonValue::kNull};
+  static const JsonValue kFalse = {.kind = JsonValue::kBoolean};
+  static const JsonValue kTrue = {.kind = JsonValue::kBoolean, .boolean = true};
+  std::vector<const JsonValue*> found;
+  if (conjunction.never != nullptr) return found;
+  ASSIGN_OR_RETURN(const MergedSchema merged, Merge(conjunction));
+  const auto add = [&](const JsonValue* value) {
+    const auto is_same = [&](const JsonValue* other) { return JsonEquals(*value, *other); };
+    if (std::none_of(found.begin(), found.end(), is_same)) found.push_back(value);
+  };
+  if (merged.values != nullptr) {
+    ASSIGN_OR_RETURN(const auto values, ValuesOf(conjunction, *merged.values));
+    for (const JsonValue* value : values) add(value);
+  } else if (merged.branching_part >= 0) {
+    ASSIGN_OR_RETURN(const auto branches, Branches(conjunction, merged.branching_part));
+    for (const Conjunction& branch : branches) {
+      ASSIGN_OR_RETURN(const auto values, FewValues(branch));
+      if (!values) return std::nullopt;
+      for (const JsonValue* value : *values) add(value);
+    }
+  } else {
+    if (merged.types & ~(kNullType | kBooleanType)) return std::nullopt;
+    if (merged.types & kNullType) add(&kNull);
+    if (merged.types & kBooleanType) found.insert(found.end(), {&kFalse, &kTrue});
+  }
+  return found;
 }
 
 absl::StatusOr<bool> SchemaReader::EnumsAreDisjoint(const JsonValue& values, const Conjunction& all_of,

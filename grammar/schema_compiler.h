@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,10 +42,18 @@ class SchemaCompiler {
   NodeId CallShared(RuleId& rule, std::string_view name, const std::function<NodeId()>& body);
   absl::StatusOr<NodeId> Number(const NumberRange& range, const std::string& place);
   NodeId AnyString(int64_t min_length, int64_t max_length);
+  // The strings of a single pattern or format.
+  absl::StatusOr<NodeId> OfPattern(const MergedSchema& merged);
   absl::StatusOr<NodeId> String(const MergedSchema& merged);
   absl::StatusOr<NodeId> Array(const Conjunction& conjunction, const MergedSchema& merged);
+  // Arrays whose elements are different values, where few are allowed.
+  absl::StatusOr<NodeId> UniqueArray(const Conjunction& conjunction, const MergedSchema& merged);
+  NodeId ArrayOfEach(const std::vector<const JsonValue*>& values, int64_t min, int64_t max);
   absl::StatusOr<NodeId> Object(const Conjunction& conjunction, const MergedSchema& merged);
-  // One member with a key that is not declared; Never if none may come.
+  // The declared properties as members, behind their keys' first quotes; Never for one that may not come.
+  absl::StatusOr<std::vector<NodeId>> DeclaredMembers(const Conjunction& conjunction,
+                                                      const MergedSchema& merged);
+  // One member with a key that is not declared, behind the key's first quote; Never if none may come.
   absl::StatusOr<NodeId> OtherMember(const Conjunction& conjunction, const MergedSchema& merged);
   absl::StatusOr<NodeId> OtherKeys(const MergedSchema& merged, const std::vector<std::string>& patterns,
                                    const std::vector<std::string>& matched, const JsonValue* place);
@@ -52,6 +61,7 @@ class SchemaCompiler {
   struct OtherCount {
     int64_t min = 0, max = -1;
     bool may_be_empty_object = true;
+    int64_t counted = 0;  // members, up to so many, where some of the declared ones are optional
   };
   static absl::Status RefuseCount(const Conjunction& conjunction, const char* keyword, int64_t count,
                                   const std::string& reason);
@@ -59,7 +69,7 @@ class SchemaCompiler {
                                          bool has_others);
   NodeId Member(NodeId key, RuleId value);
   NodeId Nested(NodeId body, std::string name);
-  NodeId List(NodeId item, int64_t min, int64_t max);
+  NodeId List(NodeId item, NodeId separator, int64_t min, int64_t max);
 
   Ir& ir_;
   const JsonValue& root_;
@@ -69,6 +79,7 @@ class SchemaCompiler {
   // Rules that many places call; -1 = not made yet.
   RuleId string_ = -1, string_char_ = -1, number_ = -1, integer_ = -1;
   RuleId space_rule_ = -1;
+  std::map<std::string, RuleId> pattern_rules_;  // by expression
   struct Pending {
     RuleId rule;
     Conjunction conjunction;

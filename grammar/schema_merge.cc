@@ -30,14 +30,12 @@ constexpr RefusedKeyword kRefused[] = {{"not", kAllTypes},
                                        {"propertyNames", kObjectType},
                                        {"unevaluatedProperties", kObjectType},
                                        {"format", kStringType},
-                                       {"uniqueItems", kArrayType},
                                        {"contains", kArrayType},
                                        {"unevaluatedItems", kArrayType}};
 
 // Whether the keyword, with this value, allows everything.
 bool IsIdle(std::string_view keyword, const JsonValue& value) {
   if (keyword == "format") return !value.is_string() || !IsRefusedFormat(value.text);
-  if (keyword == "uniqueItems") return value.kind == JsonValue::kBoolean && !value.boolean;
   return value.kind == JsonValue::kBoolean && value.boolean && keyword.starts_with("unevaluated");
 }
 
@@ -130,20 +128,9 @@ absl::Status SchemaReader::MergeMultiple(const JsonValue& schema, MergedSchema& 
   const JsonValue* value = schema.Find("multipleOf");
   if (value == nullptr || (merged.types & (kIntegerType | kFractionType)) == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Decimal multiple, NumberOf(*value));
-  if (const auto places = multiple.PlacesOfUnit()) {
-    merged.numbers.places = std::min(merged.numbers.places, *places);
-    return absl::OkStatus();
-  }
-  const auto divisor = multiple.ToInt();
-  if (!divisor || *divisor < 1 || *divisor > NumberRange::kMaxDivisor) {
-    return RefuseSchema(*value, "not supported, allowed integers from 1 to 1000, 0.1, 0.01 and so on");
-  }
-  int32_t both = *divisor;
-  while (merged.numbers.divisor > 0 && both % merged.numbers.divisor != 0) both += *divisor;
-  if (both > NumberRange::kMaxDivisor)
-    return RefuseSchema(*value, "with the others not supported, allowed up to 1000");
-  merged.numbers.divisor = both;
-  return absl::OkStatus();
+  if (Decimal::Compare(multiple, Decimal()) <= 0) return RefuseSchema(*value, "allowed a number above 0");
+  if (merged.numbers.KeepMultiples(multiple)) return absl::OkStatus();
+  return RefuseSchema(*value, "not supported, allowed numbers of up to 9 digits, with others their multiple");
 }
 
 absl::Status SchemaReader::MergeNumbers(const JsonValue& schema, MergedSchema& merged) const {
@@ -187,6 +174,10 @@ absl::Status SchemaReader::MergeContainers(const JsonValue& schema, MergedSchema
   RETURN_IF_ERROR(LowerMax(schema, "maxItems", merged.max_items));
   RETURN_IF_ERROR(RaiseMin(schema, "minProperties", merged.min_properties));
   RETURN_IF_ERROR(LowerMax(schema, "maxProperties", merged.max_properties));
+  if (const JsonValue* unique = schema.Find("uniqueItems"); unique != nullptr) {
+    if (unique->kind != JsonValue::kBoolean) return RefuseSchema(*unique, "allowed true or false");
+    if (unique->boolean) merged.unique_items = unique;
+  }
   const JsonValue* patterns = schema.Find("patternProperties");
   RETURN_IF_ERROR(CheckObject(schema.Find("properties")));
   RETURN_IF_ERROR(CheckObject(patterns));

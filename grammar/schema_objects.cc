@@ -11,6 +11,11 @@
 #include "grammar/schema_compiler.h"
 
 namespace foredraft {
+namespace {
+
+constexpr int64_t kMaxCounted = 2'000;  // declared properties times the members that are counted
+
+}  // namespace
 
 NodeId SchemaCompiler::Member(NodeId key, RuleId value) {
   return ir_.Sequence({key, space_, ir_.Literal(":"), space_, ir_.Call(value)});
@@ -32,11 +37,11 @@ absl::StatusOr<NodeId> SchemaCompiler::OtherKeys(const MergedSchema& merged,
     tests.push_back({set, false});
   }
   if (tests.empty()) {
-    return ir_.Sequence({quote, ir_.Repeat(SpellJson(ir_, CharSet::All()), 0, -1), quote});
+    return ir_.Sequence({ir_.Repeat(SpellJson(ir_, CharSet::All()), 0, -1), quote});
   }
   ASSIGN_OR_RETURN(const NodeId inside,
                    AddStringProduct(ir_, tests, 0, -1, "the names of properties and patterns need"));
-  return ir_.Sequence({quote, inside, quote});
+  return ir_.Sequence({inside, quote});
 }
 
 absl::StatusOr<NodeId> SchemaCompiler::OtherMember(const Conjunction& conjunction,
@@ -105,19 +110,41 @@ absl::StatusOr<SchemaCompiler::OtherCount> SchemaCompiler::CountOthers(const Con
     }
     return count;
   }
-  if (min > std::max<int64_t>(required, 1)) {
-    return RefuseCount(
-        conjunction, "minProperties", min,
-        absl::StrCat(" beside optional properties, allowed at most ", std::max<int64_t>(required, 1)));
+  if (has_others && min > std::max<int64_t>(required, 1)) {
+    return RefuseCount(conjunction, "minProperties", min,
+                       absl::StrCat(" beside optional properties and others, which may repeat each other, "
+                                    "allowed at most ",
+                                    std::max<int64_t>(required, 1)));
   }
-  if (max >= 0 && (has_others || max < declared)) {
-    return RefuseCount(conjunction, "maxProperties", max,
-                       " beside optional properties, allowed where all that are declared are required");
+  const bool has_max = max >= 0 && (has_others || max < declared);
+  if (!has_max && min <= std::max<int64_t>(required, 1)) return count;
+  count.counted = has_max ? max : min;
+  if (declared * count.counted > kMaxCounted) {
+    return RefuseCount(conjunction, has_max ? "maxProperties" : "minProperties", count.counted,
+                       absl::StrCat(" beside ", declared, " properties, allowed ", kMaxCounted / declared,
+                                    " beside so many"));
   }
   return count;
 }
 
+absl::StatusOr<std::vector<NodeId>> SchemaCompiler::DeclaredMembers(const Conjunction& conjunction,
+                                                                    const MergedSchema& merged) {
+  std::vector<NodeId> members;
+  for (size_t i = 0; i < merged.names.size(); ++i) {
+    ASSIGN_OR_RETURN(const Conjunction value, reader_.PropertyOf(conjunction, merged.names[i]));
+    const NodeId key = ir_.Literal(QuoteJson(merged.names[i]).substr(1));
+    const bool may_come = value.never == nullptr || merged.is_required[i];
+    members.push_back(may_come ? Member(key, RuleOf(value, Place(conjunction))) : ir_.Never());
+  }
+  return members;
+}
+
 absl::StatusOr<NodeId> SchemaCompiler::Object(const Conjunction& conjunction, const MergedSchema& merged) {
+  if (merged.max_properties == 0) {
+    const bool needs_some = merged.min_properties > 0 ||
+                            std::count(merged.is_required.begin(), merged.is_required.end(), true) > 0;
+    return needs_some ? ir_.Never() : ir_.Sequence({ir_.Literal("{"), space_, ir_.Literal("}")});
+  }
   ASSIGN_OR_RETURN(const NodeId other, OtherMember(conjunction, merged));
   const bool has_others = ir_.node(other).kind != IrNode::kNever;
   ASSIGN_OR_RETURN(const OtherCount others, CountOthers(conjunction, merged, has_others));
@@ -130,32 +157,38 @@ absl::StatusOr<NodeId> SchemaCompiler::Object(const Conjunction& conjunction, co
   const int32_t start = graph.AddState(), end = graph.AddState();
   graph.states[end].accepts = true;
   const NodeId spaced_close = ir_.Sequence({space_, ir_.Literal("}")});
-  // choices[i]: a member comes, one of i and those behind it. after[i]: members up to i - 1 came, at least
-  // one.
-  std::vector<int32_t> choices, after;
-  for (size_t i = 0; i <= count; ++i) {
-    choices.push_back(graph.AddState());
-    after.push_back(graph.AddState());
-  }
-  graph.AddEdge(start, ir_.Sequence({ir_.Literal("{"), space_}), choices[0]);
+  // With n members counted so far. choices(i, n): the quote that begins a member came, one of i and those
+  // behind it. The quote stands in front of the choice, so that it and white space do not read for each
+  // member. after(i, n): members up to i - 1 came, at least one.
+  const int64_t counted = others.counted;
+  const bool has_end = counted > 0 && counted == merged.max_properties;
+  const auto choices = [&](size_t i, int64_t n) {
+    return static_cast<int32_t>(2 + 2 * (n * static_cast<int64_t>(count + 1) + static_cast<int64_t>(i)));
+  };
+  const auto after = [&](size_t i, int64_t n) { return choices(i, n) + 1; };
+  while (graph.states.size() < static_cast<size_t>(choices(0, counted + 1))) graph.AddState();
+  const NodeId quote = ir_.Literal("\"");
+  const NodeId next_member = ir_.Sequence({separator_, quote});
+  graph.AddEdge(start, ir_.Sequence({ir_.Literal("{"), space_, quote}), choices(0, 0));
   if (others.may_be_empty_object) {
     graph.AddEdge(start, ir_.Sequence({ir_.Literal("{"), space_, ir_.Literal("}")}), end);
   }
-  for (size_t i = 0; i < count; ++i) {
-    ASSIGN_OR_RETURN(const Conjunction value, reader_.PropertyOf(conjunction, merged.names[i]));
-    if (value.never == nullptr || merged.is_required[i]) {
-      const NodeId key = ir_.Literal(QuoteJson(merged.names[i]));
-      graph.AddEdge(choices[i], Member(key, RuleOf(value, Place(conjunction))), after[i + 1]);
+  ASSIGN_OR_RETURN(const auto members, DeclaredMembers(conjunction, merged));
+  for (int64_t n = 0; n <= counted; ++n) {
+    const bool may_go_on = !has_end || n < counted;
+    for (size_t i = 0; i < count; ++i) {
+      if (may_go_on) graph.AddEdge(choices(i, n), members[i], after(i + 1, std::min(n + 1, counted)));
+      if (!merged.is_required[i]) graph.AddEdge(choices(i, n), NodeGraph::kEmptyLabel, choices(i + 1, n));
     }
-    if (!merged.is_required[i]) graph.AddEdge(choices[i], NodeGraph::kEmptyLabel, choices[i + 1]);
-  }
-  for (size_t i = 1; i <= count; ++i) {
-    if (i < count || others.max != 0) graph.AddEdge(after[i], separator_, choices[i]);
-    if (i >= last_required && others.min == 0) graph.AddEdge(after[i], spaced_close, end);
-  }
-  if (others.max != 0) {
+    for (size_t i = 1; i <= count; ++i) {
+      if (may_go_on && (i < count || others.max != 0)) graph.AddEdge(after(i, n), next_member, choices(i, n));
+      const bool are_enough = counted == 0 ? others.min == 0 : n >= merged.min_properties;
+      if (i >= last_required && are_enough) graph.AddEdge(after(i, n), spaced_close, end);
+    }
+    if (others.max == 0 || !may_go_on) continue;
     const int32_t last = graph.AddState();
-    graph.AddEdge(choices[count], List(other, std::max<int64_t>(others.min, 1), others.max), last);
+    const int64_t most = has_end ? counted - n : others.max;
+    graph.AddEdge(choices(count, n), List(other, next_member, std::max<int64_t>(others.min, 1), most), last);
     graph.AddEdge(last, spaced_close, end);
   }
   return ir_.Graph(std::move(graph));

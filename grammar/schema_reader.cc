@@ -31,6 +31,27 @@ std::string UnescapeUri(std::string_view text) {
   return out;
 }
 
+// What identifies a schema: $id, or id in draft 4. Nullptr: nothing.
+const JsonValue* IdOf(const JsonValue& schema) {
+  const JsonValue* id = schema.Find("$id");
+  if (id == nullptr) id = schema.Find("id");
+  return id != nullptr && id->is_string() ? id : nullptr;
+}
+
+// What follows the # of a reference to the document, which may be named by its own $id. Nothing: to another.
+std::optional<std::string_view> FragmentOf(const JsonValue& reference, const JsonValue& root) {
+  if (!reference.is_string()) return std::nullopt;
+  const std::string_view text = reference.text;
+  const size_t end = std::min(text.find('#'), text.size());
+  const std::string_view document = text.substr(0, end);
+  const JsonValue* id = IdOf(root);
+  const std::string_view own = id == nullptr ? "" : std::string_view(id->text).substr(0, id->text.find('#'));
+  // Relative to its own address, the document is the last part of it.
+  const bool is_own = document.empty() || document == own || document == own.substr(own.rfind('/') + 1);
+  if (!is_own) return std::nullopt;
+  return text.substr(std::min(end + 1, text.size()));
+}
+
 // A schema with an $id of its own is another document to the references inside of it.
 bool IsInsideOtherDocument(const JsonValue& place) {
   for (const JsonValue* at = place.parent; at != nullptr && at->parent != nullptr; at = at->parent) {
@@ -38,6 +59,22 @@ bool IsInsideOtherDocument(const JsonValue& place) {
     if (id != nullptr && id->is_string() && !id->text.starts_with("#")) return true;
   }
   return false;
+}
+
+// Schemas by their anchors: $anchor, or as drafts 4 to 7 write it, an $id "#name".
+using Anchors = absl::flat_hash_map<std::string, const JsonValue*>;
+void CollectAnchors(const JsonValue& schema, Anchors& anchors) {
+  const JsonValue* anchor = schema.Find("$anchor");
+  if (anchor != nullptr && anchor->is_string()) anchors.try_emplace(anchor->text, &schema);
+  const JsonValue* id = IdOf(schema);
+  const bool is_anchor = id != nullptr && id->text.starts_with("#");
+  if (is_anchor) anchors.try_emplace(id->text.substr(1), &schema);
+  if (id != nullptr && !is_anchor && schema.parent != nullptr) return;  // another document
+  for (size_t i = 0; i < schema.items.size(); ++i) {
+    const std::string_view key = schema.is_object() ? schema.keys[i] : "";
+    const bool is_value = key == "enum" || key == "const" || key == "default" || key == "examples";
+    if (!is_value) CollectAnchors(schema.items[i], anchors);
+  }
 }
 
 int64_t CountValues(const JsonValue& value) {
@@ -68,19 +105,24 @@ absl::Status RefuseSchema(const JsonValue& place, std::string_view what) {
 SchemaReader::SchemaReader(const JsonValue& root, const GrammarLimits& limits, WorkCounter& work)
     : root_(root), limits_(limits), work_(work) {}
 
-absl::StatusOr<const JsonValue*> SchemaReader::Resolve(const JsonValue& reference) const {
-  if (!reference.is_string() || !reference.text.starts_with("#")) {
+absl::StatusOr<const JsonValue*> SchemaReader::Resolve(const JsonValue& reference) {
+  const auto fragment = FragmentOf(reference, root_);
+  if (!fragment) {
     return RefuseSchema(reference,
-                        "not supported, allowed a JSON pointer into the same document (\"#/...\")");
+                        "not supported, allowed a JSON pointer or an anchor of the same document (\"#...\")");
   }
   if (IsInsideOtherDocument(reference)) {
     return RefuseSchema(reference, "inside of a schema with an $id of its own: not supported, allowed none");
   }
-  const std::string pointer = UnescapeUri(std::string_view(reference.text).substr(1));
+  const std::string pointer = UnescapeUri(*fragment);
   const JsonValue* at = &root_;
+  if (!pointer.empty() && pointer[0] != '/') {
+    if (!anchors_) CollectAnchors(root_, anchors_.emplace());
+    const auto anchor = anchors_->find(pointer);
+    if (anchor != anchors_->end()) return anchor->second;
+    return RefuseSchema(reference, "leads nowhere, allowed an anchor of the document");
+  }
   for (size_t begin = 0; begin < pointer.size();) {
-    if (pointer[begin] != '/')
-      return RefuseSchema(reference, "anchors are not supported, allowed a JSON pointer");
     const size_t end = std::min(pointer.find('/', begin + 1), pointer.size());
     std::string name = pointer.substr(begin + 1, end - begin - 1);
     name = absl::StrReplaceAll(absl::StrReplaceAll(name, {{"~1", "/"}}), {{"~0", "~"}});
@@ -220,8 +262,7 @@ absl::Status SchemaReader::CheckNoOverlap(const JsonValue& schema) const {
 }
 
 std::string SchemaReader::ExpressionOf(const JsonValue& pattern) {
-  const bool is_format = pattern.parent->Find("format") == &pattern;
-  return is_format ? *FormatExpression(pattern.text) : pattern.text;
+  return IsFormat(pattern) ? *FormatExpression(pattern.text) : pattern.text;
 }
 
 absl::StatusOr<std::shared_ptr<StringSet>> SchemaReader::PatternSet(const JsonValue& place,
@@ -234,17 +275,20 @@ absl::StatusOr<std::shared_ptr<StringSet>> SchemaReader::PatternSet(const JsonVa
   const RuleId root = ir.AddRule("pattern");
   ir.SetRule(root, regex->AddTo(ir, SpellRaw));
   ir.set_root(root);
-  auto set = StringSet::Create(ir);
+  auto set = StringSet::Create(ir, regex->ends_anywhere());
   work_.Charge(ir.work().spent());
   if (!set.ok()) return RefuseSchema(place, std::string(set.status().message()));
   pattern_sets_.emplace(expression, *set);
   return *set;
 }
 
-absl::StatusOr<std::vector<StringTest>> SchemaReader::StringTests(const MergedSchema& merged) {
+absl::StatusOr<std::vector<StringTest>> SchemaReader::StringTests(const MergedSchema& merged,
+                                                                  bool has_short_formats) {
   std::vector<StringTest> tests;
   for (const JsonValue* pattern : merged.patterns) {
-    for (const RegexTest& test : SplitLookAheads(ExpressionOf(*pattern))) {
+    std::optional<std::string> expression;
+    if (has_short_formats && IsFormat(*pattern)) expression = ShortFormatExpression(pattern->text);
+    for (const RegexTest& test : SplitLookAheads(expression ? *expression : ExpressionOf(*pattern))) {
       ASSIGN_OR_RETURN(const auto set, PatternSet(*pattern, test.expression));
       tests.push_back({set, test.is_member});
     }

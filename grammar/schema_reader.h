@@ -52,6 +52,7 @@ struct MergedSchema {
   std::vector<const JsonValue*> patterns;   // pattern and enforced format
   std::vector<const JsonValue*> excluded;   // patterns and lists of strings below not
   int64_t min_items = 0, max_items = -1;
+  const JsonValue* unique_items = nullptr;  // the keyword's `true`
   int64_t min_properties = 0, max_properties = -1;
   std::vector<std::string> names;              // declared or required, in order
   std::vector<bool> is_required;               // [names]
@@ -83,11 +84,15 @@ class SchemaReader {
   // The values of an enum or const that satisfy all parts.
   absl::StatusOr<std::vector<const JsonValue*>> ValuesOf(const Conjunction& conjunction,
                                                          const JsonValue& values);
+  // All values that satisfy all parts, each once; nothing where they are not known to be few.
+  absl::StatusOr<std::optional<std::vector<const JsonValue*>>> FewValues(const Conjunction& conjunction);
   // Whether a value satisfies all parts.
   absl::StatusOr<bool> Holds(const JsonValue& value, const Conjunction& conjunction);
   // True: no value satisfies both. False: not known.
   absl::StatusOr<bool> AreDisjoint(const Conjunction& a, const Conjunction& b, int depth = 0);
 
+  // Whether a member of MergedSchema::patterns is the value of `format`.
+  static bool IsFormat(const JsonValue& pattern) { return pattern.parent->Find("format") == &pattern; }
   // The expression of a pattern or enforced format.
   static std::string ExpressionOf(const JsonValue& pattern);
   absl::StatusOr<std::shared_ptr<StringSet>> PatternOf(const JsonValue& pattern) {
@@ -96,15 +101,17 @@ class SchemaReader {
   // The strings that match an expression. Errors name the place.
   absl::StatusOr<std::shared_ptr<StringSet>> PatternSet(const JsonValue& pattern,
                                                         std::string_view expression);
-  // The strings that `merged` allows are those that pass all tests.
-  absl::StatusOr<std::vector<StringTest>> StringTests(const MergedSchema& merged);
+  // The strings that `merged` allows are those that pass all tests. With `has_short_formats` this is so up to
+  // kShortFormatChars characters, and the automata are smaller.
+  absl::StatusOr<std::vector<StringTest>> StringTests(const MergedSchema& merged,
+                                                      bool has_short_formats = false);
   const GrammarLimits& limits() const { return limits_; }
 
  private:
   absl::Status ExpandObject(const JsonValue& schema, Conjunction& conjunction);
   // What the schema says by `keyword`, as a schema without it; nullptr: see RewriteKeyword.
   const JsonValue* RewriteOf(const JsonValue& schema, std::string_view keyword);
-  absl::StatusOr<const JsonValue*> Resolve(const JsonValue& reference) const;
+  absl::StatusOr<const JsonValue*> Resolve(const JsonValue& reference);
   absl::Status MergeTypes(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeNumbers(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeMultiple(const JsonValue& schema, MergedSchema& merged) const;
@@ -132,6 +139,7 @@ class SchemaReader {
   WorkCounter& work_;
   int branch_count_ = 0;
   int holds_depth_ = 0;
+  std::optional<absl::flat_hash_map<std::string, const JsonValue*>> anchors_;  // once one is asked for
   std::vector<const JsonValue*> path_;  // schemas that are being expanded
   std::map<std::string, std::shared_ptr<StringSet>, std::less<>> pattern_sets_;
   absl::flat_hash_map<const JsonValue*, std::unique_ptr<JsonValue>> rewrites_;  // by the keyword's value

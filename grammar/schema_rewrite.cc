@@ -358,7 +358,10 @@ std::optional<JsonValue> OnlyNames(const std::vector<JsonValue>& names, bool is_
 }
 
 // What the names of properties are, by what the properties are.
-std::optional<JsonValue> PropertyNames(const JsonValue& names) {
+std::optional<JsonValue> PropertyNames(const JsonValue& names, const ReferenceResolver& resolve,
+                                       int depth = 0) {
+  constexpr int kMaxReferences = 16;  // one behind the other
+
   if (names.kind == JsonValue::kBoolean && !names.boolean) return OnlyNames({}, true);
   if (names.kind == JsonValue::kBoolean) return Boolean(true);
   if (!names.is_object()) return std::nullopt;
@@ -371,6 +374,10 @@ std::optional<JsonValue> PropertyNames(const JsonValue& names) {
     std::optional<JsonValue> part;
     const auto length = value.is_number() ? Decimal::Parse(value.text) : absl::InvalidArgumentError("");
     const int count = length.ok() ? length->ToInt().value_or(-1) : -1;
+    if (keyword == "$ref" && depth < kMaxReferences) {
+      const JsonValue* target = resolve(value);
+      if (target != nullptr) part = PropertyNames(*target, resolve, depth + 1);
+    }
     if (keyword == "type" && value.is_string() && value.text == "string") part = Boolean(true);
     if (keyword == "pattern" && value.is_string()) part = OnlyKeys(value.text);
     if (keyword == "minLength" && count >= 0) part = OnlyKeys(absl::StrCat("^[^]{", count, ",}$"));
@@ -407,7 +414,7 @@ std::optional<JsonValue> RewriteKeyword(const JsonValue& schema, std::string_vie
                                         const ReferenceResolver& resolve) {
   if (keyword == "not") return Negated(schema, resolve);
   if (keyword == "if") return Condition(schema);
-  if (keyword == "propertyNames") return PropertyNames(*schema.Find(keyword));
+  if (keyword == "propertyNames") return PropertyNames(*schema.Find(keyword), resolve);
   return Dependencies(*schema.Find(keyword));
 }
 

@@ -123,11 +123,14 @@ StateId StateTable::Close(int64_t& steps) {
   reached_.clear();
   accepts_ = false;
   StateId failed = kUnknown;
+  int64_t visited = 0;  // configurations and moves that are not among the steps yet
   while (!kernel_.empty() && failed == kUnknown) {
     const Config config = kernel_.back();
     kernel_.pop_back();
     const int32_t state = StateOf(config);
-    const auto taken = 1 + static_cast<int64_t>(automaton_.moves_of(state).size());
+    visited += 1 + static_cast<int64_t>(automaton_.moves_of(state).size());
+    const int64_t taken = visited / MaskWork::kConfigsPerStep;
+    visited -= taken * MaskWork::kConfigsPerStep;
     steps += taken;
     work_->steps += taken;
     if (steps > limits_.max_mask_steps || work_->is_spent()) {
@@ -174,11 +177,14 @@ StateId StateTable::Intern(bool accepts) {
 int32_t StateTable::MakeTransition(StateId from, int symbol) {
   if (from < kFirstState) return from;
   const int byte = automaton_.symbol_bytes[symbol];
-  int64_t steps = 0;
+  int64_t edges = 0;
   for (const Config config : configs(from)) {
     if (config == ~Config{0}) break;
-    steps += 1 + static_cast<int64_t>(automaton_.byte_edges_of(StateOf(config)).size());
+    edges += static_cast<int64_t>(automaton_.byte_edges_of(StateOf(config)).size());
   }
+  // Configurations that the byte leads to are counted by Close.
+  int64_t steps =
+      1 + states_[from].config_count / MaskWork::kConfigsPerStep + edges / MaskWork::kEdgesPerStep;
   work_->steps += steps;
   if (work_->is_spent()) return kTooLong;
   ByteClass alike = ByteClass::Range(0, 255);  // bytes that no edge tells apart from this one
@@ -226,6 +232,15 @@ ByteClass StateTable::NextBytes(StateId from, int64_t& steps) {
   }
   work_->steps += steps - before;
   return next;
+}
+
+bool StateTable::ReadsAnyText(StateId from, int utf8, int64_t& steps) {
+  steps += states_[from].config_count;
+  work_->steps += states_[from].config_count;
+  const std::span<const Config> all = configs(from);
+  return std::any_of(all.begin(), all.end(), [&](Config config) {
+    return config != ~Config{0} && automaton_.text_utf8[StateOf(config)] == utf8;
+  });
 }
 
 StateId StateTable::StepToken(StateId from, int32_t id, bool is_ordinary, int64_t& steps) {

@@ -76,6 +76,9 @@ class StateTable {
   }
   // The bytes of which one must come next, as far as nesting lets them.
   ByteClass NextBytes(StateId from, int64_t& steps);
+  // Whether any text of a JSON string may come without escapes, where `utf8` is the state of its last
+  // character. False: not known.
+  bool ReadsAnyText(StateId from, int utf8, int64_t& steps);
   // The state after token `id` read as one: edges of token sets alone. `is_ordinary`: sets by complement have
   // it.
   StateId StepToken(StateId from, int32_t id, bool is_ordinary, int64_t& steps);

@@ -58,6 +58,7 @@ struct Place {
 };
 
 // Tries the keys of each object in every order, the value's own first, and goes back where none is taken.
+// Before that it moves a key that is left over to the last place where it is taken.
 class Search {
  public:
   Search(const LargeVocabulary& vocabulary, int64_t max_bytes) : left_(max_bytes) {
@@ -70,8 +71,10 @@ class Search {
   bool TakeValue(Place& place, const JsonValue& value) {
     if (value.is_array()) return TakeItems(place, value);
     if (!value.is_object()) return Take(place, DumpJson(value));
+    if (!Take(place, "{")) return false;
+    if (TakeMoved(place, value)) return true;
     std::vector<bool> used(value.keys.size());
-    return Take(place, "{") && TakeKeys(place, value, used, 0);
+    return TakeKeys(place, value, used, 0);
   }
 
  private:
@@ -93,15 +96,47 @@ class Search {
     return Take(place, "]");
   }
 
+  bool TakeKey(Place& place, const JsonValue& object, size_t key, size_t count) {
+    if (count > 0 && !Take(place, ", ")) return false;
+    return Take(place, QuoteJson(object.keys[key])) && Take(place, ": ") &&
+           TakeValue(place, object.items[key]);
+  }
+
+  bool TakeMoved(Place& place, const JsonValue& object) {
+    std::vector<size_t> order(object.keys.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::vector<Place> places = {place};  // behind each key of `order` that is taken
+    for (size_t moves = 0; places.size() <= order.size() && moves <= 4 * order.size();) {
+      const size_t count = places.size() - 1;
+      bool is_taken = false;
+      for (size_t i = count; i < order.size() && !is_taken; ++i) {
+        Place next = places.back();
+        is_taken = TakeKey(next, object, order[i], count);
+        if (!is_taken) continue;
+        std::rotate(order.begin() + count, order.begin() + i, order.begin() + i + 1);
+        places.push_back(std::move(next));
+      }
+      if (is_taken) continue;
+      size_t at = count;
+      for (++moves; at > 0 && !is_taken;) {
+        Place next = places[--at];
+        is_taken = TakeKey(next, object, order[count], at);
+      }
+      if (!is_taken) return false;
+      std::rotate(order.begin() + at, order.begin() + count, order.begin() + count + 1);
+      places.resize(at + 1, place);
+    }
+    if (places.size() <= order.size() || !Take(places.back(), "}")) return false;
+    place = std::move(places.back());
+    return true;
+  }
+
   bool TakeKeys(Place& place, const JsonValue& object, std::vector<bool>& used, size_t count) {
     if (count == used.size()) return Take(place, "}");
     for (size_t i = 0; i < used.size(); ++i) {
       if (used[i]) continue;
       Place next = place;
-      if (count > 0 && !Take(next, ", ")) return false;
-      if (!Take(next, QuoteJson(object.keys[i])) || !Take(next, ": ") || !TakeValue(next, object.items[i])) {
-        continue;
-      }
+      if (!TakeKey(next, object, i, count)) continue;
       used[i] = true;
       if (TakeKeys(next, object, used, count + 1)) {
         place = std::move(next);

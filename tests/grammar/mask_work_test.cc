@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "grammar/compile.h"
 #include "tests/grammar/small_vocabulary.h"
@@ -119,7 +121,7 @@ std::pair<int, absl::Status> ReadAmbiguous(const std::shared_ptr<const Grammar>&
 
 TEST(MaskWork, ALimitDoesNotDependOnWhatIsKnown) {
   GrammarLimits limits;
-  limits.max_mask_steps = 6'000;
+  limits.max_mask_steps = 3'000;
   const auto compile = [&] { return *CompileConstraint(Expression(Ambiguous()), Bytes(), limits); };
   const auto grammar = compile();
   const auto first = ReadAmbiguous(grammar, MaskWork::kNoEnd);
@@ -145,11 +147,53 @@ TEST(MaskWork, StepsAreChargedOnceAndStayBelowTheLimitAndOneTransition) {
   }
 }
 
+// 130 names with 26 first letters.
+std::vector<std::string> Names() {
+  std::vector<std::string> names;
+  for (char c = 'a'; c <= 'z'; ++c) {
+    for (const char* end : {"lp", "eta", "amma", "elta", "psi"}) names.push_back(c + std::string(end));
+  }
+  return names;
+}
+
+// The most steps of a mask along `text`.
+int64_t MostSteps(const std::string& schema, const std::string& text) {
+  const auto grammar =
+      CompileConstraint({.kind = Constraint::kJsonSchema, .source = schema}, Bytes(), GrammarLimits());
+  EXPECT_TRUE(grammar.ok()) << grammar.status();
+  Matcher matcher(*grammar);
+  int64_t most = 0;
+  for (const char c : text) {
+    MaskWork work;
+    EXPECT_TRUE(matcher.Mask(&work).ok());
+    most = std::max(most, work.steps);
+    EXPECT_TRUE(*matcher.Advance(static_cast<uint8_t>(c))) << c;
+  }
+  return most;
+}
+
+TEST(MaskWork, ObjectsOfManyPropertiesAreBorne) {
+  std::string properties;
+  for (const std::string& name : Names()) {
+    properties += (properties.empty() ? "\"" : ",\"") + name + R"(":{"type":"integer"})";
+  }
+  const std::string schema = R"({"type":"object","properties":{)" + properties + "}}";
+  EXPECT_LT(MostSteps(schema, R"({"alp": 1, "zeta": 2, "other": 3)"), 10'000);
+}
+
+TEST(MaskWork, SearchesForOneOfManyWordsAreBorne) {
+  std::string words;
+  for (const std::string& name : Names()) words += (words.empty() ? "" : "|") + name;
+  EXPECT_LT(MostSteps(R"({"type":"string","pattern":")" + words + R"("})", R"("one alpalphabet")"), 1'000);
+  EXPECT_LT(MostSteps(R"({"type":"string","pattern":"[a-z0-9]{162}"})", "\"" + std::string(200, 'a') + "\""),
+            1'000);
+}
+
 TEST(MaskWork, AnAllowanceEndsAnAttempt) {
   const auto grammar = *CompileConstraint(Expression("(ab|cd){40}"), Bytes(), GrammarLimits());
   Matcher matcher(grammar);
   ASSERT_TRUE(*matcher.Advance('a'));
-  MaskWork work = {.allowance = 2};
+  MaskWork work = {.allowance = 0};
   EXPECT_TRUE(absl::IsAborted(matcher.Advance('b', &work).status()));
   EXPECT_EQ(matcher.token_count(), 1);
   EXPECT_TRUE(absl::IsAborted(matcher.Mask(&work).status()));

@@ -139,6 +139,10 @@ const char* const kSliceSchemas[] = {
     R"({"type":"object","properties":{"name":{"type":"string"},"nab":{"type":"string","maxLength":40}}})",
     R"({"type":"string","pattern":"^[a-n ]*$"})",
     R"({"type":"string","pattern":"na"})",
+    R"({"type":"string","pattern":"nab|ma|^n"})",
+    R"({"type":"string","pattern":"^(?!.*nab)[^b]*"})",
+    R"({"type":"string","pattern":"^(?=.*na)[^m]*$"})",
+    R"({"type":"string","not":{"enum":["na","nab"]}})",
     R"({"type":"array","items":{"type":"string","maxLength":3},"maxItems":5})",
     R"({"type":"object","patternProperties":{"^n":{"type":"integer"}}})",
 };
