@@ -1,6 +1,7 @@
 #include "ranks/rank_builder.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -13,6 +14,11 @@
 namespace foredraft {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
+  if (config.backend == Backend::kCuda) {
+    // Read at CUDA's first call. Loading a kernel at its first launch waits for the whole device: first runs
+    // do not meet every kernel that a row count chooses, so a request would.
+    setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  }
   return CreateDevice(NameOf(config.backend), {.threads = config.cpu.threads,
                                                .pin = config.cpu.pin.value_or(false),
                                                .ranks_here = LocalRankCount(config),

@@ -6,11 +6,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/cuda_stream.h"
 
@@ -64,6 +66,16 @@ ncclRedOp_t OpOf(Reduction reduction) {
   return reduction == Reduction::kSum ? ncclSum : reduction == Reduction::kMin ? ncclMin : ncclMax;
 }
 
+// Sets a variable of NCCL's, which it reads at its first use and prefers to ncclConfig_t and to its files. An
+// operator who set another value reads why it does not count.
+void Require(const char* variable, const char* value, const char* why) {
+  const char* const given = std::getenv(variable);
+  if (given != nullptr && std::string_view(given) != value) {
+    Log(LogLevel::kWarning, "%s is %s, not %s: %s", variable, value, given, why);
+  }
+  setenv(variable, value, /*overwrite=*/1);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Create(const CommunicatorOptions& options,
@@ -71,6 +83,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Create(const Com
                                                                        RendezvousStore& store) {
   // NCCL takes the interface only from the environment. A value that the operator set is kept.
   setenv("NCCL_SOCKET_IFNAME", options.interface.c_str(), /*overwrite=*/0);
+  Require("NCCL_COMM_BLOCKING", "0", "calls that block have no deadline");
+  Require("NCCL_GRAPH_MIXING_SUPPORT", "1", "a prefill is launched while a captured step may run");
   std::unique_ptr<NcclCommunicator> comm(new NcclCommunicator(options, device));
   comm->host_stream_ = device.CreateStream();
   ASSIGN_OR_RETURN(comm->staging_, device.Allocate(kStagingBytes));

@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
+#include "base/log.h"
 #include "tests/cuda_on_host/nccl_faults.h"
 #include "tests/engine/comm/communicator_contract.h"
 
@@ -92,6 +94,21 @@ TEST_F(NcclOnHost, TwoRanksOnOneDeviceAreRefusedByNccl) {
   for (const absl::Status& status : statuses) {
     EXPECT_THAT(status.message(), HasSubstr("invalid usage: Duplicate GPU detected : rank 0 and rank 1"));
   }
+}
+
+// What operators set for other programs, and what would end the deadlines or the order of launches here.
+TEST_F(NcclOnHost, OverridesVariablesThatItCannotLiveWith) {
+  std::string log;
+  InstallLogSink(
+      [&log](LogLevel, std::string_view line, const LogFields&) { log.append(line).append("\n"); });
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  unsetenv("NCCL_GRAPH_MIXING_SUPPORT");
+  InProcessRendezvous store;
+  EXPECT_FALSE(Join(0, store).ok());  // alone
+  EXPECT_STREQ(std::getenv("NCCL_COMM_BLOCKING"), "0");
+  EXPECT_STREQ(std::getenv("NCCL_GRAPH_MIXING_SUPPORT"), "1");
+  EXPECT_EQ(log, "NCCL_COMM_BLOCKING is 0, not 1: calls that block have no deadline\n");
+  InstallLogSink(nullptr);
 }
 
 TEST_F(NcclOnHost, AsksForSixteenChannels) {

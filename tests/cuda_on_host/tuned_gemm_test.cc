@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstring>
 #include <fstream>
 
 #include "absl/strings/str_format.h"
@@ -25,12 +26,15 @@ const GemmShape kF8 = {128, 256, DType::kF8E4M3, DType::kF32, GemmForm::kPrefill
 const GemmShape kF8ToBf16 = {136, 128, DType::kF8E4M3, DType::kBF16, GemmForm::kPrefill};
 const GemmShape kBf16 = {64, 72, DType::kBF16, DType::kF32, GemmForm::kDecode};
 
-// As if tuned: algorithm 0 for all three.
-std::string TuningText() {
+// As if tuned: the same algorithm for all three.
+std::string TuningText(uint64_t algorithm = 0) {
   TuningFile file;
   file.tuned_for = {.cublaslt = 130100, .gpu = ProbeCudaDevice()->gpu};
   cudaDeviceGetAttribute(&file.tuned_for.multiprocessors, cudaDevAttrMultiProcessorCount, 0);
-  for (const GemmShape& shape : {kF8, kF8ToBf16, kBf16}) file.algorithms[shape] = {.name = "test"};
+  for (const GemmShape& shape : {kF8, kF8ToBf16, kBf16}) {
+    TunedAlgorithm& tuned = file.algorithms[shape] = {.name = "test"};
+    std::memcpy(tuned.bytes.data(), &algorithm, sizeof(algorithm));
+  }
   return WriteTuningFile(file);
 }
 
@@ -152,6 +156,20 @@ TEST(TunedGemm, Holds) {
       }
     }
   }
+}
+
+// The emulation's algorithm 3 takes 8 rows and more. A first run of 16 rows, before service, is where that is
+// seen, not the first request with fewer.
+TEST(TunedGemm, AnAlgorithmThatRefusesARowCountIsFoundAtTheFirstRun) {
+  const std::string path = WriteTemporary(TuningText(/*algorithm=*/3));
+  const auto run = [&path](const GemmShape& shape) {
+    Noise noise(51);
+    const TestWeight weight = MakeTestWeight(noise, {shape.n}, shape.k, shape.weight, 128, 128);
+    OpRig rig({.tuning_file = path}, RunMode::kEager);
+    RunRows(rig, weight, shape, noise.Bf16s(16 * shape.k), 0, 16);
+  };
+  EXPECT_DEATH(run(kBf16), "the algorithm of .64, 72. does not support 1 rows; run `foredraft tune` again");
+  EXPECT_DEATH(run(kF8), "the algorithm of .128, 256. does not support 4 rows");
 }
 
 TEST(TunedGemm, TheCpuHasNothingToTune) {

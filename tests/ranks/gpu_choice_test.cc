@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/log.h"
+#include "ranks/rank_builder.h"
 
 namespace foredraft {
 namespace {
@@ -89,6 +90,19 @@ TEST_F(ChooseGpuTest, NamesTheVariableThatHasNoGpuForIt) {
   setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
   EXPECT_THAT(std::string(ChooseGpu(config_, 7).message()),
               HasSubstr("CUDA_VISIBLE_DEVICES: \"0,1\", needs an entry for worker 3"));
+}
+
+// Whatever becomes of the device: CUDA reads the variable when it is first used.
+TEST_F(ChooseGpuTest, KernelsAreLoadedAtTheStartUnlessTheOperatorSaysOtherwise) {
+  unsetenv("CUDA_MODULE_LOADING");
+  CreateRankDevice({}).IgnoreError();
+  EXPECT_EQ(std::getenv("CUDA_MODULE_LOADING"), nullptr);
+  CreateRankDevice(config_).IgnoreError();
+  EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "EAGER");
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  CreateRankDevice(config_).IgnoreError();
+  EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "LAZY");
+  unsetenv("CUDA_MODULE_LOADING");
 }
 
 TEST_F(ChooseGpuTest, DoesNothingOnTheCpu) {

@@ -151,6 +151,15 @@ bool CublasLt::Fits(const CublasLtProduct& product, const cublasLtMatmulAlgo_t& 
          result.workspaceSize == 0;
 }
 
+int64_t CublasLt::FirstRefused(CublasLtProduct product, const cublasLtMatmulAlgo_t& algorithm, int64_t above,
+                               int64_t most) const {
+  const int64_t unit = product.shape.weight == DType::kF8E4M3 ? kF8RowUnit : 1;
+  for (product.rows = above / unit * unit + unit; product.rows <= most; product.rows += unit) {
+    if (!Fits(product, algorithm)) return product.rows;
+  }
+  return 0;
+}
+
 void CublasLt::Run(CudaStream& stream, const CublasLtProduct& product,
                    const cublasLtMatmulAlgo_t& algorithm) const {
   if (stream.failed()) return;
@@ -270,11 +279,15 @@ void TunedGemms::RunChecked(CudaStream& stream, const CublasLtProduct& product) 
   const cublasLtMatmulAlgo_t& algorithm = algorithms_.at(product.shape);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (checked_.emplace(product.shape, product.rows).second) {
+    int64_t& checked = checked_[product.shape];
+    const int64_t most = std::max(kCheckedRows, product.rows);
+    if (checked < most) {
       // There is no fallback: another algorithm would give these rows other bits.
-      CHECK(library_.Fits(product, algorithm))
-          << "cublaslt.tuning_file: the algorithm of [" << product.shape.n << ", " << product.shape.k
-          << "] does not support " << product.rows << " rows; run `foredraft tune` again";
+      const int64_t refused = library_.FirstRefused(product, algorithm, checked, most);
+      CHECK_EQ(refused, 0) << "cublaslt.tuning_file: the algorithm of [" << product.shape.n << ", "
+                           << product.shape.k << "] does not support " << refused
+                           << " rows; run `foredraft tune` again";
+      checked = most;
     }
   }
   library_.Run(stream, product, algorithm);

@@ -10,8 +10,6 @@
 
 #include <map>
 #include <mutex>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/dense/quantize.h"
@@ -44,12 +42,21 @@ class CublasLt {
 
   // Algorithms that support the product without split-K, in the heuristic's order, best first.
   std::vector<cublasLtMatmulAlgo_t> Candidates(const CublasLtProduct& product) const;
-  bool Fits(const CublasLtProduct& product, const cublasLtMatmulAlgo_t& algorithm) const;
+  // The first row count in (above, most] that the algorithm does not support for the product, whose own row
+  // count is ignored; 0 where it supports all.
+  int64_t FirstRefused(CublasLtProduct product, const cublasLtMatmulAlgo_t& algorithm, int64_t above,
+                       int64_t most) const;
   void Run(CudaStream& stream, const CublasLtProduct& product, const cublasLtMatmulAlgo_t& algorithm) const;
 
  private:
+  bool Fits(const CublasLtProduct& product, const cublasLtMatmulAlgo_t& algorithm) const;
+
   cublasLtHandle_t handle_ = nullptr;
 };
+
+// Row counts that the first run of a shape checks, which is before service. Larger forwards are checked when
+// they come.
+inline constexpr int64_t kCheckedRows = 16'384;
 
 // For display.
 std::map<std::string, int64_t> AttributesOf(const cublasLtMatmulAlgo_t& algorithm);
@@ -72,7 +79,7 @@ class TunedGemms {
   std::map<GemmShape, cublasLtMatmulAlgo_t> algorithms_;  // constant after construction
 
   std::mutex mutex_;
-  std::set<std::pair<GemmShape, int64_t>> checked_;  // guarded by mutex_: (shape, row count) seen before
+  std::map<GemmShape, int64_t> checked_;  // guarded by mutex_: all row counts up to here
 };
 
 }  // namespace foredraft

@@ -174,10 +174,9 @@ std::vector<Candidate> TimeCandidates(Trial& trial, const GemmToTune& gemm,
                                       const std::vector<double>& own_us) {
   const CublasLt library;
   std::vector<Candidate> candidates;
-  for (const cublasLtMatmulAlgo_t& algorithm : library.Candidates(trial.Product(trial.max_rows()))) {
-    const bool fits = std::all_of(trial.rows().begin(), trial.rows().end(),
-                                  [&](int32_t rows) { return library.Fits(trial.Product(rows), algorithm); });
-    if (!fits) continue;
+  const CublasLtProduct product = trial.Product(trial.max_rows());
+  for (const cublasLtMatmulAlgo_t& algorithm : library.Candidates(product)) {
+    if (library.FirstRefused(product, algorithm, 0, kCheckedRows) > 0) continue;
     Candidate candidate;
     std::memcpy(candidate.algorithm.bytes.data(), &algorithm, sizeof(algorithm));
     candidate.algorithm.attributes = AttributesOf(algorithm);
