@@ -68,11 +68,13 @@ def run(report, quick, jobs):
     ladder = [name for name in tests if name.startswith("Ladder.")]
     if not tests:
         report.add("gpu_tests --gtest_list_tests", "no tests")
-    # In the source file's order, the simplest first.
+    # NCCL between two ranks first: no emulation can stand for it. Then in the source file's order, the simplest first.
+    exchanges = [name for name in tests if "NcclRanks." in name]
+    add_tests(report, exchanges, 60)
     add_tests(report, ladder, 20)
     add_probe(report)
     if not quick:
-        add_tests(report, [name for name in tests if name not in ladder], 60, jobs)
+        add_tests(report, [name for name in tests if name not in ladder + exchanges], 60, jobs)
     report.add_program("ops repeated beside traffic",
                        ["env", f"FOREDRAFT_OP_REPEATS={2 if quick else REPEATS}", machine.program("gpu_tests"),
                         f"--gtest_filter={'RouteExperts.Holds' if quick else REPEATED}"], 120)
