@@ -47,8 +47,7 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   std::shared_ptr<std::atomic<int>> captured = std::make_shared<std::atomic<int>>(0);  // groups in graphs
-  int captures = 0;                                                                    // that had groups
-  std::weak_ptr<cuda_on_host::Capture> last_capture;                                   // of these
+  int captures_before = 0;  // of its device, when it was made
 
   // Set by the one thread that is inside NCCL. Relaxed, so that it orders nothing for ThreadSanitizer.
   std::atomic<bool> in_use{false};
@@ -177,9 +176,7 @@ ncclResult_t Launch(ncclComm& comm, cudaStream_t stream, std::vector<NcclCall> c
   const auto group = std::make_shared<NcclGroup>(NcclGroup{.calls = std::move(calls)});
   std::shared_ptr<void> captured;  // counts while a node, or a copy of it, exists
   if (const auto& capture = cuda_on_host::StreamOf(stream).capture; capture != nullptr) {
-    if (comm.last_capture.lock() != capture) ++comm.captures;
-    comm.last_capture = capture;
-    group->graph = comm.captures;
+    group->graph = capture->number - comm.captures_before;
     ++*comm.captured;
     captured = std::shared_ptr<void>(nullptr, [count = comm.captured](void*) { --*count; });
   }
@@ -254,6 +251,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   }
   {
     const LockedState state;
+    made->captures_before = state->captures_begun[made->device];
     made->clique->Join(rank, made->device);
   }
   Begin(*made, 0, [comm = made.get()] {

@@ -32,7 +32,7 @@ struct NcclCall {
 };
 struct NcclGroup {
   std::vector<NcclCall> calls;
-  int graph = 0;  // of the communicator's graphs by the order of capture, from 1; 0: eager
+  int graph = 0;  // the number of the capture among those of the rank since it joined; 0: eager
 };
 
 class NcclClique {

@@ -29,6 +29,7 @@ struct GraphNode {
 };
 
 struct Capture {
+  int number = 0;  // of the device's captures, from 1
   cudaStream_t origin = nullptr;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;
@@ -95,6 +96,7 @@ struct RuntimeState {
   std::map<const void*, int> shared_limits;        // by kernel: cudaFuncAttributeMaxDynamicSharedMemorySize
   std::map<const void*, int> guarded_runs;         // by kernel: GridWork::guarded_memory
   std::vector<std::shared_ptr<Capture>> captures;  // open ones
+  std::map<int, int> captures_begun;               // by device
   Shuffler shuffler{20240607};
 };
 

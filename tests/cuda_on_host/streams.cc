@@ -333,6 +333,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   capture->mode = mode;
   capture->thread = std::this_thread::get_id();
   capture->streams.insert(stream);
+  capture->number = ++state->captures_begun[cuda_on_host::CurrentDevice()];
   state->captures.push_back(capture);
   stream->capture = std::move(capture);
   stream->after_kernel = false;
