@@ -127,7 +127,6 @@ TEST(ConfigKeys, ReuseOfGeneratedBlocksIsAFactWhereItIsOn) {
   config.kv_cache_config.reuse_generated = true;
   EXPECT_THAT(ClassFacts(config), ElementsAre("cpu", "generated blocks reused", "kv BF16"));
   EXPECT_TRUE(EngineOptionsOf(config, Model()).reuse_generated);
-  EXPECT_TRUE(SchedulerOptionsOf(config, Model()).reuse_generated);
 }
 
 TEST(ConfigKeys, AKeyChangesAFactIfItsRowSaysSo) {
