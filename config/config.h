@@ -136,6 +136,7 @@ struct KvCacheConfig {
   int tokens_per_block = 0;  // 0 = the backend's default: cpu 32, cuda 64
   bool enable_block_reuse = true;
   BlockReuseScope block_reuse_scope = BlockReuseScope::kAll;
+  bool reuse_generated = false;
   double free_gpu_memory_fraction = 0.9;
   int64_t max_tokens = 0;  // 0 = max_batch_size x max_seq_len, at most a quarter of RAM (cpu)
   int64_t host_cache_size = int64_t{1} << 30;  // bytes

@@ -30,6 +30,10 @@ std::string CacheDtype(const Config& c) {
   return c.kv_cache_config.dtype == KvDtype::kFp8 ? "kv F8_E4M3" : "kv BF16";
 }
 
+std::string GeneratedReuse(const Config& c) {
+  return c.kv_cache_config.reuse_generated ? "generated blocks reused" : "";
+}
+
 CudaGraphConfig& Graphs(Config& c) {
   if (!c.cuda_graph_config) c.cuda_graph_config.emplace();
   return *c.cuda_graph_config;
@@ -251,6 +255,11 @@ const ConfigField kFields[] = {
      "Whose prompts may share blocks: `all` or `token`, only those of the same token's name "
      "([security.md](security.md), section 3). With `all`, `cached_tokens` and the time to the first token "
      "tell a client whether somebody sent a prompt that begins like its own."},
+    {"kv_cache_config.reuse_generated", MEMBER(c.kv_cache_config.reuse_generated), Any(), kRestart, kSame,
+     InClass(GeneratedReuse), kSet,
+     "Share blocks with generated tokens, too: the next turn of a conversation finds the answer before it. "
+     "Tokens then depend on which blocks were cached ([architecture.md](architecture.md), section 5). Needs "
+     "`enable_block_reuse`."},
     {"kv_cache_config.free_gpu_memory_fraction", MEMBER(c.kv_cache_config.free_gpu_memory_fraction),
      Range(0.01, 1), kRestart, kOwn, NoBits(), kSet,
      "With `backend: cuda` and no `max_tokens`: the cache's share of the memory that weights and workspaces "

@@ -58,7 +58,7 @@ struct ConfigBits {
     kModel,   // it decides which model is served, of which the class has the format of the weights
     kRule,    // not in the class: with drafts that need not be the model's choice, tokens depend on the rule
   } kind;
-  std::string (*fact)(const Config&) = nullptr;  // kClass: equal text, equal bits
+  std::string (*fact)(const Config&) = nullptr;  // kClass: equal text, equal bits; empty: not in the class
 };
 
 struct ConfigField {

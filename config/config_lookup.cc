@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -53,7 +54,9 @@ std::vector<std::string> SharedConfigKeys(const Config& config, std::span<const 
 std::vector<std::string> ClassFacts(const Config& config, std::span<const ConfigField> fields) {
   std::vector<std::string> facts;
   for (const ConfigField& field : fields) {
-    if (field.bits.kind == ConfigBits::kClass) facts.push_back(field.bits.fact(config));
+    if (field.bits.kind != ConfigBits::kClass) continue;
+    std::string fact = field.bits.fact(config);
+    if (!fact.empty()) facts.push_back(std::move(fact));
   }
   return facts;
 }

@@ -103,6 +103,10 @@ std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelL
                      ? "without server.auth.tokens_file all callers share blocks as one"
                      : "callers of server.gateway_address have no tokens and share blocks as one");
   }
+  if (config.kv_cache_config.reuse_generated && !config.kv_cache_config.enable_block_reuse) {
+    warnings.Add("kv_cache_config.reuse_generated", "true",
+                 "without kv_cache_config.enable_block_reuse no blocks are shared");
+  }
   WarnOfStrictAcceptance(loaded, warnings);
   if (config.speculative_config && config.speculative_config->forced_acceptance_length) {
     warnings.Add("speculative_config.forced_acceptance_length",

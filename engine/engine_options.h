@@ -32,8 +32,10 @@ struct EngineOptions {
   DType kv_dtype = DType::kBF16;      // of the KV cache: one of kKvDTypes (kernels/kv_row.h)
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
   std::vector<int> batch_sizes;                 // decode buckets, ascending, the last >= max_batch_size
-  bool capture_graphs = true;                   // false = eager
-  std::vector<int> captured_sizes;              // the batch_sizes that have graphs; empty: all of them
+  // Decode steps keep the boundaries of the blocks that they fill: blocks of generated tokens may be reused.
+  bool reuse_generated = false;
+  bool capture_graphs = true;       // false = eager
+  std::vector<int> captured_sizes;  // the batch_sizes that have graphs; empty: all of them
   bool poison_cache = false;  // fill new KV memory with NaN: a row read before it was written shows at once
   std::chrono::seconds step_timeout{30};
 

@@ -2,7 +2,7 @@
 
 // Acceptance (docs/speculation.md section 2). Strict: the target's own token after each row, greedy or by the
 // request's noise; a draft is accepted where it equals that token, so what is emitted never depends on the
-// drafts. Relaxed and forced acceptance are the two named exceptions, off unless the plan's rule has them on.
+// drafts. Relaxed and forced acceptance are named exceptions, off unless the plan's rule has them on.
 
 #include "engine/graph_cache.h"
 #include "engine/rank.h"

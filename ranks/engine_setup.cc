@@ -90,6 +90,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.batching_wait_iters = config.attention_dp_config.batching_wait_iters;
   options.groups = CacheGroupShapesOf(engine, model);
   options.enable_block_reuse = cache.enable_block_reuse;
+  options.reuse_generated = engine.reuse_generated;
   options.host_frame_count = host.frame_count();
   options.host_image_frames = host.slot_frames();
   options.batch_sizes = StepSizes(config);
@@ -142,6 +143,7 @@ EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
   options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
   options.host_cache_bytes = config.kv_cache_config.host_cache_size;
   options.batch_sizes = StepSizes(config);
+  options.reuse_generated = config.kv_cache_config.reuse_generated;
   options.captured_sizes = DecodeBuckets(config);
   options.capture_graphs = config.cuda_graph_config.has_value();
   options.step_timeout = std::chrono::seconds(config.parallel.step_timeout_s);

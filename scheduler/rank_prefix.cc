@@ -63,14 +63,13 @@ void RankState::Reuse(Sequence* sequence, const PrefixMatch& match) {
 }
 
 void RankState::Offer(Sequence* sequence, int end) {
-  const std::span<const int32_t> prompt = sequence->request.prompt_ids;
   Group& history = groups_[kHistoryGroup];
   const int size = history.shape.tokens_per_block;
   const int full_blocks = end / size;
   std::vector<int32_t>& ends = sequence->ends;
   for (int i = sequence->offered_block_count; i < full_blocks; ++i) {
     const int32_t block = sequence->groups[kHistoryGroup].ids[i];
-    PrefixIndex::Node node = index_.Insert(sequence->offered_node, prompt.subspan(i * size, size), block);
+    PrefixIndex::Node node = index_.Insert(sequence->offered_node, sequence->TokensAt(i * size, size), block);
     // Otherwise an equal block is indexed already, and this one is not shared.
     if (node.block == block) history.pool.MarkIndexed(block);
     sequence->offered_node = node.id;
@@ -80,6 +79,19 @@ void RankState::Offer(Sequence* sequence, int end) {
       ends.erase(ends.begin());
     }
   }
+}
+
+void RankState::MoveAnswerEnd(Sequence* sequence) {
+  if (group_count() == 1) return;
+  const int count = sequence->offered_block_count;
+  const int32_t block = sequence->groups[kHistoryGroup].ids[count - 1];
+  std::vector<PrefixEnds::WindowBlock> unread;
+  if (sequence->answer_end != kScratchBlock) ends_.Erase(sequence->answer_end, &unread);
+  // The index may have an equal block of another sequence, which keeps the end that this one would add.
+  const bool own = groups_[kHistoryGroup].pool.indexed(block) && !ends_.contains(block);
+  if (own) KeepEnd(*sequence, block, count * groups_[kHistoryGroup].shape.tokens_per_block);
+  sequence->answer_end = own ? block : kScratchBlock;
+  Unindex(unread);
 }
 
 // Records the window blocks that the sequence has at `prefix_len` as those of a prefix end.
@@ -112,9 +124,14 @@ void RankState::Evict(int group, int32_t block) {
   } else {
     ends_.EraseReaders(group, block, &unread);
   }
-  for (const auto& [of_group, window_block] : unread) {
-    KvBlockPool& pool = groups_[of_group].pool;
-    if (pool.indexed(window_block)) pool.Unindex(window_block);  // the one that is handed out is not
+  Unindex(unread);
+}
+
+void RankState::Unindex(const std::vector<PrefixEnds::WindowBlock>& blocks) {
+  for (const auto& [group, block] : blocks) {
+    KvBlockPool& pool = groups_[group].pool;
+    // One that is handed out is not indexed; one that a new end reads stays.
+    if (pool.indexed(block) && !ends_.is_read(group, block)) pool.Unindex(block);
   }
 }
 

@@ -98,9 +98,10 @@ class RankState {
   // Blocks of the match that no sequence holds: reusing them reduces what Allocate can hand out.
   int UnheldIn(const PrefixMatch& match, int group) const;
   void Reuse(Sequence* sequence, const PrefixMatch& match);
-  // Indexes the blocks of the prompt that lie wholly in positions 0..end-1, and the windows of the prefix
-  // ends among them.
+  // Indexes the blocks that lie wholly in positions 0..end-1, and the windows of the prefix ends among them.
   void Offer(Sequence* sequence, int end);
+  // Windows: the prefix end of the sequence's answer moves to the last block that was offered.
+  void MoveAnswerEnd(Sequence* sequence);
 
   // ---- block tables ----
   // Appends the deltas that bring the device's tables up to date, and marks all tables clean.
@@ -144,6 +145,7 @@ class RankState {
   void TakeDeltas(int group, int slot, std::vector<BlockTableDelta>* deltas);
   int MapWindow(Sequence* sequence, int group, int first, int end, int own_end);
   void Evict(int group, int32_t block);
+  void Unindex(const std::vector<PrefixEnds::WindowBlock>& blocks);
   void KeepEnd(const Sequence& sequence, int32_t history_block, int prefix_len);
   void CheckGroup(int group) const;
   void CheckBounds(const Sequence& sequence) const;

@@ -22,6 +22,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   CHECK(std::is_sorted(options.batch_sizes.begin(), options.batch_sizes.end()));
   CHECK_GE(options.batch_sizes.back(), options.max_batch_size);
   CHECK(options.enable_chunked_prefill || options.max_num_tokens >= options.max_seq_len);
+  CHECK(!options.reuse_generated || options.groups.size() == 1 || options.drafter.offer_margin == 0)
+      << "windows of the blocks within the margin are passed";
   CHECK_GE(options.drafter.reuse_reserve, 1) << "the last prompt token's logits must be computed";
   CheckGroups();
   SetSpeculation({.draft_len = options.draft_len,

@@ -34,6 +34,9 @@
 //                  committed. It is never written again. With windows, a prompt keeps at most two prefix
 //                  ends: where its last full history block ends, for the next turn of its conversation, and
 //                  where it leaves a prefix that is cached without windows, for other prompts that begin so.
+//                  With reuse_generated, a block with generated tokens enters it when the step that gave its
+//                  last token is committed, until the sequence is swapped out: a block does not keep its
+//                  boundary in an image. With windows, an answer has one prefix end, its last.
 //   table-mirror and reservation are in rank_state.h, block-conservation is in kv_block_pool.h.
 // clang-format on
 
@@ -87,6 +90,7 @@ struct SchedulerOptions {
   // window's pool holds at least one sequence (MinBlockCount).
   std::vector<CacheGroupShape> groups = {CacheGroupShape()};
   bool enable_block_reuse = true;
+  bool reuse_generated = false;   // blocks with generated tokens, too; needs enable_block_reuse
   int64_t host_frame_count = 0;   // per rank: frames of the host store of swapped sequences
   int64_t host_image_frames = 0;  // of these, how many the slot state of one swapped sequence takes
   std::vector<int> batch_sizes = {1, 2, 4, 8, 16, 32, 64};  // decode buckets, ascending
@@ -99,6 +103,7 @@ struct SchedulerOptions {
   // After the loss of a rank, requests wait for the ranks to start again and go on. False: they end, and no
   // output is kept for a replay.
   bool resume = false;
+  bool keeps_output() const { return resume || reuse_generated; }
   int mask_threads = 1;  // that make masks, the scheduler's included
   // Sequences with a constraint that a rank admits at once; others wait as for a slot.
   int max_live_constraints = 256;
@@ -339,6 +344,7 @@ class Scheduler {
   absl::Status CheckSlotResult(const LaunchedPlan& launched, const LaunchedSlot& live, bool prompt_ends,
                                const SlotResult& result) const;
   void CommitRank(const LaunchedPlan& launched, int rank, RankResult* result);
+  void OfferGenerated(Sequence* sequence);
 
   // Resume (scheduler_resume.cc).
   void WaitAgain(Sequence* sequence);

@@ -215,10 +215,24 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
   }
   const absl::Status taken = TakeTokens(launched, sequence, *result);
   if (absl::IsInternal(taken)) return End(sequence, FinishReason::kError, taken);
+  if (options_.keeps_output()) {
+    sequence->output_ids.insert(sequence->output_ids.end(), result->token_ids.begin(),
+                                result->token_ids.end());
+  }
+  OfferGenerated(sequence);
   if (result->token_ids.empty() && !result->finished) return;  // the client has all of them
   RequestUpdate& update = Deliver(launched, live, result, step_tokens);
   if (!taken.ok() && !result->finished) return End(sequence, FinishReason::kError, taken);
   if (result->finished) FinishResult(sequence, &update);
+}
+
+// offer. Later steps start at `length`, and write no row before it that is not within the drafter's margin.
+void Scheduler::OfferGenerated(Sequence* sequence) {
+  if (!options_.reuse_generated || !options_.enable_block_reuse || !sequence->may_offer) return;
+  const int offered = sequence->offered_block_count;
+  RankState& state = ranks_[sequence->rank];
+  state.Offer(sequence, sequence->length - options_.drafter.offer_margin);
+  if (sequence->offered_block_count > offered) state.MoveAnswerEnd(sequence);
 }
 
 // The update with the result's tokens.
@@ -231,9 +245,6 @@ RequestUpdate& Scheduler::Deliver(const LaunchedPlan& launched, const LaunchedSl
   update.token_ids = std::move(result->token_ids);
   update.logprobs = std::move(result->logprobs);
   update.first_token = result->first_token;
-  if (options_.resume) {
-    sequence->output_ids.insert(sequence->output_ids.end(), update.token_ids.begin(), update.token_ids.end());
-  }
   if (update.first_token) {
     update.cached_tokens = sequence->reused_len;
     update.queue_seconds = sequence->queue_seconds;

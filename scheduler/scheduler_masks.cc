@@ -44,12 +44,21 @@ int32_t Scheduler::AddMask(int rank, std::shared_ptr<const TokenMask> mask, Iter
 }
 
 void Scheduler::PlanFirstMask(Sequence* sequence, IterationPlan* plan) {
+  const auto add = [&](std::shared_ptr<const TokenMask> mask) {
+    const int32_t index = AddMask(sequence->rank, std::move(mask), plan);
+    plan->ranks[sequence->rank].first_masks.push_back({.slot = sequence->slot, .mask_index = index});
+  };
+  // The lost ranks may have had blocks with generated tokens of the prompt, whose bits are not those of a
+  // prefill: the token that was delivered is given.
+  if (options_.reuse_generated && sequence->replay_len > 0) {
+    const int32_t token = sequence->output_ids.front();
+    TokenMask given{.vocab_size = token + 1, .count = 1, .ids = {token}, .words = {}};
+    return add(std::make_shared<const TokenMask>(std::move(given)));
+  }
   if (sequence->constraint == nullptr) return;
   absl::StatusOr<std::shared_ptr<const TokenMask>> mask = sequence->constraint->FirstMask();
   CHECK(mask.ok()) << "it was made for the admission";
-  if (*mask == nullptr) return;
-  const int32_t index = AddMask(sequence->rank, *std::move(mask), plan);
-  plan->ranks[sequence->rank].first_masks.push_back({.slot = sequence->slot, .mask_index = index});
+  if (*mask != nullptr) add(*std::move(mask));
 }
 
 // How the step treats a live sequence without given tokens. The masks of its rows follow from its tokens so

@@ -146,6 +146,7 @@ void Scheduler::SwapOutSequence(Sequence* sequence, IterationPlan* plan) {
   sequence->image_id = swap.image_id;
   state.Vacate(sequence);
   sequence->ends.clear();
+  sequence->answer_end = kScratchBlock;
   state.EndPrompt(sequence);
   for (const CacheGroupBlocks& image : swap.blocks) {
     sequence->groups[image.group].first_index = image.first_index;

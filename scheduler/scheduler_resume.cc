@@ -53,6 +53,7 @@ void Scheduler::WaitAgain(Sequence* sequence) {
   sequence->slot = -1;
   for (SequenceBlocks& blocks : sequence->groups) blocks = {.extent = blocks.extent};
   sequence->ends.clear();
+  sequence->answer_end = kScratchBlock;
   sequence->owned_len = 0;
   sequence->shrinkable_len = -1;
   sequence->prompt_planned = 0;

@@ -78,14 +78,16 @@ struct Sequence {
   // In the order of SchedulerOptions::groups, the history first.
   absl::InlinedVector<SequenceBlocks, 1> groups;
 
-  // Prompt: positions below prompt_planned are in plans; the first offered_block_count blocks of the history
-  // were offered to the prefix index.
+  // Positions of the prompt below prompt_planned are in plans; the first offered_block_count blocks of the
+  // history were offered to the prefix index.
   int32_t prompt_planned = 0;
   int offered_block_count = 0;
   uint64_t offered_node = 0;  // prefix index node of the last of these blocks
   bool may_offer = true;      // false once swapped: it then has other blocks than those the prefill filled
   // Windows: the prefixes, by their lengths, whose ends it keeps until it has offered them. Ascending.
   std::vector<int32_t> ends;
+  // The history block to which the prefix end of its answer belongs, if it added one; else scratch.
+  int32_t answer_end = kScratchBlock;
 
   // Output.
   int32_t length = 0;           // p as of the last Commit; m from the plan of the last prompt chunk on
@@ -110,7 +112,7 @@ struct Sequence {
 
   // Resume (scheduler.h). The first replay_len tokens of output_ids were delivered before the last loss: they
   // are computed again and not delivered again. replay_planned of them are in plans, replay_done committed.
-  std::vector<int32_t> output_ids;  // delivered: t_m, t_{m+1}, ...; empty without SchedulerOptions::resume
+  std::vector<int32_t> output_ids;  // delivered: t_m, t_{m+1}, ...; empty unless keeps_output()
   int32_t replay_len = 0;
   int32_t replay_planned = 0;
   int32_t replay_done = 0;
@@ -125,6 +127,17 @@ struct Sequence {
   int32_t length_upper() const { return std::min(length + unresolved_rows, length_limit); }
   // Every unresolved step gives at least one token; a held one is not among them.
   int32_t length_lower() const { return length + unresolved_steps; }
+
+  // The tokens at positions first .. first + count - 1; output_ids has those behind the prompt.
+  std::vector<int32_t> TokensAt(int32_t first, int32_t count) const {
+    std::vector<int32_t> tokens;
+    tokens.reserve(count);
+    for (int32_t position = first; position < first + count; ++position) {
+      tokens.push_back(position < prompt_len ? request.prompt_ids[position]
+                                             : output_ids.at(position - prompt_len));
+    }
+    return tokens;
+  }
 
   bool replays() const { return replay_planned < replay_len; }
 

@@ -46,6 +46,8 @@ class KvCache {
   CachedRows rows(CacheHandle handle) const;
   const KvCacheShape& shape() const { return shape_; }
 
+  const CacheGroupTable& history_table() const { return tables_.front(); }
+
   // The row of this name that each history block keeps: [block_count, width].
   Matrix<float> boundary(std::string_view name) const;
 

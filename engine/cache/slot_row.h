@@ -16,7 +16,7 @@ struct SlotRow {
   // prompts.
   bool on_host = false;
   // Each block of the history keeps such a row too (KvCache::boundary). A sequence that is admitted behind a
-  // cached prefix gets the row of the prefix's last block.
+  // cached prefix gets the row of the prefix's last block. With reuse_generated, steps write it like prompts.
   bool at_boundaries = false;
 
   int64_t bytes() const { return int64_t{width} * 4; }

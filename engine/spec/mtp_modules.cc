@@ -101,6 +101,7 @@ absl::StatusOr<MtpModules> MtpModules::Create(Device& device, const EngineOption
   const int width = OutputWidth(model);
   MtpModules m;
   m.module_count = options.drafter_numbers.module_count;
+  m.reuse_generated = options.reuse_generated;
   m.output_width = width;
   m.slot_boundaries = slots.rows(kBoundaries);
   RETURN_IF_ERROR(AllocateBuffer(device, largest, m.rows));
@@ -142,6 +143,29 @@ void MtpModules::Run(const StepContext& step, const DraftInput& input, int level
       step.stream, level - 1,
       {.index = rows.index(output.rows), .ids = rows.ids, .previous = previous, .rank_rows = input.rank_rows},
       step.cache, output);
+  if (level < module_count) KeepBoundaries(step, rows.index(output.rows), level, output);
+}
+
+void MtpModules::KeepTargetBoundaries(const StepContext& step, Matrix<const float> target_output) const {
+  KeepBoundaries(step, step.buffers.target.index(target_output.rows), /*level=*/0, target_output);
+}
+
+// A row of a rejected draft leaves an output that the row of the committed token replaces.
+void MtpModules::KeepBoundaries(const StepContext& step, const RowIndex& index, int level,
+                                Matrix<const float> output) const {
+  if (!reuse_generated) return;
+  const CacheGroupTable& table = step.cache.history_table();
+  step.ops().border_blocks(step.stream, {.blocks = block_index,
+                                         .row_slots = index.slots,
+                                         .positions = index.positions,
+                                         .block_tables = table.entries,
+                                         .table_stride = table.stride,
+                                         .tokens_per_block = step.cache.shape().tokens_per_block(),
+                                         .count = index.rows});
+  step.ops().copy_rows(step.stream, {.out = LevelOf(level, step.cache.boundary(kBoundaries)),
+                                     .x = output,
+                                     .out_index = block_index,
+                                     .rows = index.rows});
 }
 
 void MtpModules::Recycle(const StepContext& step, const DraftInput& input, Matrix<const float> previous,

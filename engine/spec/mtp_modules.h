@@ -34,14 +34,21 @@ struct MtpModules {
   void Recycle(const StepContext& step, const DraftInput& input, Matrix<const float> previous,
                Matrix<float> output) const;
 
+  // Keeps the target's outputs of a decode step at the last positions of blocks with these, where generated
+  // blocks may be reused. Run does so with the outputs of the modules below the last.
+  void KeepTargetBoundaries(const StepContext& step, Matrix<const float> target_output) const;
+
   // Draft `draft_index` (from 1) of each sequence, from last_output, an output of `level`, into the slots'
   // drafts. Overwrites buffers.logits and sample_scratch.
   void PickDraft(const StepContext& step, const DraftInput& input, int draft_index, int level) const;
 
+  void KeepBoundaries(const StepContext& step, const RowIndex& index, int level,
+                      Matrix<const float> output) const;
   // The part of `level` (0..M-1) in a matrix of whole boundaries: [rows, output_width].
   Matrix<float> LevelOf(int level, Matrix<float> boundaries) const;
 
   int module_count = 0;
+  bool reuse_generated = false;
   int output_width = 0;            // W, of Model
   Matrix<float> slot_boundaries;   // [slots, M * W]
   RowBuffers rows;                 // [R] of a module's forward
@@ -50,7 +57,7 @@ struct MtpModules {
   Matrix<float> last_output;       // [B, W] at the row that the next draft comes from
   int32_t* last_row = nullptr;     // [B] that row's index
   int32_t* row_index = nullptr;    // [R] of a prompt: the row whose output a row takes, or -1
-  int32_t* block_index = nullptr;  // [R] of a prompt: the block that keeps a row's output, or -1
+  int32_t* block_index = nullptr;  // [R] the block that keeps a row's output, or -1
   DraftPicker picker;
 };
 

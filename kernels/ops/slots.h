@@ -133,6 +133,18 @@ struct AppendRecentParams {
   int32_t max_draft_len;
 };
 
+// blocks[i] = the history block whose last position row i has; -1 for rows within a block, for idle rows and
+// for rows whose block is scratch.
+struct BorderBlocksParams {
+  int32_t* blocks;              // [count]
+  const int32_t* row_slots;     // [count]
+  const int32_t* positions;     // [count]
+  const int32_t* block_tables;  // [slots, table_stride]: the history's
+  int32_t table_stride;
+  int32_t tokens_per_block;
+  int32_t count;  // rows
+};
+
 // The seats of a slot op.
 template <class Params>
 constexpr int32_t SeatCount(const Params& p) {

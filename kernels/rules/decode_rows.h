@@ -1,9 +1,9 @@
 #pragma once
 
-// The slot ops that lay out rows, decode_rows, emitted_rows and next_draft_rows, and store_drafts
-// (docs/speculation.md sections 1 and 3), for one seat of the bucket. The backends share them: they call
-// the op's function for every seat, a loop on the CPU, a thread per seat on a GPU. Integers only, and
-// constexpr, so that device code may call it.
+// The slot ops that lay out rows, decode_rows, emitted_rows and next_draft_rows, then border_blocks and
+// store_drafts (docs/speculation.md sections 1, 3 and 5), for one seat of the bucket or one row. The backends
+// share them: they call the op's function for every seat, a loop on the CPU, a thread per seat on a GPU.
+// Integers only, and constexpr, so that device code may call it.
 
 #include "kernels/ops/slots.h"
 
@@ -101,6 +101,15 @@ constexpr void LayOutNextDraftRows(const NextDraftRowsParams& p, int32_t seat) {
   p.ids[seat] = drafts ? p.draft_ids[seat] : 0;
   p.row_slots[seat] = drafts ? output.slot : -1;
   p.positions[seat] = (drafts ? output.length : 0) + p.draft_index;
+}
+
+constexpr void FindBorderBlock(const BorderBlocksParams& p, int32_t row) {
+  const int32_t slot = p.row_slots[row];
+  const int32_t position = p.positions[row];
+  p.blocks[row] = -1;
+  if (slot < 0 || (position + 1) % p.tokens_per_block != 0) return;
+  const int32_t block = p.block_tables[int64_t{slot} * p.table_stride + position / p.tokens_per_block];
+  if (block > 0) p.blocks[row] = block;
 }
 
 constexpr void StoreDraft(const StoreDraftsParams& p, int32_t seat) {

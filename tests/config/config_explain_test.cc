@@ -195,6 +195,14 @@ TEST(ConfigWarnings, NumbersOfRelaxedAcceptanceDoNothingWithoutItsSwitch) {
   EXPECT_THAT(ConfigWarnings(Load(text + ", use_relaxed_acceptance_for_thinking: true}"), R1()), IsEmpty());
 }
 
+TEST(ConfigWarnings, GeneratedBlocksAreNotReusedWithoutReuse) {
+  const std::string text = "model: /m\nmax_seq_len: 4096\nkv_cache_config: {reuse_generated: true";
+  EXPECT_THAT(ConfigWarnings(Load(text + ", enable_block_reuse: false}"), R1()),
+              ElementsAre(HasSubstr("f.yaml:3: kv_cache_config.reuse_generated: true: without "
+                                    "kv_cache_config.enable_block_reuse no blocks are shared")));
+  EXPECT_THAT(ConfigWarnings(Load(text + "}"), R1()), IsEmpty());
+}
+
 TEST(ConfigWarnings, NameGraphsThatWereCut) {
   EXPECT_THAT(
       ConfigWarnings(Load("model: /m\nmax_seq_len: 4096\ncuda_graph_config: {batch_sizes: [1, 65]}"), R1()),

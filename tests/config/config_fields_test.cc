@@ -74,6 +74,7 @@ constexpr const char* kFixedKeys[] = {
     "kv_cache_config.tokens_per_block",
     "kv_cache_config.enable_block_reuse",
     "kv_cache_config.block_reuse_scope",
+    "kv_cache_config.reuse_generated",
     "kv_cache_config.free_gpu_memory_fraction",
     "kv_cache_config.max_tokens",
     "kv_cache_config.host_cache_size",

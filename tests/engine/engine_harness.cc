@@ -104,6 +104,26 @@ class Gatherer {
   size_t open_;        // guarded by mutex_
 };
 
+// Gives the requests their ids. Returns their indices by seed.
+std::map<uint64_t, int> Number(const Setting& setting, std::vector<Request>& requests) {
+  std::map<uint64_t, int> request_of_seed;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].id = i;
+    if (setting.draft_caps) requests[i].draft_cap = static_cast<int>(i * 5 % 8);
+    CHECK(request_of_seed.emplace(requests[i].sampling.seed, static_cast<int>(i)).second);
+  }
+  return request_of_seed;
+}
+
+// On the scheduler's thread, which is the one that changes the record.
+bool IsLostNow(const Setting& setting, const RunRecord& record) {
+  if (setting.lost_at_token == 0) return false;
+  return std::any_of(record.requests.begin() + setting.turn, record.requests.end(),
+                     [&](const RequestRecord& request) {
+                       return static_cast<int>(request.token_ids.size()) >= setting.lost_at_token;
+                     });
+}
+
 Speculation WithDraftLen(const SchedulerOptions& options, int draft_len) {
   return {.draft_len = draft_len, .acceptance = options.acceptance, .draft_policy = options.draft_policy};
 }
@@ -111,14 +131,15 @@ Speculation WithDraftLen(const SchedulerOptions& options, int draft_len) {
 }  // namespace
 
 std::string Setting::DebugString() const {
-  return absl::StrCat(
-      "ranks ", ranks, " x ", attention_tp, " (", moe_tp, " per expert)", shared_memory ? "" : " by messages",
-      ", open ", max_open, ", K ", draft_len, " of ", max_draft_len, mtp ? "" : " (no MTP)",
-      vanilla ? " vanilla" : "", ", overlap ", overlap, ", graphs ", graphs, padding ? "" : " (no padding)",
-      ", batch ", max_batch_size, ", budget ", max_num_tokens, ", reuse ", reuse, ", KV ",
-      DTypeName(kv_dtype), ", small pool ", small_pool, ", draft caps ", draft_caps, ", policy ",
-      static_cast<int>(policy), ", rows for ", verify_len, " drafts, late ", late_percent, "%, losses [",
-      absl::StrJoin(losses, " "), "], K changes ", absl::StrJoin(draft_len_changes, " "));
+  return absl::StrCat("ranks ", ranks, " x ", attention_tp, " (", moe_tp, " per expert)",
+                      shared_memory ? "" : " by messages", ", open ", max_open, ", K ", draft_len, " of ",
+                      max_draft_len, mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ", overlap,
+                      ", graphs ", graphs, padding ? "" : " (no padding)", ", batch ", max_batch_size,
+                      ", budget ", max_num_tokens, ", reuse ", reuse, reuse_generated ? " (generated)" : "",
+                      ", KV ", DTypeName(kv_dtype), ", small pool ", small_pool, ", draft caps ", draft_caps,
+                      ", policy ", static_cast<int>(policy), ", rows for ", verify_len, " drafts, late ",
+                      late_percent, "%, losses [", absl::StrJoin(losses, " "), "], K changes ",
+                      absl::StrJoin(draft_len_changes, " "));
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
@@ -194,6 +215,7 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
     options.captured_sizes = std::exchange(options.batch_sizes, std::vector<int>(setting.max_batch_size));
     std::iota(options.batch_sizes.begin(), options.batch_sizes.end(), 1);
   }
+  options.reuse_generated = setting.reuse_generated;
   options.poison_cache = true;
   options.step_timeout = kRunLimit;
   return options;
@@ -211,6 +233,7 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   options.max_seq_len = engine.max_seq_len;
   options.groups = CacheGroupShapesOf(engine, model.config);
   options.enable_block_reuse = setting.reuse;
+  options.reuse_generated = engine.reuse_generated;
   options.host_frame_count = host.frame_count();
   options.host_image_frames = host.slot_frames();
   options.batch_sizes = engine.batch_sizes;
@@ -253,17 +276,11 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
 }
 
 RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vector<Request> requests) {
-  RunRecord record;
-  record.requests.resize(requests.size());
-  std::map<uint64_t, int> request_of_seed;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].id = i;
-    if (setting.draft_caps) requests[i].draft_cap = static_cast<int>(i * 5 % 8);
-    CHECK(request_of_seed.emplace(requests[i].sampling.seed, static_cast<int>(i)).second);
-  }
+  RunRecord record = {.requests = std::vector<RequestRecord>(requests.size()),
+                      .requests_of_rank = std::vector<int>(setting.ranks),
+                      .most_prefill_rows = std::vector<int>(setting.ranks)};
+  const std::map<uint64_t, int> request_of_seed = Number(setting, requests);
   const EngineOptions engine_options = EngineOptionsOf(model, setting);
-  record.requests_of_rank.resize(setting.ranks);
-  record.most_prefill_rows.resize(setting.ranks);
   LosableRanks ranks(model, engine_options, setting, record, request_of_seed);
   Gatherer gatherer(record, requests);
   SchedulerOptions scheduler_options = SchedulerOptionsOf(model, engine_options, setting);
@@ -272,7 +289,10 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
   size_t change = 0;
   ServingLoop loop(
       {.overlap = setting.overlap}, std::make_unique<Scheduler>(scheduler_options), ranks.executors(),
-      [&](const std::vector<RequestUpdate>& updates) { gatherer.Take(updates); },
+      [&](const std::vector<RequestUpdate>& updates) {
+        gatherer.Take(updates);
+        if (IsLostNow(setting, record)) ranks.LoseOnce();
+      },
       [&](const IterationStats&) {
         if (setting.draft_len_changes.empty()) return;
         const int draft_len = setting.draft_len_changes[change++ % setting.draft_len_changes.size()];
@@ -281,9 +301,10 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
       });
   running = &loop;
   // Without max_open all are there when the loop starts: a slow machine swaps and batches as a quick one.
-  if (setting.max_open > 0) loop.Start();
+  bool started = setting.max_open > 0;
+  if (started) loop.Start();
   // Waits for the next loss that the setting asks for; false if there is none.
-  auto restart_after_loss = [&, losses = setting.losses.size()]() mutable {
+  auto restart_after_loss = [&, losses = setting.losses.size() + (setting.lost_at_token > 0)]() mutable {
     if (losses == 0 || !gatherer.WaitForLoss(loop)) return false;
     --losses;
     ranks.Start();
@@ -292,8 +313,10 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
   };
   size_t unsubmitted = requests.size();
   for (Request& request : requests) {
-    if (setting.max_open > 0) {
-      const size_t most = unsubmitted + setting.max_open - 1;
+    const bool turn_ends = setting.turn > 0 && unsubmitted + setting.turn == requests.size();
+    if (turn_ends && !std::exchange(started, true)) loop.Start();
+    if (setting.max_open > 0 || turn_ends) {
+      const size_t most = turn_ends ? unsubmitted : unsubmitted + setting.max_open - 1;
       while (!gatherer.WaitForOpenOrLoss(most, loop)) {
         CHECK(!loop.health().ok() && restart_after_loss()) << setting.DebugString();
       }
@@ -305,7 +328,7 @@ RunRecord RunRequests(const LoadedModel& model, const Setting& setting, std::vec
     while (absl::IsUnavailable(status) && restart_after_loss()) status = loop.Submit(request);
     CHECK(status.ok()) << status.ToString();
   }
-  if (setting.max_open == 0) loop.Start();
+  if (!started) loop.Start();
   while (restart_after_loss()) continue;
   EXPECT_TRUE(gatherer.WaitForAll()) << "not all requests ended: " << setting.DebugString();
   loop.Stop();

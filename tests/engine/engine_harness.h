@@ -56,6 +56,7 @@ struct Setting {
   int moe_tp = 1;             // ranks that share an expert's columns
   bool shared_memory = true;  // as CommunicatorOptions'
   int max_open = 0;           // most requests open at once; 0: all are submitted at the start
+  int turn = 0;               // so many requests end before the others are submitted
   int draft_len = 0;          // K
   int max_draft_len = 7;      // Kmax, where `mtp`
   bool vanilla = false;       // Kmax is then the modules the checkpoint has
@@ -66,15 +67,17 @@ struct Setting {
   int max_batch_size = 32;
   int max_num_tokens = 8192;
   bool reuse = true;
+  bool reuse_generated = false;
   DType kv_dtype = DType::kBF16;                     // its tokens are its own; nothing else changes them
   bool small_pool = false;                           // so small that sequences are swapped
   bool draft_caps = false;                           // every request has its own
   DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose
   int verify_len = 0;  // of a model whose drafts have confidences: steps with more drafts have rows for so
                        // many of them per seat, whatever the policy says; 0: as it says
-  AcceptanceRule acceptance;           // only the strict rule keeps the target's tokens
-  int late_percent = 0;                // of looks at a slot's masks that find them not ready
-  std::vector<int> losses;             // iterations, counted over the run, in which a rank is lost
+  AcceptanceRule acceptance;  // only the strict rule keeps the target's tokens
+  int late_percent = 0;       // of looks at a slot's masks that find them not ready
+  std::vector<int> losses;    // iterations, counted over the run, in which a rank is lost
+  int lost_at_token = 0;      // a rank is lost once a request behind `turn` has so many tokens; 0: not so
   std::vector<int> draft_len_changes;  // K of successive iterations, repeated; empty = draft_len throughout
 
   std::string DebugString() const;

@@ -97,44 +97,56 @@ Batch FromScratch::Upload(const Rows& rows) {
           .spans = rows.spans};
 }
 
+template <class Run>
+void FromScratch::InForms(int first, int decoded_first, int decode_from, int count, const Run& run) const {
+  const int decoded_end = std::min(decoded_.end, decode_from);
+  int border = first;
+  const auto up_to = [&](int end, bool prefill_form) {
+    end = std::clamp(end, border, std::max(border, count));
+    if (end > border) run(border, end, prefill_form);
+    border = end;
+  };
+  if (decoded_end > 0) {
+    up_to(decoded_first, /*prefill_form=*/true);
+    up_to(decoded_end, /*prefill_form=*/false);
+  }
+  up_to(decode_from, /*prefill_form=*/true);
+  up_to(count, /*prefill_form=*/false);
+}
+
 void FromScratch::Target(const std::vector<int32_t>& tokens, int prompt_len, int count) {
-  Rows prompt;
-  Rows generated;
-  for (int position = 0; position < count; ++position) {
-    Rows& rows = position < prompt_len ? prompt : generated;
+  InForms(0, decoded_.first, prompt_len, count, [&](int first, int end, bool prefill_form) {
+    const Rows rows = RowsOf(tokens, first, end, prefill_form);
+    model_->RunTarget(*stream_, Upload(rows), cache_, outputs_[0].row_range(first, end - first));
+  });
+}
+
+FromScratch::Rows FromScratch::RowsOf(const std::vector<int32_t>& tokens, int first, int end,
+                                      bool prefill_form) {
+  Rows rows;
+  for (int position = first; position < end; ++position) {
     rows.ids.push_back(tokens[position]);
     rows.slots.push_back(0);
     rows.positions.push_back(position);
   }
-  const int prompt_rows = static_cast<int>(prompt.ids.size());
-  prompt.spans = {{.slot = 0, .first_row = 0, .row_count = prompt_rows, .first_position = 0}};
-  model_->RunTarget(*stream_, Upload(prompt), cache_, outputs_[0].first_rows(prompt_rows));
-  if (count > prompt_rows) {
-    model_->RunTarget(*stream_, Upload(generated), cache_,
-                      outputs_[0].row_range(prompt_rows, count - prompt_rows));
+  if (prefill_form) {
+    rows.spans = {{.slot = 0, .first_row = 0, .row_count = end - first, .first_position = first}};
   }
+  return rows;
 }
 
 void FromScratch::Module(int level, const std::vector<int32_t>& tokens, int decode_from, int count) {
-  const auto run = [&](int first, int end, bool prefill_form) {
-    if (first >= end) return;
-    Rows rows;
-    for (int position = first; position < end; ++position) {
-      rows.ids.push_back(tokens[position]);
-      rows.slots.push_back(0);
-      rows.positions.push_back(position);
-    }
-    const int row_count = end - first;
-    if (prefill_form) {
-      rows.spans = {{.slot = 0, .first_row = 0, .row_count = row_count, .first_position = first}};
-    }
+  // Of Vanilla the recent rows of the turn's first step wrote some prompt rows before the generated ones.
+  const int decoded_first =
+      decoded_.first_step_end < 0
+          ? decoded_.first
+          : std::min(decoded_.first, decoded_.first_step_end - model_->module_count() + level - 1);
+  InForms(level, decoded_first, decode_from, count, [&](int first, int end, bool prefill_form) {
+    const Rows rows = RowsOf(tokens, first, end, prefill_form);
     Batch batch = Upload(rows);
-    batch.previous = outputs_[level - 1].row_range(first - 1, row_count);
-    model_->RunModule(*stream_, level - 1, batch, cache_, outputs_[level].row_range(first, row_count));
-  };
-  const int border = std::clamp(decode_from, level, std::max(level, count));
-  run(level, border, /*prefill_form=*/true);
-  run(border, count, /*prefill_form=*/false);
+    batch.previous = outputs_[level - 1].row_range(first - 1, end - first);
+    model_->RunModule(*stream_, level - 1, batch, cache_, outputs_[level].row_range(first, end - first));
+  });
 }
 
 int32_t FromScratch::Argmax(int level, Matrix<const float> output) {

@@ -28,6 +28,12 @@ class FromScratch {
   // Of the request whose drafts follow: what its min_tokens excludes.
   void SetStopIds(std::vector<int32_t> stop_ids) { stop_ids_ = std::move(stop_ids); }
 
+  // Prompt rows from `first` up to end - 1 have the decode form: an earlier turn generated their tokens, in
+  // blocks that are reused. first_step_end: of that turn, as VanillaDrafts has it. (0, 0): none.
+  void SetDecoded(int first, int end, int first_step_end = -1) {
+    decoded_ = {.first = first, .end = end, .first_step_end = first_step_end};
+  }
+
   // tokens: t_0..t_P, the first prompt_len of them the prompt, P >= prompt_len. Returns the drafts for
   // positions P+1..P+count, count >= 1.
   std::vector<int32_t> Drafts(const std::vector<int32_t>& tokens, int prompt_len, int count,
@@ -64,7 +70,17 @@ class FromScratch {
     std::vector<int32_t> ids, slots, positions;
     std::vector<PrefillSpan> spans;
   };
+  struct Decoded {
+    int first = 0;
+    int end = 0;
+    int first_step_end = -1;
+  };
+  static Rows RowsOf(const std::vector<int32_t>& tokens, int first, int end, bool prefill_form);
   Batch Upload(const Rows& rows);
+  // Calls run(first, end, prefill_form) for the rows `first` .. count - 1 in pieces of one form: those from
+  // decode_from on, and the decoded ones, have the decode form.
+  template <class Run>
+  void InForms(int first, int decoded_first, int decode_from, int count, const Run& run) const;
   // Level 0 over tokens[0, count): the first prompt_len rows in the prefill form, the rest in the decode
   // form.
   void Target(const std::vector<int32_t>& tokens, int prompt_len, int count);
@@ -90,6 +106,7 @@ class FromScratch {
   std::unique_ptr<Model> model_;
   KvCache cache_;
   int capacity_;
+  Decoded decoded_;
   int32_t* ids_;
   int32_t* slots_;
   int32_t* positions_;

@@ -147,11 +147,13 @@ class LosableExecutor : public Executor {
  public:
   explicit LosableExecutor(std::vector<int> losses) : losses_(std::move(losses)) {}
 
+  void LoseNext() { lose_next_ = true; }
   void Replace(std::unique_ptr<RecordingExecutor> executor) { executor_ = std::move(executor); }
 
   absl::Status Launch(const IterationPlan& plan) override { return executor_->Launch(plan); }
   absl::StatusOr<RankResult> Collect() override {
-    const bool lost = std::count(losses_.begin(), losses_.end(), ++collects_) > 0;
+    const bool lost =
+        std::count(losses_.begin(), losses_.end(), ++collects_) > 0 || std::exchange(lose_next_, false);
     if (lost) return absl::UnavailableError("rank lost");
     return executor_->Collect();
   }
@@ -159,6 +161,7 @@ class LosableExecutor : public Executor {
  private:
   const std::vector<int> losses_;
   int collects_ = 0;
+  bool lose_next_ = false;
   std::unique_ptr<RecordingExecutor> executor_;
 };
 
@@ -199,6 +202,10 @@ void LosableRanks::Start() {
         std::make_unique<RecordingExecutor>(std::move(engines[rank]), verify_len_, record, request_of_seed_));
   }
   for (const auto& group : groups_) group->Restart();
+}
+
+void LosableRanks::LoseOnce() {
+  if (!std::exchange(lost_once_, true)) executors_.back()->LoseNext();
 }
 
 std::vector<Executor*> LosableRanks::executors() const {

@@ -25,6 +25,8 @@ class LosableRanks {
   ~LosableRanks();
 
   void Start();
+  // The next result is lost, the first time that this is called. On the scheduler's thread.
+  void LoseOnce();
   // Of each tensor group.
   std::vector<Executor*> executors() const;
 
@@ -33,6 +35,7 @@ class LosableRanks {
   const EngineOptions options_;
   const int verify_len_;
   const bool shared_memory_;
+  bool lost_once_ = false;
   RunRecord& record_;
   const std::map<uint64_t, int>& request_of_seed_;
   std::vector<std::unique_ptr<LosableExecutor>> executors_;   // by rank

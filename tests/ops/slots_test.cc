@@ -1,4 +1,5 @@
-// The slot ops: decode_rows, verify_drafts, accept_first_token, emitted_rows, next_draft_rows, store_drafts.
+// The slot ops: decode_rows, verify_drafts, accept_first_token, emitted_rows, border_blocks, next_draft_rows,
+// store_drafts.
 
 #include <numeric>
 #include <string>
@@ -343,6 +344,22 @@ TEST(EmittedRows, LaysOutEmittedTokensAtTheirPositions) {
     EXPECT_EQ(Ids(positions.begin() + 12, positions.end()), (Ids{12, 13, 14, 15}));
     for (const int32_t position : positions) EXPECT_GE(position, 0);
     EXPECT_EQ(rig.Get(params.last_row, 4), (Ids{2, 4, 8, 12}));
+  }
+}
+
+TEST(BorderBlocks, FindsTheRowsAtTheLastPositionsOfBlocks) {
+  for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
+    OpRig rig({}, mode);
+    // Slot 1's table begins at entry 3; its block at index 2 is scratch.
+    const BorderBlocksParams params = {.blocks = rig.Poisoned<int32_t>(8),
+                                       .row_slots = rig.Put(Ids{0, 0, 0, 1, 1, 1, -1, 0}),
+                                       .positions = rig.Put(Ids{2, 3, 4, 3, 7, 11, 3, 11}),
+                                       .block_tables = rig.Put(Ids{5, 6, 7, 8, 9, 0}),
+                                       .table_stride = 3,
+                                       .tokens_per_block = 4,
+                                       .count = 8};
+    rig.Run([&] { rig.ops().border_blocks(rig.stream(), params); });
+    EXPECT_EQ(rig.Get(params.blocks, 8), (Ids{-1, 5, -1, 8, 9, -1, -1, 7}));
   }
 }
 

@@ -121,6 +121,14 @@ TEST(ConfigKeys, TheCachesFactIsTheDtypeOfTheEnginesRows) {
   }
 }
 
+TEST(ConfigKeys, ReuseOfGeneratedBlocksIsAFactWhereItIsOn) {
+  Config config = Resolved();
+  EXPECT_THAT(ClassFacts(config), ElementsAre("cpu", "kv BF16"));
+  config.kv_cache_config.reuse_generated = true;
+  EXPECT_THAT(ClassFacts(config), ElementsAre("cpu", "generated blocks reused", "kv BF16"));
+  EXPECT_TRUE(EngineOptionsOf(config, Model()).reuse_generated);
+}
+
 TEST(ConfigKeys, AKeyChangesAFactIfItsRowSaysSo) {
   const Config config = Resolved();
   for (const ConfigField& field : ConfigFields()) {

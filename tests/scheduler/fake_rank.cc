@@ -267,7 +267,9 @@ void FakeRank::CheckBoundaries(const RankPlan& plan) {
 
 void FakeRank::Append(Sequence* sequence, int32_t token) {
   const SlotAdmission& admission = sequence->admission;
-  const bool generated = static_cast<int>(sequence->tokens.size()) >= admission.prompt_len;
+  // A row of a generated token has other bits than a prompt's.
+  const bool generated = static_cast<int>(sequence->tokens.size()) >= admission.prompt_len &&
+                         !options_.scheduler.reuse_generated;
   const uint64_t content = generated ? Mix(admission.sampling.seed, token) : static_cast<uint64_t>(token);
   sequence->hashes.push_back(Tag(sequence->hashes.empty() ? 77 : sequence->hashes.back(), content));
   sequence->tokens.push_back(token);
@@ -442,12 +444,17 @@ void FakeRank::WriteStep(int slot_index, int first_position, int draft_len) {
     }
   };
   for (int s = p; s <= p + draft_len; ++s) {
-    write(s, [&](Row* row) { row->target = s < last ? sequence.hashes[s] : kJunk; });
+    const uint64_t target = s < last ? sequence.hashes[s] : kJunk;
+    write(s, [&](Row* row) { row->target = target; });
+    const bool ends_block = (s + 1) % shape(kHistoryGroup).tokens_per_block == 0;
+    if (options_.scheduler.reuse_generated && ends_block) {
+      BlockAt(kHistoryGroup, slot_index, s)->boundary = target;
+    }
   }
   sequence.live_rows.clear();
   if (kmax == 0) {
     if (options_.excess.written > 0) write(p + draft_len + options_.excess.written, [](Row*) {});
-    return;
+    return FreezeGenerated(slot_index, p);
   }
   const int first = options_.vanilla ? std::min(p + 1, std::max(1, last - kmax)) : p + 1;
   for (int s = first; s <= p + draft_len + kmax + options_.excess.written; ++s) {
@@ -455,6 +462,19 @@ void FakeRank::WriteStep(int slot_index, int first_position, int draft_len) {
     const uint64_t tag = Tag(Tag(sequence.admission.sampling.seed, last), s);
     write(s, [&](Row* row) { row->mtp = s <= last ? sequence.hashes[s] : live ? tag : kJunk; });
     if (live) sequence.live_rows.push_back(tag);
+  }
+  FreezeGenerated(slot_index, p);
+}
+
+// The blocks that the step from first_position filled may be offered: no later step writes them.
+void FakeRank::FreezeGenerated(int slot_index, int first_position) {
+  if (!options_.scheduler.reuse_generated) return;
+  const int margin = options_.scheduler.drafter.offer_margin;
+  for (int group = 0; group < group_count(); ++group) {
+    const int size = shape(group).tokens_per_block;
+    for (int s = std::max(0, first_position - margin); s < slot(slot_index).length - margin; ++s) {
+      if ((s + 1) % size == 0) BlockAt(group, slot_index, s)->read_only = true;
+    }
   }
 }
 

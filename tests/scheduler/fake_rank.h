@@ -78,7 +78,7 @@ class FakeRank : public StubRank {
   struct Block {
     std::vector<Row> rows;   // [tokens_per_block]
     uint64_t boundary = 0;   // the outputs kept for reuse: the hash of the tokens up to the block's end
-    bool read_only = false;  // full of prompt rows that others may read
+    bool read_only = false;  // full of rows that others may read
     int map_count = 0;       // table entries of all slots that name it
   };
   struct Sequence {
@@ -116,6 +116,7 @@ class FakeRank : public StubRank {
   void StepBegins(int slot_index) override;
   void StepEnds(int slot_index, int first_position, const IterationPlan& plan, SlotResult* result) override;
   void WriteStep(int slot_index, int first_position, int draft_len);
+  void FreezeGenerated(int slot_index, int first_position);
   int CountRelaxed(Sequence* sequence, int first_position, const AcceptanceRule& acceptance,
                    bool ends_in_draft);
   void Append(Sequence* sequence, int32_t token);

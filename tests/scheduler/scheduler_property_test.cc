@@ -223,6 +223,60 @@ const RunSetting kSettings[] = {
      .constrained_percent = 60,
      .expect_swaps = true,
      .least_swaps = 10},
+    {.name = "Generated", .blocks = 65, .reuse_generated = true},
+    {.name = "GeneratedNoMtpSync",
+     .overlap = false,
+     .blocks = 65,
+     .max_draft_len = 0,
+     .reuse_generated = true},
+    {.name = "GeneratedOneTokenBlocks",
+     .blocks = 150,
+     .tokens_per_block = 1,
+     .max_draft_len = 7,
+     .reuse_generated = true},
+    {.name = "GeneratedTwoRanksSwaps",
+     .ranks = 2,
+     .slots = 5,
+     .host_blocks = 200,
+     .reuse_generated = true,
+     .expect_swaps = true},
+    {.name = "GeneratedVanillaSwaps",
+     .slots = 6,
+     .blocks = 49,
+     .host_blocks = 200,
+     .vanilla = true,
+     .reuse_generated = true,
+     .expect_swaps = true,
+     .least_swaps = 20},
+    {.name = "GeneratedLosses", .ranks = 2, .blocks = 65, .reuse_generated = true, .loss_percent = 3},
+    {.name = "GeneratedWindows", .blocks = 65, .windows = SmallWindows(100), .reuse_generated = true},
+    {.name = "GeneratedWindowsTight",
+     .slots = 6,
+     .blocks = 65,
+     .windows = SmallWindows(0),
+     .reuse_generated = true},
+    {.name = "GeneratedFlashWindows",
+     .blocks = 40,
+     .tokens_per_block = 128,
+     .windows = FlashWindows(60),
+     .max_seq_len = 900,
+     .max_draft_len = 1,
+     .reuse_generated = true,
+     .budget = 300},
+    {.name = "GeneratedWindowsSwapsLosses",
+     .slots = 6,
+     .blocks = 33,
+     .host_blocks = 400,
+     .host_image_blocks = 2,
+     .windows = SmallWindows(40),
+     .reuse_generated = true,
+     .loss_percent = 3,
+     .expect_swaps = true},
+    {.name = "GeneratedConstrained",
+     .blocks = 65,
+     .windows = SmallWindows(40),
+     .reuse_generated = true,
+     .constrained_percent = 60},
 };
 
 class SchedulerProperty : public testing::TestWithParam<RunSetting> {};
@@ -279,6 +333,7 @@ TEST_P(SchedulerProperty, TokensAndBlocksAreRight) {
     EXPECT_EQ(totals.preemptions, 0u);
   }
   EXPECT_EQ(totals.hit_tokens > 0, setting.reuse);
+  EXPECT_EQ(totals.generated_hits > 100, setting.reuse_generated) << totals.generated_hits;
   if (setting.overlap) {
     EXPECT_GT(totals.wasted_steps, 0u);
   }
@@ -327,6 +382,7 @@ RunSetting RandomSetting(uint64_t seed) {
   setting.host_image_blocks = pick(0, 4);
   setting.vanilla = pick(0, 1) == 1;
   setting.reuse = pick(0, 3) > 0;
+  setting.reuse_generated = setting.reuse && pick(0, 1) == 1;
   setting.chunked = pick(0, 3) > 0;
   setting.budget = pick(1, 100);
   setting.batching_wait_iters = pick(0, 12);

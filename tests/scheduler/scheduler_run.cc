@@ -25,6 +25,7 @@ SchedulerOptions OptionsOf(const RunSetting& setting) {
   options.batching_wait_iters = setting.batching_wait_iters;
   options.groups = {{.tokens_per_block = setting.tokens_per_block, .block_count = setting.blocks}};
   options.enable_block_reuse = setting.reuse;
+  options.reuse_generated = setting.reuse_generated;
   options.resume = setting.loss_percent > 0;
   options.host_frame_count = setting.host_blocks;
   options.host_image_frames = setting.host_image_blocks;
@@ -118,15 +119,35 @@ void SchedulerRun::Constrain(Request& request) {
   request.stop_ids.push_back(kScriptEnd);
 }
 
+// The next turn of a request that has ended: its prompt, its answer and a few tokens more. Returns the length
+// of its prompt; 0: there is none, or no room for it.
+int SchedulerRun::GoOn(Request* request) {
+  std::vector<const Client*> ended;  // the last ones: older answers are evicted
+  for (auto client = clients_.rbegin(); client != clients_.rend() && ended.size() < 4; ++client) {
+    if (client->second.finish != FinishReason::kNone) ended.push_back(&client->second);
+  }
+  if (ended.empty()) return 0;
+  const Client& before = *ended[Random(0, static_cast<int>(ended.size()) - 1)];
+  std::vector<int32_t> prompt = before.request.prompt_ids;
+  const int turn_before = static_cast<int>(prompt.size());
+  prompt.insert(prompt.end(), before.tokens.begin(), before.tokens.end());
+  for (int i = Random(1, 6); i > 0; --i) prompt.push_back(Random(0, 39));
+  if (static_cast<int>(prompt.size()) >= setting_.max_seq_len) return 0;
+  request->prompt_ids = std::move(prompt);
+  return turn_before;
+}
+
 void SchedulerRun::SubmitRandom() {
   Request request;
   request.id = seed_ * 100000 + ++submitted_;
   int prompt_limit = setting_.max_seq_len - 1;
-  const int prompt_len = Random(1, Chance(20) ? prompt_limit : std::max(1, prompt_limit / 3));
+  int prompt_len = Random(1, Chance(20) ? prompt_limit : std::max(1, prompt_limit / 3));
   if (Chance(60)) request.prompt_ids = common_prefixes_[Random(0, 2)];
   request.prompt_ids.resize(std::min<size_t>(request.prompt_ids.size(), prompt_len));
   while (static_cast<int>(request.prompt_ids.size()) < prompt_len)
     request.prompt_ids.push_back(Random(0, 39));
+  const int turn_before = setting_.reuse_generated && Chance(60) ? GoOn(&request) : 0;
+  if (turn_before > 0) prompt_len = static_cast<int>(request.prompt_ids.size());
   request.sampling.seed = request.id;
   if (Chance(30)) request.sampling.presence_penalty = 1;
   const int room = setting_.max_seq_len - prompt_len;
@@ -143,7 +164,7 @@ void SchedulerRun::SubmitRandom() {
   request.arrival = now_;
   if (Chance(8)) request.deadline = now_ + std::chrono::milliseconds(Random(0, 60));
 
-  Client client{.request = request};
+  Client client{.request = request, .turn_before = turn_before};
   if (request.constraint.grammar != nullptr) client.expected = ConstrainedTokens(request);
   for (int i = 0; client.request.constraint.grammar == nullptr && i < request.max_tokens; ++i) {
     client.expected.push_back(ScriptedToken(request.id, prompt_len + i));
@@ -268,7 +289,12 @@ void SchedulerRun::CheckUpdate(const RequestUpdate& update, RunTotals* totals) {
     Fail(prefix + "first_token");
   }
   CheckStep(update, &client);
-  if (update.first_token) client.cached_tokens = update.cached_tokens;
+  if (update.first_token) {
+    client.cached_tokens = update.cached_tokens;
+    if (client.turn_before > 0) {
+      totals->generated_hits += std::max(0, update.cached_tokens - client.turn_before);
+    }
+  }
   if (client.tokens.size() > client.expected.size() ||
       !std::equal(client.tokens.begin(), client.tokens.end(), client.expected.begin())) {
     Fail(prefix + "wrong tokens");

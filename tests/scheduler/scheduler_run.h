@@ -33,6 +33,7 @@ struct RunSetting {
   int max_draft_len = 3;  // Kmax
   bool vanilla = false;
   bool reuse = true;
+  bool reuse_generated = false;
   bool chunked = true;
   int budget = 32;  // max_num_tokens, where prompts are chunked
   int batching_wait_iters = 3;
@@ -53,6 +54,7 @@ struct RunTotals {
   int expired = 0;
   uint64_t preemptions = 0;
   uint64_t hit_tokens = 0;
+  uint64_t generated_hits = 0;  // of them, tokens that another request generated
   uint64_t wasted_steps = 0;
   uint64_t rewound_blocks = 0;
   uint64_t dropped_images = 0;
@@ -86,6 +88,7 @@ class SchedulerRun {
     Request request;
     std::vector<int32_t> expected;  // all tokens it gets if nothing ends it early
     std::vector<int32_t> tokens;
+    int turn_before = 0;  // prompt tokens of the turn whose answer the prompt goes on with
     bool cancelled = false;
     FinishReason finish = FinishReason::kNone;
     int relaxed_drafts = 0;
@@ -96,6 +99,7 @@ class SchedulerRun {
   bool Chance(int percent) { return Random(1, 100) <= percent; }
   void Disturb(int requests_left);
   void SubmitRandom();
+  int GoOn(Request* request);
   void Constrain(Request& request);
   int32_t TokenOf(uint64_t seed, int position) const;
   void CommitOldest();

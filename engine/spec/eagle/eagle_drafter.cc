@@ -19,15 +19,20 @@ class EagleDrafter : public Drafter {
     m_.Prompt(step, chunks, rank_rows);
   }
   void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const override {
-    Draft(step, input, std::min(draft_count, 1));
+    DraftFromEmitted(step, input, std::min(draft_count, 1));
   }
-  void Draft(const StepContext& step, const DraftInput& input, int draft_count) const override;
+  void Draft(const StepContext& step, const DraftInput& input, int draft_count) const override {
+    m_.KeepTargetBoundaries(step, input.target_output);
+    DraftFromEmitted(step, input, draft_count);
+  }
 
  private:
+  void DraftFromEmitted(const StepContext& step, const DraftInput& input, int draft_count) const;
+
   const MtpModules m_;
 };
 
-void EagleDrafter::Draft(const StepContext& step, const DraftInput& input, int draft_count) const {
+void EagleDrafter::DraftFromEmitted(const StepContext& step, const DraftInput& input, int draft_count) const {
   const Ops& ops = step.ops();
   Stream& stream = step.stream;
   const int rows = input.bucket * (input.draft_len + 1);

@@ -147,6 +147,7 @@ void VanillaDrafter::Draft(const StepContext& step, const DraftInput& input, int
   Stream& stream = step.stream;
   const int recent_rows = recent_len_ + 1;
   const int rows = input.bucket * recent_rows;
+  m_.KeepTargetBoundaries(step, input.target_output);
   FirstWindow(step, input);
   Matrix<float> previous = m_.previous.first_rows(rows);
   for (int level = 1; level <= m_.module_count; ++level) {

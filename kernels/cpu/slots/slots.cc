@@ -29,6 +29,7 @@ void AcceptFirstToken(const CpuContext&, const AcceptFirstTokenParams& p) {
 }
 void EmittedRows(const CpuContext&, const EmittedRowsParams& p) { ForEachSeat(p, LayOutEmittedRows); }
 void NextDraftRows(const CpuContext&, const NextDraftRowsParams& p) { ForEachSeat(p, LayOutNextDraftRows); }
+void BorderBlocks(const CpuContext&, const BorderBlocksParams& p) { ForEachSeat(p, FindBorderBlock); }
 void StoreDrafts(const CpuContext&, const StoreDraftsParams& p) { ForEachSeat(p, StoreDraft); }
 void RecentRows(const CpuContext&, const RecentRowsParams& p) { ForEachSeat(p, LayOutRecentRows); }
 void RecentLevelRows(const CpuContext&, const RecentLevelRowsParams& p) {

@@ -33,6 +33,9 @@ void EmittedRows(Stream& stream, const EmittedRowsParams& p) {
 void NextDraftRows(Stream& stream, const NextDraftRowsParams& p) {
   LaunchSlotKernel<LayOutNextDraftRows>(stream, p);
 }
+void BorderBlocks(Stream& stream, const BorderBlocksParams& p) {
+  LaunchSlotKernel<FindBorderBlock>(stream, p);
+}
 void StoreDrafts(Stream& stream, const StoreDraftsParams& p) { LaunchSlotKernel<StoreDraft>(stream, p); }
 void RecentRows(Stream& stream, const RecentRowsParams& p) { LaunchSlotKernel<LayOutRecentRows>(stream, p); }
 void RecentLevelRows(Stream& stream, const RecentLevelRowsParams& p) {
