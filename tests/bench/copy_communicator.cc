@@ -55,15 +55,14 @@ class Routers {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CopyCommunicator>> CopyCommunicator::Create(Device& device, int size,
-                                                                           int expert_count,
-                                                                           int max_choices) {
-  const std::vector<int32_t> choices(static_cast<size_t>(size) * max_choices, expert_count - 1);
-  ASSIGN_OR_RETURN(int32_t* const memory, device.AllocateArray<int32_t>(choices.size()));
+absl::StatusOr<std::unique_ptr<CopyCommunicator>> CopyCommunicator::Create(
+    Device& device, int size, std::span<const int32_t> others_choices) {
+  ASSIGN_OR_RETURN(int32_t* const memory, device.AllocateArray<int32_t>(others_choices.size()));
   const auto stream = device.CreateStream();
-  device.CopyToDevice(*stream, memory, choices.data(), choices.size() * sizeof(int32_t));
+  device.CopyToDevice(*stream, memory, others_choices.data(), others_choices.size_bytes());
   stream->Synchronize();
-  return std::unique_ptr<CopyCommunicator>(new CopyCommunicator(device.ops(), size, memory));
+  return std::unique_ptr<CopyCommunicator>(
+      new CopyCommunicator(device.ops(), size, memory, static_cast<int64_t>(others_choices.size())));
 }
 
 // One launch: copies the rows of a matrix with row stride 0.
@@ -86,7 +85,8 @@ void CopyCommunicator::AllGather(Stream& stream, const AllGatherParams& params) 
     const int64_t bytes = rows * part.row_bytes;
     if (i == 1 && has_choices) {
       CopyToAll(stream, part.out, part.in, 1, bytes);
-      CopyToAll(stream, static_cast<std::byte*>(part.out) + bytes, others_choices_, ranks - 1, bytes);
+      CHECK_LE((ranks - 1) * bytes, others_choice_count_ * static_cast<int64_t>(sizeof(int32_t)));
+      CopyToAll(stream, static_cast<std::byte*>(part.out) + bytes, others_choices_, 1, (ranks - 1) * bytes);
     } else {
       CopyToAll(stream, part.out, part.in, ranks, bytes);
     }

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/deepseek_v4/deepseek_v4_weights.h"
 #include "engine/model_weights.h"
+#include "tests/bench/slowest_rank.h"
 
 namespace foredraft {
 namespace {
@@ -39,14 +43,15 @@ std::vector<int32_t> Counting(int count) {
   return values;
 }
 
-TEST(CopyCommunicator, FillsTheRowsOfAllRanksAndLeavesTheExpertsToTheLast) {
+TEST(CopyCommunicator, FillsTheRowsOfAllRanksAndTheOthersChoices) {
   auto device = CreateDevice("cpu", {});
   ASSERT_TRUE(device.ok());
   const auto stream = (*device)->CreateStream();
-  const auto comm =
-      CopyCommunicator::Create(**device, kRanks, /*expert_count=*/32, /*max_choices=*/2 * kRows);
-  ASSERT_TRUE(comm.ok());
   constexpr int kWidth = 5, kTopK = 2;
+  std::vector<int32_t> others = Counting((kRanks - 1) * (kRows + 1) * kTopK);  // of a larger exchange
+  for (int32_t& id : others) id += 100;
+  const auto comm = CopyCommunicator::Create(**device, kRanks, others);
+  ASSERT_TRUE(comm.ok());
   const std::vector<int32_t> x = Counting(kRows * kWidth), ids = Counting(kRows * kTopK);
   int32_t* const all_x = Put(**device, *stream, std::vector<int32_t>(kRanks * x.size(), -7));
   int32_t* const all_ids = Put(**device, *stream, std::vector<int32_t>(kRanks * ids.size(), -7));
@@ -60,14 +65,95 @@ TEST(CopyCommunicator, FillsTheRowsOfAllRanksAndLeavesTheExpertsToTheLast) {
   const std::vector<int32_t> gathered_ids = Get(**device, *stream, all_ids, kRanks * ids.size());
   for (size_t i = 0; i < gathered_x.size(); ++i) EXPECT_EQ(gathered_x[i], x[i % x.size()]) << i;
   for (size_t i = 0; i < gathered_ids.size(); ++i)
-    EXPECT_EQ(gathered_ids[i], i < ids.size() ? ids[i] : 31) << i;
+    EXPECT_EQ(gathered_ids[i], i < ids.size() ? ids[i] : others[i - ids.size()]) << i;
+}
+
+// Layers whose own rows choose among the own experts alone, beside the other ranks' rows of OthersChoices.
+class Layers {
+ public:
+  Layers(Device& device, const ExpertChoice& choice, CopyCommunicator& comm, int rows)
+      : device_(device), stream_(device.CreateStream()), choice_(choice), comm_(comm), rows_(rows) {
+    const int pairs = choice.ranks * rows * choice.top_k;
+    ids_ = Room(rows * choice.top_k);
+    gather_.rows = RankRows::Uniform(choice.ranks, rows);
+    gather_.parts[1] = {Room(pairs), ids_, choice.top_k * 4};
+    gather_.parts[2] = {Room(pairs), ids_, choice.top_k * 4};
+    group_ = {.expert_offsets = Room(choice.rank_experts() + 1),
+              .grouped_rows = Room(pairs),
+              .grouped_index = Room(pairs),
+              .expert_ids = static_cast<const int32_t*>(gather_.parts[1].out),
+              .rows = choice.ranks * rows,
+              .top_k = choice.top_k,
+              .expert_count = choice.rank_experts()};
+  }
+
+  // The own experts that have rows, on average.
+  double MeanMet(int layers) {
+    int64_t met = 0;
+    std::vector<int32_t> experts(choice_.rank_experts());
+    std::iota(experts.begin(), experts.end(), 0);
+    for (int layer = 0; layer < layers; ++layer) {
+      std::vector<int32_t> ids;
+      for (int row = 0; row < rows_; ++row) {
+        std::shuffle(experts.begin(), experts.end(), random_);
+        ids.insert(ids.end(), experts.begin(), experts.begin() + choice_.top_k);
+      }
+      device_.CopyToDevice(*stream_, ids_, ids.data(), ids.size() * sizeof(int32_t));
+      comm_.AllGather(*stream_, gather_);
+      device_.ops().group_rows(*stream_, group_);
+      const std::vector<int32_t> ends = Get(device_, *stream_, group_.expert_offsets, experts.size() + 1);
+      for (size_t e = 0; e < experts.size(); ++e) met += ends[e + 1] > ends[e];
+    }
+    return static_cast<double>(met) / layers;
+  }
+
+ private:
+  int32_t* Room(int count) { return Put(device_, *stream_, std::vector<int32_t>(count)); }
+
+  Device& device_;
+  const std::unique_ptr<Stream> stream_;
+  const ExpertChoice choice_;
+  CopyCommunicator& comm_;
+  const int rows_;
+  int32_t* ids_ = nullptr;
+  AllGatherParams gather_;
+  GroupRowsParams group_;
+  std::mt19937 random_{1};
+};
+
+TEST(CopyCommunicator, MeetsAsManyExpertsAsTheSlowestRank) {
+  const struct {
+    const char* name;
+    ExpertChoice choice;
+  } cases[] = {{"R1", {.expert_count = 256, .ranks = 8, .top_k = 8, .groups = 8, .chosen_groups = 4}},
+               {"R1 on 2", {.expert_count = 256, .ranks = 2, .top_k = 8, .groups = 8, .chosen_groups = 4}},
+               {"V4", {.expert_count = 256, .ranks = 8, .top_k = 6}}};
+  constexpr int kMaxRows = 32, kLayers = 1000;
+  auto device = CreateDevice("cpu", {});
+  ASSERT_TRUE(device.ok());
+  for (const auto& [name, choice] : cases) {
+    const SlowestRank slowest(choice);
+    const auto comm = CopyCommunicator::Create(**device, choice.ranks, OthersChoices(slowest, kMaxRows));
+    ASSERT_TRUE(comm.ok());
+    for (const int rows : {1, 2, 3, 4, 8, kMaxRows}) {
+      // Half a named expert, new with the chance that the own rows leave it; five standard errors of either
+      // mean. That an expert is met makes it less likely of others, so the variance of their number is at
+      // most the sum of theirs.
+      const double own = choice.rank_experts();
+      const double left = std::pow(1 - choice.top_k / own, rows);
+      const double tolerance = 0.5 * left + 5 * std::sqrt(own * left * (1 - left) / kLayers) + 5 * 0.05;
+      EXPECT_NEAR(Layers(**device, choice, **comm, rows).MeanMet(kLayers),
+                  slowest.MostExperts(choice.ranks * rows), tolerance)
+          << name << ", " << rows << " rows a rank";
+    }
+  }
 }
 
 TEST(CopyCommunicator, GivesEveryRanksPartOfTheOwnRows) {
   auto device = CreateDevice("cpu", {});
   ASSERT_TRUE(device.ok());
   const auto stream = (*device)->CreateStream();
-  const auto comm = CopyCommunicator::Create(**device, kRanks, 32, 1);
+  const auto comm = CopyCommunicator::Create(**device, kRanks, {});
   ASSERT_TRUE(comm.ok());
   const std::vector<int32_t> in = Counting(kRanks * kRows);
   int32_t* const out = Put(**device, *stream, std::vector<int32_t>(kRanks * kRows, -7));
@@ -76,7 +162,7 @@ TEST(CopyCommunicator, GivesEveryRanksPartOfTheOwnRows) {
   for (int i = 0; i < kRanks * kRows; ++i) EXPECT_EQ(values[i], in[i % kRows]) << i;
 }
 
-// In a step of rank 0, its own rows choose only local experts, and the other ranks' rows choose none of them.
+// In a step of rank 0, its own rows choose only local experts.
 TEST(CopyCommunicator, OnlyOwnRowsChooseOwnExperts) {
   ModelConfig config;
   config.architecture = "DeepseekV3ForCausalLM";

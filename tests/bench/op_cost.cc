@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace foredraft {
 namespace {
 
@@ -56,7 +58,11 @@ double ExpectedExperts(double pairs, int32_t experts) {
 }
 
 double MetExperts(double pairs, int32_t experts, const CostContext& shape) {
-  return shape.met_experts > 0 ? shape.met_experts : ExpectedExperts(pairs, experts);
+  if (shape.met_experts > 0) return shape.met_experts;
+  if (shape.slowest == nullptr) return ExpectedExperts(pairs, experts);
+  const ExpertChoice& choice = shape.slowest->choice();
+  CHECK_EQ(choice.rank_experts(), experts);
+  return shape.slowest->MostExperts(static_cast<int>(std::lround(pairs * choice.ranks / choice.top_k)));
 }
 
 double WeightBytes(const PackedWeight& weight) {

@@ -4,8 +4,10 @@
 // once, no reuse between ops. The roofline is this cost divided by the measured rates of the device.
 
 #include <cstdint>
+#include <memory>
 
 #include "kernels/ops.h"
+#include "tests/bench/slowest_rank.h"
 
 namespace foredraft {
 
@@ -33,16 +35,17 @@ struct CostContext {
   int32_t rows_per_sequence = 1;  // these rows share one read of their keys
   bool host_arrays = false;       // the host may read the arrays: counts the experts that have rows
   int32_t expert_ranks = 1;       // ranks whose experts share the (row, choice) pairs evenly
-  int32_t met_experts = 0;        // experts that have rows; 0: as many as uniform choices meet
+  int32_t met_experts = 0;        // experts that have rows; 0: as many as the slowest rank or uniform choices
   bool sampled = false;           // rows are drawn, not greedy
   bool filtered = false;          // sampled rows have top-k or top-p
+  std::shared_ptr<const SlowestRank> slowest = nullptr;  // of expert_ranks; null: all ranks meet the mean
 };
 
 // How many experts have rows. The arrays are in host memory.
 int32_t MetExperts(const GroupedGemmParams& p);
 
-// How many of `experts` experts have rows if `pairs` pairs are theirs: as `shape` says, or the expected
-// number of distinct experts among uniform choices.
+// How many of `experts` experts have rows if `pairs` pairs are theirs, the mean of all ranks: as `shape`
+// says, or the expected number of distinct experts among uniform choices.
 double MetExperts(double pairs, int32_t experts, const CostContext& shape);
 
 // Expected number of distinct experts among `pairs` uniform choices.

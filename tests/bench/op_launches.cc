@@ -111,6 +111,13 @@ KernelLaunch SiluMulLaunch(double rows, double cols, double bytes, const GpuMode
 // The rows that this rank's experts have, of all that the launch is prepared for.
 double OwnPairs(double rows, const CostContext& shape) { return rows / shape.expert_ranks; }
 
+// Of `experts` experts, the rows whose random choices meet as many as the slowest rank meets.
+double RowsThatMeet(double pairs, int32_t experts, const CostContext& shape) {
+  const double met = MetExperts(pairs, experts, shape);
+  if (shape.slowest == nullptr || met >= experts) return pairs;
+  return std::max(pairs, -experts * std::log1p(-met / experts));
+}
+
 }  // namespace
 
 double OpSeconds(const KernelLaunches& launches, const GpuModel& gpu) {
@@ -158,7 +165,7 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
   }
   cuda::GemmSize expected = SizeOf(expert, p.expected_rows > 0 ? p.expected_rows : prepared, p.experts.count);
   expected.ragged = true;
-  cuda::GemmSize size = SizeOf(expert, pairs, p.experts.count);
+  cuda::GemmSize size = SizeOf(expert, RowsThatMeet(pairs, p.experts.count, shape), p.experts.count);
   size.ragged = true;
   if (shape.met_experts > 0) size = SizeOf(expert, std::ceil(pairs / shape.met_experts), shape.met_experts);
 

@@ -28,6 +28,7 @@
 #include "tests/bench/library_rates.h"
 #include "tests/bench/paper_communicator.h"
 #include "tests/bench/paper_device.h"
+#include "tests/bench/slowest_rank.h"
 #include "tests/bench/step_bench.h"
 #include "tests/bench/step_options.h"
 
@@ -60,6 +61,15 @@ struct Timing {
   double period_seconds = 0;  // mean
 };
 
+// Tables of hash layers spread the rows of different tokens as routers without preferences do.
+ExpertChoice ChoiceOf(const ModelConfig& config, int ranks) {
+  return {.expert_count = config.n_routed_experts,
+          .ranks = ranks,
+          .top_k = config.num_experts_per_tok,
+          .groups = config.n_group,
+          .chosen_groups = config.topk_group};
+}
+
 class GpuStep {
  public:
   // `config` has the experts of all ranks.
@@ -73,6 +83,7 @@ class GpuStep {
             ? RankLayout::DataParallel(ranks)
             : RankLayout{.attention_tp = ranks, .moe_ep = ranks / options.moe_tp, .moe_tp = options.moe_tp};
     expert_ranks_ = layout.moe_ep;
+    if (layout.moe_ep > 1) slowest_ = std::make_shared<SlowestRank>(ChoiceOf(config, layout.moe_ep));
     const int max_draft_len = BenchDraftLens(config).back();
     const int modules = config.dspark.has_value() ? config.num_nextn_predict_layers : 1;
     auto weights = MakeDummyWeights(config, modules, *counting, *stream, nullptr, {.layout = layout});
@@ -81,10 +92,13 @@ class GpuStep {
     if (ranks > 1 && (options.nccl || options.windows)) {
       others = std::make_unique<PaperCommunicator>(*FindGpuModel(options.gpu), ranks, options.windows);
     } else if (ranks > 1) {
-      const int experts = config.n_routed_experts;
-      if (layout.attention_dp > 1) ChooseOwnExperts(*counting, *weights, config, experts / ranks);
-      const int rows = std::min(options.max_rows() * (max_draft_len + 1), MoeRowsAtOnce(layout));
-      auto copies = CopyCommunicator::Create(*counting, ranks, experts, rows * config.num_experts_per_tok);
+      std::vector<int32_t> others_choices;
+      if (layout.attention_dp > 1) {
+        ChooseOwnExperts(*counting, *weights, config, config.n_routed_experts / ranks);
+        others_choices = OthersChoices(
+            *slowest_, std::min(options.max_rows() * (max_draft_len + 1), MoeRowsAtOnce(layout)));
+      }
+      auto copies = CopyCommunicator::Create(*counting, ranks, others_choices);
       CHECK(copies.ok()) << copies.status().ToString();
       others = *std::move(copies);
     }
@@ -140,11 +154,15 @@ class GpuStep {
 
  private:
   CostContext Context(int draft_len) const {
-    return {.context = bench_->context(), .rows_per_sequence = draft_len + 1, .expert_ranks = expert_ranks_};
+    return {.context = bench_->context(),
+            .rows_per_sequence = draft_len + 1,
+            .expert_ranks = expert_ranks_,
+            .slowest = slowest_};
   }
 
   int expert_ranks_ = 1;
-  CountingDevice* device_ = nullptr;  // the engine's
+  std::shared_ptr<const SlowestRank> slowest_;  // null: all ranks have all experts
+  CountingDevice* device_ = nullptr;            // the engine's
   std::unique_ptr<StepBench> bench_;
 };
 

@@ -19,7 +19,9 @@
 //   --measured   what tests/gpu/run measured instead of the prediction's constants (launch_model.h, WithMeasured)
 //   --model      default deploy/configs/r1-shape-61x32.json: one rank's share of DeepSeek-R1
 //   --ranks      1, 2, 4 or 8: the model has one rank's share of the experts, and copies of the same size replace
-//                the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1
+//                the exchange with the other ranks (copy_communicator.h); default 8 with the default model, else 1.
+//                It meets as many experts as the slowest of the ranks (slowest_rank.h); on a card with --attention-tp
+//                its rows choose freely among all, and it meets the mean
 //   --attention-tp  1, or as many as ranks: these share each request, and rank 0's part of the model is run
 //   --moe-tp     with it: ranks that share an expert's columns; default 1
 //   --context    positions each sequence attends, default 4096: zeros in the cache, no prompt is computed

@@ -67,6 +67,7 @@ TEST(DeployConfigs, R1OnEightH200Resolves) {
   const Config& config = shipped->loaded.config;
   EXPECT_EQ(config.backend, Backend::kCuda);
   EXPECT_EQ(config.parallel.attention_dp, 8);
+  EXPECT_TRUE(config.cuda.side_stream) << "the published steps were measured with it";
   EXPECT_EQ(config.speculative_config->max_draft_len, 3);
   EXPECT_EQ(config.kv_cache_config.max_tokens, 0) << "the memory decides";
   EXPECT_TRUE(shipped->loaded.notes.empty());
@@ -83,6 +84,7 @@ TEST(DeployConfigs, R1ForOneRequestOnEightH200Resolves) {
   EXPECT_EQ(parallel.attention_tp, 8);
   EXPECT_EQ(parallel.moe_ep, 2);
   EXPECT_EQ(parallel.moe_tp, 4);
+  EXPECT_TRUE(shipped->loaded.config.cuda.side_stream);
   EXPECT_TRUE(shipped->loaded.notes.empty());
   EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
 }
@@ -119,6 +121,7 @@ TEST(DeployConfigs, R1InNvfp4OnEightAndOnFourH200Resolves) {
     const Config& config = shipped->loaded.config;
     EXPECT_EQ(config.backend, Backend::kCuda);
     EXPECT_EQ(config.parallel.attention_dp, ranks);
+    EXPECT_TRUE(config.cuda.side_stream);
     EXPECT_EQ(config.parallel.moe_ep, ranks);
     EXPECT_EQ(config.speculative_config->max_draft_len, 3);
     EXPECT_EQ(config.kv_cache_config.max_tokens, 0) << "the memory decides";

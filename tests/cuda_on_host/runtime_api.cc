@@ -26,8 +26,11 @@ struct Gpu {
   int major, minor;
   size_t shared_bytes;  // largest of a block
 };
-constexpr Gpu kGpus[] = {
-    {"9.0", 9, 0, kMaxSharedBytes}, {"8.0", 8, 0, 166912}, {"8.9", 8, 9, 101376}, {"12.0", 12, 0, 101376}};
+constexpr Gpu kGpus[] = {{"9.0", 9, 0, kMaxSharedBytes},
+                         {"8.0", 8, 0, 166912},
+                         {"8.9", 8, 9, 101376},
+                         {"10.0", 10, 0, kMaxSharedBytes},
+                         {"12.0", 12, 0, 101376}};
 
 const Gpu& EmulatedGpu() {
   static const Gpu& gpu = []() -> const Gpu& {
@@ -36,7 +39,7 @@ const Gpu& EmulatedGpu() {
     for (const Gpu& known : kGpus) {
       if (std::strcmp(known.capability, wanted) == 0) return known;
     }
-    KernelFault({"FOREDRAFT_HOST_CAPABILITY", 0}, "allowed 9.0, 8.0, 8.9, 12.0");
+    KernelFault({"FOREDRAFT_HOST_CAPABILITY", 0}, "allowed 9.0, 8.0, 8.9, 10.0, 12.0");
   }();
   return gpu;
 }
