@@ -299,7 +299,7 @@ NodeId SchemaCompiler::ArrayOfEach(const std::vector<const JsonValue*>& values, 
   const int32_t start = graph.AddState(), end = graph.AddState();
   graph.states[end].accepts = true;
   const uint32_t sets = uint32_t{1} << values.size();
-  // Of a set of values: those came, and another one must come.
+  // after(set): the values of the set came. next(set): another value must come.
   const auto after = [](uint32_t set) { return static_cast<int32_t>(2 + 2 * set); };
   const auto next = [&](uint32_t set) { return after(set) + 1; };
   for (uint32_t set = 0; set < 2 * sets; ++set) graph.AddState();

@@ -157,9 +157,9 @@ absl::StatusOr<NodeId> SchemaCompiler::Object(const Conjunction& conjunction, co
   const int32_t start = graph.AddState(), end = graph.AddState();
   graph.states[end].accepts = true;
   const NodeId spaced_close = ir_.Sequence({space_, ir_.Literal("}")});
-  // With n members counted so far. choices(i, n): the quote that begins a member came, one of i and those
-  // behind it. The quote stands in front of the choice, so that it and white space do not read for each
-  // member. after(i, n): members up to i - 1 came, at least one.
+  // n: members counted so far. choices(i, n): the quote of a member's key came, the member is i or a later
+  // one. The quote and the white space before it are states of their own, so that members share them.
+  // after(i, n): members up to i - 1 came, at least one.
   const int64_t counted = others.counted;
   const bool has_end = counted > 0 && counted == merged.max_properties;
   const auto choices = [&](size_t i, int64_t n) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The general categories of Unicode, by the tables of PCRE2. Characters that its version of Unicode gives to
-// nobody are in no category here: a later version may put them into any.
+// The general categories of Unicode, by the tables of PCRE2. A code point that PCRE2's version of Unicode
+// does not assign is in no category here, because a later version may put it into any.
 
 #include <optional>
 #include <string_view>

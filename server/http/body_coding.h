@@ -24,9 +24,9 @@ struct InflatedBody {
   int64_t taken = 0;  // from the budget
 };
 
-// Appends what `body` stands for to `inflated`, whose bytes the caller gives back to the budget, also where
-// the body is refused: 413 where it is larger than `max_bytes`, 400 where it is no such stream, is cut short,
-// or has something behind its end, 503 where the budget has no more.
+// Inflates `body` and appends it to `inflated`. The caller gives the bytes of `inflated` back to the budget,
+// also where the body is refused: 413 where it is larger than `max_bytes`, 400 where it is no such stream, is
+// cut short, or has something behind its end, 503 where the budget has no more.
 std::optional<HttpRefusal> Inflate(BodyCoding coding, std::string_view body, int64_t max_bytes,
                                    BodyBudget& budget, InflatedBody& inflated);
 

@@ -48,7 +48,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   HttpAnswer stream_head() const;
   // From the connection, once.
   void End(bool complete);
-  // Puts what a compressed body stands for in its place, before Serve; says why not where it is refused.
+  // Replaces a compressed body by the inflated one, before Serve; returns the refusal if it cannot.
   std::optional<HttpRefusal> InflateBody(const HttpLimits& limits, const std::shared_ptr<BodyBudget>& budget);
   // Frees the body; from the thread on which Serve has returned.
   void ReleaseBody() {

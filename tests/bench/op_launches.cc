@@ -111,7 +111,7 @@ KernelLaunch SiluMulLaunch(double rows, double cols, double bytes, const GpuMode
 // The rows that this rank's experts have, of all that the launch is prepared for.
 double OwnPairs(double rows, const CostContext& shape) { return rows / shape.expert_ranks; }
 
-// Of `experts` experts, the rows whose random choices meet as many as the slowest rank meets.
+// How many rows meet as many of `experts` experts, by random choices, as the slowest rank meets.
 double RowsThatMeet(double pairs, int32_t experts, const CostContext& shape) {
   const double met = MetExperts(pairs, experts, shape);
   if (shape.slowest == nullptr || met >= experts) return pairs;

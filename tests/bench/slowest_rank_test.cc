@@ -28,7 +28,7 @@ TEST(SlowestRank, MeetsWhatR1sRoutingBrings) {
   }
 }
 
-// Of one row that draws 2 of 4 experts on 2 ranks, both are on one rank in 2 of 6 cases.
+// One row that draws 2 of 4 experts on 2 ranks finds both on one rank in 2 of 6 cases.
 TEST(SlowestRank, AgreesWithSmallCasesByHand) {
   const SlowestRank two({.expert_count = 4, .ranks = 2, .top_k = 2});
   EXPECT_EQ(two.MostExperts(0), 0);

@@ -30,6 +30,14 @@ std::vector<RankParts> ConnectOverNccl(int ranks, milliseconds step_timeout) {
   return ConnectRanks(ranks, step_timeout, "", /*shared_memory=*/false);
 }
 
+// A row of each of two ranks, which lies in its place already.
+AllGatherParams OneRowOfEach(RankParts& parts, int rank) {
+  auto* const memory = *parts.device->AllocateArray<int32_t>(2);
+  AllGatherParams params = {.rows = RankRows::Uniform(2, 1)};
+  params.parts[0] = {memory, memory + rank, sizeof(int32_t)};
+  return params;
+}
+
 class NcclOnHost : public ::testing::Test {
  protected:
   void SetUp() override { cuda_on_host::ResetNccl(); }
@@ -216,9 +224,7 @@ TEST_F(NcclOnHost, AGraphIsReplayedIntoAFailureAndEnds) {
   std::vector<RankParts> group = ConnectOverNccl(2, kDeadline);
   ForEachRank(2, [&](int rank) {
     RankParts& parts = group[rank];
-    auto* const memory = *parts.device->AllocateArray<int32_t>(2);
-    AllGatherParams params = {.rows = RankRows::Uniform(2, 1)};
-    params.parts[0] = {memory, memory + rank, sizeof(int32_t)};
+    const AllGatherParams params = OneRowOfEach(parts, rank);
     const auto stream = parts.device->CreateStream();
     const auto graph = parts.device->Capture(*stream, [&] { parts.comm->AllGather(*stream, params); });
     graph->Replay(*stream);
@@ -237,9 +243,7 @@ TEST_F(NcclOnHost, RanksThatReplayDifferentGraphsAreFound) {
     std::vector<RankParts> group = ConnectOverNccl(2, kDeadline);
     ForEachRank(2, [&](int rank) {
       RankParts& parts = group[rank];
-      auto* const memory = *parts.device->AllocateArray<int32_t>(2);
-      AllGatherParams params = {.rows = RankRows::Uniform(2, 1)};
-      params.parts[0] = {memory, memory + rank, sizeof(int32_t)};
+      const AllGatherParams params = OneRowOfEach(parts, rank);
       const auto stream = parts.device->CreateStream();
       std::vector<std::unique_ptr<Graph>> graphs;
       for (int i = 0; i < 2; ++i) {

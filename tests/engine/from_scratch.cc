@@ -136,7 +136,7 @@ FromScratch::Rows FromScratch::RowsOf(const std::vector<int32_t>& tokens, int fi
 }
 
 void FromScratch::Module(int level, const std::vector<int32_t>& tokens, int decode_from, int count) {
-  // Of Vanilla the recent rows of the turn's first step wrote some prompt rows before the generated ones.
+  // With Vanilla the first step of the turn also rewrites recent prompt rows, before the generated ones.
   const int decoded_first =
       decoded_.first_step_end < 0
           ? decoded_.first

@@ -11,7 +11,7 @@ namespace foredraft::cpu {
 using SumColumnsFn = void (*)(const float* parts, int64_t stride, const float* bias, int32_t columns,
                               float* out);
 
-// Of 1, 2, 4 or 8 parts.
+// The function for `parts` parts: 1, 2, 4 or 8.
 SumColumnsFn SumColumnsOf(int32_t parts);
 
 }  // namespace foredraft::cpu

@@ -54,13 +54,14 @@ struct PushPart {
 struct PushExchangeParams {
   PushWindows windows;
   std::array<PushPart, kPushParts> parts{};
-  // Of every part's `in` for each rank, and of its `out` from each; the own rows go from one to the other.
+  // By rank: the rows of every part's `in` that the rank gets, and the rows of `out` that it gives. The own
+  // rows are copied from `in` to `out`.
   std::array<PushRows, kPushRanks> sent{};
   std::array<PushRows, kPushRanks> received{};
   int64_t largest_bytes = 0;  // PushedBytes of the two ranks that exchange most; the same on all ranks
 };
 
-// Of a slot: `rows` rows of every part, each part from a multiple of 16 bytes on.
+// The bytes of a slot that `rows` rows of every part take; each part begins at a multiple of 16 bytes.
 template <class Parts>
 constexpr int64_t PushedBytes(const Parts& parts, int32_t rows) {
   int64_t bytes = 0;

@@ -27,7 +27,7 @@ constexpr char kHealthPath[] = "/health";
 constexpr char kPingPath[] = "/ping";  // as /health: SageMaker's name
 constexpr char kVersionPath[] = "/version";
 constexpr char kMetricsPath[] = "/metrics";
-// Of a model; what an alias with a * stands for comes back in every event.
+// The longest name of a model in a request: every event repeats a name that an alias with a * took.
 constexpr size_t kMaxNameBytes = 256;
 
 // The media type without its parameters, of which JSON has none.
