@@ -168,6 +168,7 @@ TEST(TunedGemm, AnAlgorithmThatRefusesARowCountIsFoundAtTheFirstRun) {
     OpRig rig({.tuning_file = path}, RunMode::kEager);
     RunRows(rig, weight, shape, noise.Bf16s(16 * shape.k), 0, 16);
   };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fork would lack the threads that run blocks
   EXPECT_DEATH(run(kBf16), "the algorithm of .64, 72. does not support 1 rows; run `foredraft tune` again");
   EXPECT_DEATH(run(kF8), "the algorithm of .128, 256. does not support 4 rows");
 }
