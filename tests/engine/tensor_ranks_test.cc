@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "engine/model/activations.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/covering_array.h"
 #include "tests/engine/same_tokens_fixture.h"
@@ -223,6 +224,41 @@ TEST_P(TensorRanks, GiveTheTokensOfOneRankAndEveryDraftEqualsTheFromScratchOne) 
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, ::testing::ValuesIn(Shapes()),
                          [](const auto& test) { return test.param.name; });
+
+// A prompt's rows of one forward that the ranks sum in two rounds.
+constexpr int kManyRows = MoeRowsAtOnce({.attention_tp = 2}) + 100;
+
+std::vector<Request> ManyPrompts() {
+  constexpr int kPromptLen = 160;
+  std::vector<Request> requests;
+  for (int rows = 0; rows < kManyRows; rows += kPromptLen) {
+    Request& request = requests.emplace_back();
+    request.prompt_ids.resize(kPromptLen);
+    std::mt19937 random(200 + rows);
+    for (int32_t& id : request.prompt_ids) id = static_cast<int32_t>(2 + random() % 298);
+    request.max_tokens = 5;
+    request.sampling.seed = 2000 + rows;
+    request.logprob_count = 2;
+  }
+  return requests;
+}
+
+TEST(TensorRanksOfManyRows, SumInRoundsWithTheBitsOfOneRank) {
+  const LoadedModel& model = ModelOf({"many_rows", kFiveHeads, {}});
+  const std::vector<Request> requests = ManyPrompts();
+  Setting setting;
+  setting.max_batch_size = static_cast<int>(requests.size());
+  const RunRecord one = RunRequests(model, setting, requests);
+  setting.attention_tp = 2;
+  for (setting.moe_tp = 1; setting.moe_tp <= 2; ++setting.moe_tp) {
+    SCOPED_TRACE(setting.DebugString());
+    const RunRecord two = RunRequests(model, setting, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(two.requests[i].token_ids, one.requests[i].token_ids) << "request " << i;
+      ExpectSameBits(two.requests[i].logprobs, one.requests[i].logprobs);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace foredraft
