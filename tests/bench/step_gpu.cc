@@ -40,6 +40,7 @@ constexpr int kTimedSteps = 24;
 constexpr int kMaxSteps = 2 * (kWarmSteps + kTimedSteps) + 3;  // of a sequence: both ways to submit
 
 struct Options : StepOptions {
+  int prompt = 0;  // tokens of a chunk that is computed instead of decode steps
   int warm_steps() const { return quick ? 0 : kWarmSteps; }
   int timed_steps() const { return quick ? 1 : kTimedSteps; }
   std::vector<int> draft_lens(const ModelConfig& config) const {
@@ -84,7 +85,8 @@ class GpuStep {
             : RankLayout{.attention_tp = ranks, .moe_ep = ranks / options.moe_tp, .moe_tp = options.moe_tp};
     expert_ranks_ = layout.moe_ep;
     if (layout.moe_ep > 1) slowest_ = std::make_shared<SlowestRank>(ChoiceOf(config, layout.moe_ep));
-    const int max_draft_len = BenchDraftLens(config).back();
+    const int max_draft_len = options.prompt > 0 ? 0 : BenchDraftLens(config).back();
+    const int largest_rows = std::max(options.prompt, options.max_rows() * (max_draft_len + 1));
     const int modules = config.dspark.has_value() ? config.num_nextn_predict_layers : 1;
     auto weights = MakeDummyWeights(config, modules, *counting, *stream, nullptr, {.layout = layout});
     CHECK(weights.ok()) << weights.status().ToString();
@@ -95,8 +97,7 @@ class GpuStep {
       std::vector<int32_t> others_choices;
       if (layout.attention_dp > 1) {
         ChooseOwnExperts(*counting, *weights, config, config.n_routed_experts / ranks);
-        others_choices = OthersChoices(
-            *slowest_, std::min(options.max_rows() * (max_draft_len + 1), MoeRowsAtOnce(layout)));
+        others_choices = OthersChoices(*slowest_, std::min(largest_rows, MoeRowsAtOnce(layout)));
       }
       auto copies = CopyCommunicator::Create(*counting, ranks, others_choices);
       CHECK(copies.ok()) << copies.status().ToString();
@@ -106,7 +107,7 @@ class GpuStep {
                           .max_rows = options.max_rows(),
                           .batch_sizes = options.rows,
                           .max_draft_len = max_draft_len,
-                          .max_num_tokens = options.max_rows(),
+                          .max_num_tokens = std::max(options.prompt, options.max_rows()),
                           .max_steps = kMaxSteps,
                           .graphs = graphs,
                           .layout = layout};
@@ -144,6 +145,17 @@ class GpuStep {
     return {.step_seconds = steps[timed_steps / 2],
             .idle_seconds = (wall.count() - busy) / timed_steps,
             .period_seconds = wall.count() / timed_steps};
+  }
+
+  // A chunk of as many tokens as the context, on every rank: seconds of the newest of `times`.
+  double Prefill(int times) {
+    PaperDevice::SetContext(Context(0));
+    double seconds = 0;
+    for (int i = 0; i < times; ++i) {
+      PaperDevice::TakeKernels();
+      seconds = bench_->Prefill(1).front();
+    }
+    return seconds;
   }
 
   // The predicted time of one step.
@@ -187,9 +199,6 @@ class Report {
         "%s\n%s, rank 0 of %d, context %d, copy %.0f GB/s, BF16 %.0f TFLOPS %s\n\n", device, options.model,
         options.ranks, options.context, rates.bytes_per_second / 1e9, rates.bf16_flops / 1e12,
         measured_ ? "measured" : "assumed");
-    std::cout << absl::StrFormat(LineFormat(), "rows", "K", "how", "overlap", "step us", "period us",
-                                 "idle us", "GB", "roofline us", "ratio", "predicted us", "tok/s/row");
-    if (markdown_) std::cout << "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
     json_.Add({{"program", "step_bench"},
                {"device", device},
                {"predicted_for", gpu != nullptr ? gpu->name : ""},
@@ -199,6 +208,12 @@ class Report {
                {"rates", measured_ ? "measured" : "assumed"},
                {"copy_gb_per_s", rates.bytes_per_second / 1e9},
                {"bf16_tflops", rates.bf16_flops / 1e12}});
+  }
+
+  void BeginSteps() const {
+    std::cout << absl::StrFormat(LineFormat(), "rows", "K", "how", "overlap", "step us", "period us",
+                                 "idle us", "GB", "roofline us", "ratio", "predicted us", "tok/s/row");
+    if (markdown_) std::cout << "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   }
 
   // `predicted`: seconds, 0 if there is no model of the device.
@@ -227,6 +242,20 @@ class Report {
     line["gigabytes"] = cost.bytes / 1e9;
     if (predicted > 0) line["predicted_us"] = predicted * 1e6;
     json_.Add(line);
+  }
+
+  // Chunks of `prompt` tokens, each computed alone.
+  void AddPrefill(int prompt, double seconds, double predicted, const std::vector<PaperKernel>& kernels) {
+    const auto microseconds = [](double value) {
+      return value > 0 ? absl::StrFormat("%.0f", value * 1e6) : "-";
+    };
+    std::cout << absl::StreamFormat("prefill, %d tokens: %s us, predicted %s us\n", prompt,
+                                    microseconds(measured_ ? seconds : 0), microseconds(predicted));
+    nlohmann::ordered_json line = {{"prompt", prompt}};
+    if (measured_) line["prefill_us"] = seconds * 1e6;
+    if (predicted > 0) line["predicted_us"] = predicted * 1e6;
+    json_.Add(line);
+    AddKernels({prompt, 0, "eager"}, kernels);
   }
 
   void AddKernels(const Setting& setting, const std::vector<PaperKernel>& kernels) {
@@ -321,6 +350,28 @@ class Steps {
   std::map<Setting, std::vector<PaperKernel>> kernels_;
 };
 
+// One chunk at a time, eager, as prefills run.
+void TimePrefills(const Options& options, const ModelConfig& config, const GpuModel* gpu, Report& report) {
+  constexpr int kRuns = 4;
+  for (const int prompt : options.prompts) {
+    Options chunk = options;
+    chunk.prompt = chunk.context = prompt;
+    chunk.rows = {1};
+    double predicted = 0, seconds = 0;
+    std::vector<PaperKernel> kernels;
+    if (gpu != nullptr) {
+      predicted = GpuStep(chunk, config, std::make_unique<PaperDevice>(*gpu, true), false).Prefill(1);
+      if (options.kernels) kernels = PaperDevice::TakeKernels();
+    }
+    if (options.backend != "paper") {
+      auto device = CreateDevice(options.backend, {.threads = 2, .side_stream = true});
+      CHECK(device.ok()) << device.status().ToString();
+      seconds = GpuStep(chunk, config, *std::move(device), false).Prefill(options.quick ? 1 : kRuns);
+    }
+    report.AddPrefill(prompt, seconds, predicted, kernels);
+  }
+}
+
 int RunWith(const Options& options, const GpuModel* gpu) {
   auto config = ReadModelConfig(options.model);
   if (!config.ok()) {
@@ -328,25 +379,30 @@ int RunWith(const Options& options, const GpuModel* gpu) {
     return 1;
   }
   config->n_routed_experts *= options.ranks;
+  std::string name;
+  DeviceRates rates;
   if (options.backend == "paper") {
-    Steps steps(options, *config, gpu);
-    steps.Predict();
-    Report report(
-        options, *config, PaperDevice(*gpu).name(), gpu,
-        {.bytes_per_second = gpu->memory_rate, .bf16_flops = gpu->bf16_flops, .fp8_flops = gpu->fp8_flops});
-    steps.PrintPredictions(report);
+    name = PaperDevice(*gpu).name();
+    rates = {
+        .bytes_per_second = gpu->memory_rate, .bf16_flops = gpu->bf16_flops, .fp8_flops = gpu->fp8_flops};
+  } else {
+    const auto probe = CreateDevice(options.backend, {.threads = 2});
+    if (!probe.ok()) {
+      std::cerr << "step_bench: " << probe.status().message() << "\n";
+      return 1;
+    }
+    name = (*probe)->name();
+    rates = MeasureRates(**probe, options.quick);
+  }
+  Report report(options, *config, name, gpu, rates);
+  if (options.only == std::vector<std::string>{"prefill"}) {
+    TimePrefills(options, *config, gpu, report);
     return 0;
   }
-  auto probe = CreateDevice(options.backend, {.threads = 2});
-  if (!probe.ok()) {
-    std::cerr << "step_bench: " << probe.status().message() << "\n";
-    return 1;
-  }
-  Report report(options, *config, (*probe)->name(), gpu, MeasureRates(**probe, options.quick));
-  probe->reset();
+  report.BeginSteps();
   Steps steps(options, *config, gpu);
   if (gpu != nullptr) steps.Predict();
-  steps.Measure(report);
+  options.backend == "paper" ? steps.PrintPredictions(report) : steps.Measure(report);
   return 0;
 }
 

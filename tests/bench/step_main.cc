@@ -4,7 +4,8 @@
 // usage: step_bench [--backend cpu] [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
 //                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--fp8-cache] [--buffer-mb N] [--markdown]
 //        step_bench --backend cuda|paper [--gpu NAME] [--measured FILE] [--model CONFIG_JSON] [--ranks N] [--context N]
-//                   [--rows 1,4,...] [--how eager,graph,unforked] [--nccl|--windows] [--kernels] [--json FILE] [--markdown] [--quick]
+//                   [--rows 1,4,...] [--how eager,graph,unforked] [--only prefill [--prompts 1024,8192]]
+//                   [--nccl|--windows] [--kernels] [--json FILE] [--markdown] [--quick]
 //   --markdown   the lines as tables for RESULTS.md
 // Backend cpu (step_cpu.cc): steps and prefills with drafts, their bytes and products.
 //   --model      a checkpoint, or the config.json of one: random weights then; default deploy/configs/yardstick.json
@@ -27,6 +28,7 @@
 //   --context    positions each sequence attends, default 4096: zeros in the cache, no prompt is computed
 //   --rows       sequences, ascending, default 1,4,8,32,128
 //   --how        ways to submit a step, default eager,graph,unforked; unforked: a graph without side branches
+//   --only       prefill: not steps but chunks of --prompts tokens on every rank, eager, without a context before them
 //   --nccl       paper: with the exchange as NCCL is predicted to take it, not a copy (paper_communicator.h)
 //   --windows    paper: the same, but exchanges of few rows go through the ranks' windows (push_exchange.h)
 //   --kernels    also prints the predicted time by kernel, of graphs

@@ -29,7 +29,8 @@ def python_library_folders():
 
 
 def library_folders():
-    return ["/usr/local/cuda/lib64", *sorted(glob.glob("/usr/local/cuda-1[3-9]*/lib64"), reverse=True),
+    toolkits = ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-1[3-9]*"), reverse=True)]
+    return [*(f"{toolkit}/{folder}" for toolkit in toolkits for folder in ("lib64", "extras/CUPTI/lib64")),
             "/usr/lib/x86_64-linux-gnu", *python_library_folders()]
 
 
@@ -61,7 +62,10 @@ class Machine:
     def find_libraries(self):
         folders = [str(self.pack / "lib")]
         # NCCL's library is loaded with the programs: without one, the pack's own refuses every call.
-        for name, what in (("libnccl.so.2", "several ranks"), ("libcublasLt.so.13", "library times")):
+        for name, what in (("libnccl.so.2", "several ranks"), ("libcublasLt.so.13", "library times"),
+                           ("libcupti.so.13", "the trace of a step")):
+            if (self.pack / "lib" / name).exists():
+                continue
             folder = find_library(name)
             if folder is not None:
                 folders.append(folder)

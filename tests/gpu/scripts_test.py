@@ -47,6 +47,21 @@ exit 1
 """
 
 
+# Seven replays of a graph of three nodes, and one of another: the second node of a replay begins 3 us after the first
+# ended, the third 1 us before the second ends.
+FAKE_STEPS = """#!/bin/bash
+[[ $CUDA_MODULE_LOADING && -e $CUDA_INJECTION64_PATH ]] || exit 1
+for launch in 1 2 3 4 5 6 7; do
+  at=$((launch * 100000))
+  echo "4 $launch 11 7 $at $((at + 10000)) RmsNormK<16, bf16>"
+  echo "4 $launch 13 7 $((at + 17000)) $((at + 22000)) CombineK"
+  echo "4 $launch 12 7 $((at + 13000)) $((at + 18000)) MlaDecodeK"
+done > "$FOREDRAFT_STEP_TRACE"
+echo "5 8 11 7 1 2 CopyK" >> "$FOREDRAFT_STEP_TRACE"
+echo -n "4 9 11" >> "$FOREDRAFT_STEP_TRACE"
+"""
+
+
 # Prints what cuobjdump prints of the kernel Fold, whose machine code is the file's.
 FAKE_CUOBJDUMP = """#!/bin/bash
 if [[ $1 == -res-usage ]]; then echo " Function Fold:"; echo "  REG:96 STACK:0 SHARED:0"; exit; fi
@@ -57,7 +72,7 @@ while read -r line; do printf '        /*%04x*/  %s ;\\n' $((address += 16)) "$l
 
 
 def run(*command, **options):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=280, **options)
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=400, **options)
 
 
 class Scripts(unittest.TestCase):
@@ -122,6 +137,33 @@ class Scripts(unittest.TestCase):
         self.assertEqual((row["sm_mhz"], row["least_sm_mhz"]), (1755, 1200))
         self.assertIn("clocks.sm 1200 to 1755", self.rows("steps")["clocks"]["reason"])
 
+    def test_a_trace_tells_kernels_from_gaps(self):
+        sys.path.insert(0, str(HERE))
+        import gpu_machine
+        import node_times
+        pack = self.fake_pack()
+        (pack / "bin/step_bench").write_text(FAKE_STEPS)
+        (pack / "lib").mkdir()
+        machine = gpu_machine.Machine(pack, on_host=True)
+        report = gpu_machine.Report("trace", machine, self.folder / "out", minutes=1)
+        node_times.run(report, quick=True, _jobs=1)
+        self.assertEqual([row["result"] for row in report.rows], ["skipped"])  # a pack without the tracer
+        (pack / node_times.TRACER).write_text("")
+        node_times.find_library = lambda name: "/usr/lib"
+        node_times.run(report, quick=True, _jobs=1)
+        report.end()
+        rows = self.rows("trace")
+        self.assertEqual(rows["1 rows, step_bench"]["result"], "passed")
+        self.assertNotIn("1 rows, graph 2, step", rows)
+        for name, us in (("1 rows, graph 1, step", 22), ("1 rows, graph 1, kernels", 19), ("1 rows, graph 1, gaps", 3),
+                         ("  RmsNormK<16, bf16>", 10), ("  MlaDecodeK", 5), ("  CombineK", 4),
+                         ("  gap RmsNormK<16, bf16> > MlaDecodeK", 3)):
+            self.assertAlmostEqual(rows[name]["measured"], us)
+        (pack / "bin/step_bench").write_text("#!/bin/bash\n")
+        node_times.run(report, quick=True, _jobs=1)
+        self.assertEqual(report.end(), 1)
+        self.assertEqual(self.rows("trace")["1 rows, trace"]["result"], "no nodes")
+
     def lint(self, *lines):
         """sass_lint on a kernel of these instructions, whose row is in the table."""
         for name in ("cuobjdump", "nvdisasm"):
@@ -165,7 +207,7 @@ class Scripts(unittest.TestCase):
         with tarfile.open(self.folder / "foredraft-gpu.tar.xz") as tar:
             self.assertIn("foredraft-gpu/tests/gpu/run", tar.getnames())
         result = run(pack / "tests/gpu/run", "--on-host", "--quick", "--pack", pack, "--out", self.folder / "out",
-                     "ladder", "shapes", "torch", "steps", "serve")
+                     "ladder", "shapes", "torch", "steps", "serve", "first", "second")
         self.assertEqual(result.returncode, 0, result.stdout[-4000:] + result.stderr)
         ladder = self.rows("ladder")
         tests = [row for name, row in ladder.items() if name.startswith("Ladder.")]
@@ -176,6 +218,11 @@ class Scripts(unittest.TestCase):
             row = self.rows(stage)[name]
             self.assertGreater(row["measured"], 0)
             self.assertGreater(row["predicted"], 0)
+        for stage, name in (("slices", "columns 1, 1 rows, K 3, graph, overlap on"), ("prefill", "prefill of 16 tokens"),
+                            ("kernels", "mla_decode, 20 heads, 1 rows")):
+            self.assertGreater(self.rows(stage)[name]["measured"], 0)
+        self.assertEqual(self.rows("trace")["trace"]["result"], "skipped")
+        self.assertEqual(self.rows("nccl")["NcclRanks"]["result"], "skipped")
         self.assertEqual(self.rows("torch")["torch"]["result"], "skipped")
         self.assertGreater(ladder["load from L2"]["measured"], 0)
         measured = json.loads((self.folder / "out/measured.json").read_text())

@@ -28,15 +28,18 @@ def add_steps(report, prefix, arguments, limit):
         os.unlink(path)
 
 
+def shape_of(machine):
+    """step_bench's arguments of one rank's share of R1 that fits the card."""
+    if machine.memory_gib >= LARGE_GIB:
+        return ["--model", "deploy/configs/r1-shape-61x32.json", "--ranks", "8"]
+    return ["--model", "deploy/configs/r1-shape-small.json"]
+
+
 def run(report, quick, _jobs):
     if quick:
         add_steps(report, "", ["--quick", "--gpu", "h200", "--model", "deploy/models/abacus/config.json", "--context", "32",
                                "--rows", "1", "--how", "graph"], 330)
         return
-    if report.machine.memory_gib >= LARGE_GIB:
-        shape = ["--model", "deploy/configs/r1-shape-61x32.json", "--ranks", "8"]
-    else:
-        shape = ["--model", "deploy/configs/r1-shape-small.json"]
-    add_steps(report, "", [*shape, "--how", "graph,unforked,eager"], 330)
+    add_steps(report, "", [*shape_of(report.machine), "--how", "graph,unforked,eager"], 330)
     add_steps(report, "V4-Flash, ", ["--model", V4, "--ranks", "8", "--rows", "1,8,32", "--how", "graph"], 120)
     add_steps(report, "GLM INT4, ", ["--model", GLM, "--rows", "1,8,32", "--how", "graph"], 120)
