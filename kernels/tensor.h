@@ -152,6 +152,11 @@ struct RowIndex {
   int32_t rows = 0;
 };
 
+// Rows [first, first + count) of a batch.
+constexpr RowIndex RowsOf(const RowIndex& index, int32_t first, int32_t count) {
+  return {.slots = index.slots + first, .positions = index.positions + first, .rows = count};
+}
+
 // Where the rows of a slot are adjacent, in ascending order of position: the row of the same slot at
 // `position`, which is at most the row's own; -1 if it is not in this forward.
 constexpr int64_t RowAt(const RowIndex& index, int64_t row, int32_t position) {

@@ -19,11 +19,15 @@ void Activate(const Forward& f, GatedActivation activation, const InputRows& out
   f.ops.silu_mul(f.stream, p);
 }
 
-void Linear(const Forward& f, const InputRows& x, GemmParams p) {
+GemmParams LinearOf(const Forward& f, const InputRows& x, GemmParams p) {
   p.x = x.as_bf16;
   p.x_f8 = x.as_f8;
   p.form = f.batch.gemm_form();
-  f.ops.gemm(f.stream, p);
+  return p;
+}
+
+void Linear(const Forward& f, const InputRows& x, GemmParams p) {
+  f.ops.gemm(f.stream, LinearOf(f, x, p));
 }
 
 void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p) {

@@ -24,6 +24,7 @@ void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p);
 RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p);  // for an op that has rms_norm inside
 void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p);
 void Linear(const Forward& f, const InputRows& x, GemmParams p);
+GemmParams LinearOf(const Forward& f, const InputRows& x, GemmParams p);  // for an op that has gemm inside
 void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p);
 
 // out = the activation of what each grouped row's expert gives: in one op where the backend has that for the

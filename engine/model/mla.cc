@@ -175,7 +175,7 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
   const Matrix<float> qkv_a = a.qkv_a.first_rows(f.rows());
   const int ckv_width = f.config.kv_lora_rank + f.config.qk_rope_head_dim;
   const int q_width = qkv_a.cols - ckv_width;
-  Matrix<float> q = qkv_a.columns(0, q_width);
+  const Matrix<float> first = qkv_a.columns(0, q_width);  // queries, or what q_b makes them of
 
   Linear(f, normed, {.out = qkv_a, .weight = w.qkv_a, .bias = w.qkv_a_bias});
   const InputRows q_a = a.q_a.first_rows(f.rows()).ReadBy({w.q_b, context.q_a_reader});
@@ -185,19 +185,22 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
                          .cos_sin = context.cos_sin,
                          .index = f.batch.index,
                          .eps = kLatentNormEps};
-  if (w.q_b) write.q_norm = RmsNormTo(q_a, {.x = q, .weight = w.q_a_layernorm, .eps = kLatentNormEps});
+  if (w.q_b) write.q_norm = RmsNormTo(q_a, {.x = first, .weight = w.q_a_layernorm, .eps = kLatentNormEps});
   f.ops.kv_write(f.stream, write);
-  if (w.q_b) {
-    q = a.q.first_rows(f.rows());
-    Linear(f, q_a, {.out = q, .weight = w.q_b});
+  RopeQueryParams rope = {.out = a.q_roped.first_rows(f.rows()),
+                          .q = first,
+                          .cos_sin = context.cos_sin,
+                          .index = f.batch.index,
+                          .head_count = w.w_uk.count,
+                          .head_dim = f.config.qk_head_dim(),
+                          .rope_dim = f.config.qk_rope_head_dim};
+  if (!w.q_b) {
+    f.ops.rope_query(f.stream, rope);
+    return q_a;
   }
-  f.ops.rope_query(f.stream, {.out = a.q_roped.first_rows(f.rows()),
-                              .q = q,
-                              .cos_sin = context.cos_sin,
-                              .index = f.batch.index,
-                              .head_count = w.w_uk.count,
-                              .head_dim = f.config.qk_head_dim(),
-                              .rope_dim = f.config.qk_rope_head_dim});
+  const Matrix<float> q = a.q.first_rows(f.rows());
+  rope.q = q;
+  f.ops.query_gemm(f.stream, {.gemm = LinearOf(f, q_a, {.out = q, .weight = w.q_b}), .rope = rope});
   return q_a;
 }
 

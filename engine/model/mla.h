@@ -64,11 +64,6 @@ struct AttentionContext {
   PackedWeight q_a_reader;  // what reads the queries' latents beside q_b; or absent
 };
 
-// Rows [first, first + count) of a batch.
-constexpr RowIndex RowsOf(const RowIndex& index, int32_t first, int32_t count) {
-  return {.slots = index.slots + first, .positions = index.positions + first, .rows = count};
-}
-
 // The rows of a span that see more positions than context.selected.count; none without selected positions.
 PrefillSpan SelectingRows(const AttentionContext& context, const PrefillSpan& span);
 

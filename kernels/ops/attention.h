@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/ops/dense.h"
+#include "kernels/ops/gemm.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
@@ -22,6 +23,13 @@ struct RopeQueryParams {
   int32_t head_count;
   int32_t head_dim;
   int32_t rope_dim;
+};
+
+// rope_query of what gemm gives, with the bits of the two. rope.q is the product's `out`, whose memory is
+// undefined afterwards: a kernel that rotates what it stores does not use it.
+struct QueryGemmParams {
+  GemmParams gemm;
+  RopeQueryParams rope;
 };
 
 // Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position); an FP8 row

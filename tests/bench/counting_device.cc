@@ -26,6 +26,7 @@ OpKind KindOf(const Params&) {
   return OpKind::kSmall;
 }
 OpKind KindOf(const GemmParams& p) { return p.weight.n == count.head_width ? OpKind::kHead : OpKind::kGemm; }
+OpKind KindOf(const QueryGemmParams&) { return OpKind::kGemm; }
 OpKind KindOf(const ArgmaxParams&) { return OpKind::kHead; }
 OpKind KindOf(const GroupedGemmParams&) { return OpKind::kGroupedGemm; }
 OpKind KindOf(const HeadGemmParams&) { return OpKind::kHeadGemm; }

@@ -126,6 +126,12 @@ OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.q)};
 }
 
+OpCost CostOf(const QueryGemmParams& p, const CostContext& shape) {
+  OpCost cost = CostOf(p.gemm, shape);
+  cost.bytes += BytesOf(p.rope.out) - BytesOf(p.gemm.out);
+  return cost;
+}
+
 OpCost CostOf(const RopeIndexQueryParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.q)};
 }

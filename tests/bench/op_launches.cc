@@ -118,6 +118,19 @@ double RowsThatMeet(double pairs, int32_t experts, const CostContext& shape) {
   return std::max(pairs, -experts * std::log1p(-met / experts));
 }
 
+// kernels/cuda/gemm/gemm.cu. `cost`: of the op that has the product.
+KernelLaunches GemmLaunches(const GemmParams& p, const OpCost& cost, const GpuModel& gpu) {
+  KernelLaunches launches;
+  const PackedWeight& w = p.weight;
+  if (w.format.code == DType::kF8E4M3 && !p.x_f8) launches.push_back(QuantizeLaunch(p.x.rows, w.k, gpu));
+  const cuda::GemmSize size = SizeOf(w, p.x.rows);
+  const int32_t splits = SplitsOf(p, size, gpu);
+  if (Is4Bit(w.format)) return {Gemm4BitLaunch(size, size, splits, cost, gpu)};
+  launches.push_back(
+      GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, splits, ChoiceRates(gpu)), cost, gpu));
+  return launches;
+}
+
 }  // namespace
 
 double OpSeconds(const KernelLaunches& launches, const GpuModel& gpu) {
@@ -126,16 +139,15 @@ double OpSeconds(const KernelLaunches& launches, const GpuModel& gpu) {
   return seconds;
 }
 
-// kernels/cuda/gemm/gemm.cu
 KernelLaunches LaunchesOf(const GemmParams& p, const CostContext& shape, const GpuModel& gpu) {
-  KernelLaunches launches;
-  const PackedWeight& w = p.weight;
-  if (w.format.code == DType::kF8E4M3 && !p.x_f8) launches.push_back(QuantizeLaunch(p.x.rows, w.k, gpu));
-  const cuda::GemmSize size = SizeOf(w, p.x.rows);
-  const int32_t splits = SplitsOf(p, size, gpu);
-  if (Is4Bit(w.format)) return {Gemm4BitLaunch(size, size, splits, CostOf(p, shape), gpu)};
-  launches.push_back(
-      GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, splits, ChoiceRates(gpu)), CostOf(p, shape), gpu));
+  return GemmLaunches(p, CostOf(p, shape), gpu);
+}
+
+// kernels/cuda/gemm/gemm.cu: HopperGemm rotates what it stores; 4-bit weights take a launch more.
+KernelLaunches LaunchesOf(const QueryGemmParams& p, const CostContext& shape, const GpuModel& gpu) {
+  if (!Is4Bit(p.gemm.weight.format)) return GemmLaunches(p.gemm, CostOf(p, shape), gpu);
+  KernelLaunches launches = LaunchesOf(p.gemm, shape, gpu);
+  for (KernelLaunch& launch : LaunchesOf(p.rope, shape, gpu)) launches.push_back(std::move(launch));
   return launches;
 }
 

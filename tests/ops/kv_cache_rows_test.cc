@@ -1,4 +1,4 @@
-// rope_query, kv_write, gather_kv.
+// rope_query, query_gemm, kv_write, gather_kv.
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +6,7 @@
 
 #include "tests/ops/kv_fixture.h"
 #include "tests/ops/op_harness.h"
+#include "tests/ops/weights.h"
 
 namespace foredraft {
 namespace {
@@ -76,6 +77,69 @@ TEST(RopeQuery, Holds) {
       }
     };
     ExpectOpHolds(op_case);
+  }
+}
+
+struct QueryProduct {
+  QueryShape shape;
+  int k;
+  DType dtype;
+  int block;  // outputs and inputs of a scale
+  bool bias = false;
+};
+
+// Rows without a slot stay as they are.
+std::vector<bf16> Queries(const std::string& isa, const QueryProduct& c, int rows, bool fused) {
+  Noise noise(52);
+  const int width = c.shape.heads * c.shape.head_dim;
+  const TestWeight weight =
+      MakeTestWeight(noise, {width}, c.k, c.dtype, Is4Bit(c.dtype) ? 0 : c.block, c.block);
+  std::vector<int32_t> slots(rows), positions(rows);
+  for (int r = 0; r < rows; ++r) {
+    slots[r] = r % 3 == 2 ? -1 : r;
+    positions[r] = slots[r] < 0 ? 1 << 30 : 7 * r % 300;
+  }
+  OpRig rig({.isa = isa}, RunMode::kEager);
+  const Matrix<float> product = Dense(rig.Poisoned<float>(rows * width), rows, width);
+  const Matrix<bf16> out = Dense(rig.Poisoned<bf16>(rows * width), rows, width);
+  const std::vector<float> bias = noise.Floats(width);
+  const GemmParams gemm = {.out = product,
+                           .x = Dense<const bf16>(rig.Put(noise.Bf16s(rows * c.k)), rows, c.k),
+                           .weight = rig.Pack(weight.parts),
+                           .bias = c.bias ? rig.Put(bias) : nullptr};
+  const RopeQueryParams rope = {.out = out,
+                                .q = product,
+                                .cos_sin = rig.Put(CosSin(c.shape.rope)),
+                                .index = {rig.Put(slots), rig.Put(positions), rows},
+                                .head_count = c.shape.heads,
+                                .head_dim = c.shape.head_dim,
+                                .rope_dim = c.shape.rope};
+  rig.Run([&] {
+    if (fused) return rig.ops().query_gemm(rig.stream(), {.gemm = gemm, .rope = rope});
+    rig.ops().gemm(rig.stream(), gemm);
+    rig.ops().rope_query(rig.stream(), rope);
+  });
+  return rig.Get(out.data, rows * width);
+}
+
+TEST(QueryGemm, HasTheBitsOfGemmAndRopeQuery) {
+  const QueryProduct products[] = {
+      {{4, 48, 16}, 64, DType::kBF16, 0, true},       // by HopperGemm, where that runs
+      {{3, 192, 64}, 256, DType::kF8E4M3, 128},       //
+      {{1, 24, 8}, 4096, DType::kF8E4M3, 128, true},  // with k in splits
+      {{3, 9, 2}, 64, DType::kBF16, 0},               // whose heads pairs of outputs do not divide
+      {{2, 16, 4}, 7, DType::kBF16, 0},
+      {{4, 16, 8}, 64, DType::kInt4, 32},
+  };
+  for (const QueryProduct& c : products) {
+    if (!BackendHas(c.dtype, c.block)) continue;
+    for (const std::string& isa : SupportedIsas()) {
+      for (const int rows : {1, 6, 70}) {
+        SCOPED_TRACE(isa + ", k " + std::to_string(c.k) + ", " + std::to_string(rows) + " rows");
+        EXPECT_TRUE(std::ranges::equal(Queries(isa, c, rows, true), Queries(isa, c, rows, false),
+                                       [](bf16 a, bf16 b) { return a.bits == b.bits; }));
+      }
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// rope_query, kv_write, gather_kv: the inputs of attention and the KV cache's rows.
+// rope_query, query_gemm, kv_write, gather_kv: the inputs of attention and the KV cache's rows.
 
 #include <cstring>
 
@@ -38,6 +38,11 @@ void RopeQuery(const CpuContext& context, const RopeQueryParams& p) {
       }
     }
   });
+}
+
+void QueryGemm(const CpuContext& context, const QueryGemmParams& p) {
+  Gemm(context, p.gemm);
+  RopeQuery(context, p.rope);
 }
 
 void KvWrite(const CpuContext& context, const KvWriteParams& p) {

@@ -27,6 +27,38 @@ void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& pro
   }
 }
 
+bool IsTuned(const CudaStream& stream, const GemmParams& p) {
+  return stream.tuned_gemms() != nullptr && stream.tuned_gemms()->Supports(p);
+}
+
+// The product by the project's kernels; with rotated.out as HopperGemm stores it.
+void Multiply(CudaStream& stream, const GemmParams& p, const RopeQueryParams& rotated) {
+  GemmProblem problem = {.out = p.out,
+                         .out_bf16 = p.out_bf16,
+                         .x = p.x,
+                         .x_f8 = p.x_f8,
+                         .bias = p.bias,
+                         .weight = p.weight,
+                         .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1},
+                         .rotated = rotated};
+  const WeightKind& kind = KindOf(p.weight.format);
+  problem.splits = p.form == GemmForm::kDecode ? kind.splits(stream, problem) : 1;
+  const int64_t prepared_bytes = (PreparedBytes(p) + 1023) / 1024 * 1024;
+  const int64_t partial_bytes = kind.partial_bytes(stream, problem);
+  if (prepared_bytes + partial_bytes > 0) {
+    auto* const memory = static_cast<std::byte*>(stream.Scratch(prepared_bytes + partial_bytes));
+    problem.partials = memory + prepared_bytes;
+    if (prepared_bytes > 0) Prepare(stream, p, memory, problem);
+  }
+  kind.product(stream, problem);
+}
+
+// Whether pairs of outputs lie in one head's rotated or other part, and can be loaded and stored together.
+bool StoresPairs(const RopeQueryParams& p) {
+  return p.head_dim % 2 == 0 && p.rope_dim % 2 == 0 && reinterpret_cast<uintptr_t>(p.out.data) % 4 == 0 &&
+         p.out.stride % 2 == 0 && reinterpret_cast<uintptr_t>(p.cos_sin) % sizeof(float2) == 0;
+}
+
 }  // namespace
 
 // One group, whose row count the host knows. With FP8 weights, BF16 rows are quantised first. The kernel:
@@ -46,27 +78,22 @@ void Prepare(Stream& stream, const GemmParams& p, void* memory, GemmProblem& pro
 void Gemm(Stream& stream, const GemmParams& p) {
   CHECK_EQ(p.x.cols, p.weight.k);
   auto& cuda = static_cast<CudaStream&>(stream);
-  if (cuda.tuned_gemms() != nullptr && cuda.tuned_gemms()->Supports(p)) {
+  if (IsTuned(cuda, p)) {
     cuda.tuned_gemms()->Run(cuda, p);
-    return;
+  } else {
+    Multiply(cuda, p, {});
   }
-  GemmProblem problem = {.out = p.out,
-                         .out_bf16 = p.out_bf16,
-                         .x = p.x,
-                         .x_f8 = p.x_f8,
-                         .bias = p.bias,
-                         .weight = p.weight,
-                         .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = 1}};
-  const WeightKind& kind = KindOf(p.weight.format);
-  problem.splits = p.form == GemmForm::kDecode ? kind.splits(stream, problem) : 1;
-  const int64_t prepared_bytes = (PreparedBytes(p) + 1023) / 1024 * 1024;
-  const int64_t partial_bytes = kind.partial_bytes(stream, problem);
-  if (prepared_bytes + partial_bytes > 0) {
-    auto* const memory = static_cast<std::byte*>(cuda.Scratch(prepared_bytes + partial_bytes));
-    problem.partials = memory + prepared_bytes;
-    if (prepared_bytes > 0) Prepare(stream, p, memory, problem);
+}
+
+// HopperGemm rotates what it stores; any other kernel is followed by one that does.
+void QueryGemm(Stream& stream, const QueryGemmParams& p) {
+  CHECK_EQ(p.gemm.weight.n, p.rope.head_count * p.rope.head_dim);
+  auto& cuda = static_cast<CudaStream&>(stream);
+  if (!IsTuned(cuda, p.gemm) && HopperSupports(p.gemm.weight) && StoresPairs(p.rope)) {
+    return Multiply(cuda, p.gemm, p.rope);
   }
-  kind.product(stream, problem);
+  Gemm(stream, p.gemm);
+  RopeQuery(stream, p.rope);
 }
 
 }  // namespace foredraft::cuda

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/attention/rope.h"
 #include "kernels/cuda/common/ptx_attention.h"
 #include "kernels/cuda/gemm/gemm_hopper.h"
 #include "kernels/cuda/gemm/gemm_hopper_launch.h"
@@ -56,6 +57,38 @@ __device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmI
   }
 }
 
+// The outputs as queries: the last rope_dim of each head rotated, by pairs of which a thread has both. Rows
+// without a slot are not stored.
+template <int kSums>
+__device__ __forceinline__ void StoreRotated(const HopperGemmParams& p, const GemmItem& item,
+                                             const FragmentOrigin& origin, const float (&sum)[kSums]) {
+  constexpr int kN = 2 * kSums;
+  const int32_t first_output = item.tile_n * kN + origin.output;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int32_t row = item.first_row + origin.row + 8 * half;
+    if (row >= item.end_row || p.slots[row] < 0) continue;
+    const float* const cos_sin = p.cos_sin + static_cast<int64_t>(p.positions[row]) * p.rope_dim;
+    bf16* const out = p.out_bf16 + row * p.out_bf16_stride;
+    int32_t column = first_output % p.head_dim - (p.head_dim - p.rope_dim);  // of the head's rotated part
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      const int32_t output = first_output + 8 * j;
+      if (output >= p.n) break;
+      float2 x = make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+      if (p.bias != nullptr) x = make_float2(x.x + p.bias[output], x.y + p.bias[output + 1]);
+      if (column >= 0) {
+        const float2 angle = *reinterpret_cast<const float2*>(cos_sin + column);
+        x = Rotated(x.x, x.y, angle.x, angle.y);
+      }
+      *reinterpret_cast<uint32_t*>(out + output) = ToBf16(x.x).bits | static_cast<uint32_t>(ToBf16(x.y).bits)
+                                                                          << 16;
+      column += 8;
+      while (column >= p.rope_dim) column -= p.head_dim;
+    }
+  }
+}
+
 template <class Tile>
 struct KernelShared {
   HopperShared<Tile> tile;
@@ -106,13 +139,13 @@ template <bool kF8, class Tile>
 __global__ void __launch_bounds__((Tile::kConsumers + 1) * kGroupThreads, 1)
     HopperGemmKernel(const __grid_constant__ HopperGemmParams p) {
   auto& shared = SharedStorage<KernelShared<Tile>>();
-  RunHopperGemm<kF8>(p, shared.tile,
-                     [&](const GemmItem& item, const FragmentOrigin& origin, float(&sum)[Tile::kSums]) {
-                       if constexpr (kCanSplit<Tile>) {
-                         if (p.splits > 1 && !AddSplits<Tile>(p, item, origin, shared.is_last, sum)) return;
-                       }
-                       StoreTile(p, item, origin, sum);
-                     });
+  RunHopperGemm<kF8>(
+      p, shared.tile, [&](const GemmItem& item, const FragmentOrigin& origin, float(&sum)[Tile::kSums]) {
+        if constexpr (kCanSplit<Tile>) {
+          if (p.splits > 1 && !AddSplits<Tile>(p, item, origin, shared.is_last, sum)) return;
+        }
+        p.cos_sin != nullptr ? StoreRotated(p, item, origin, sum) : StoreTile(p, item, origin, sum);
+      });
 }
 
 template <class Tile>

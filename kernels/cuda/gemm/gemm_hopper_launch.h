@@ -71,10 +71,18 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
   }
   p.out = q.out.data;
   p.out_bf16 = q.out_bf16.data;
+  if (q.rotated.out) {
+    p.out_bf16 = q.rotated.out.data;
+    p.cos_sin = q.rotated.cos_sin;
+    p.slots = q.rotated.index.slots;
+    p.positions = q.rotated.index.positions;
+    p.head_dim = q.rotated.head_dim;
+    p.rope_dim = q.rotated.rope_dim;
+  }
   p.bias = q.bias;
   p.weight_scales = q.weight.scales;
   p.out_stride = q.out.stride;
-  p.out_bf16_stride = q.out_bf16.stride;
+  p.out_bf16_stride = q.rotated.out ? q.rotated.out.stride : q.out_bf16.stride;
   p.out_group_stride = q.out_group_stride;
   p.weight_scale_stride = q.scale_stride;
   p.weight_scale_pitch = ScalePitch(q.weight.k);

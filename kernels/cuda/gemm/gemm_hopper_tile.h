@@ -46,6 +46,12 @@ struct HopperGemmParams {
   float4* partials;     // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
   uint32_t* counters;   // splits > 1: [tiles, consumer groups], zero
   float4* waiting;      // [blocks] sums of segments that wait in device memory
+  // Of queries, which out_bf16 gets rotated (RopeQueryParams); else null.
+  const float* cos_sin;
+  const int32_t* slots;
+  const int32_t* positions;
+  int32_t head_dim;
+  int32_t rope_dim;
   GroupRowRanges ranges;
 };
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/dense/quantize.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/gemm/gemm_items.h"
+#include "kernels/ops/attention.h"
 #include "kernels/tensor.h"
 
 namespace foredraft::cuda {
@@ -34,6 +35,8 @@ struct GemmProblem {
   int32_t expected_rows = 0;        // with offsets: expected total, for the choice of tiles; 0: ranges.rows
   int32_t splits = 1;               // of k; more than 1 only for HopperGemm and Gemm4Bit
   void* partials = nullptr;         // HopperPartialBytes or PartialBytes4Bit, 256-byte aligned
+  // HopperGemm alone: stores the outputs rotated, in rotated.out and nowhere else. Absent without `out`.
+  RopeQueryParams rotated = {};
 };
 
 // Rows [first, first + count) of a problem with one group.
@@ -44,6 +47,10 @@ inline GemmProblem RowRange(const GemmProblem& q, int32_t first, int32_t count) 
   if (q.out_bf16) range.out_bf16 = q.out_bf16.row_range(first, count);
   if (q.x_f8) range.x_f8 = q.x_f8.row_range(first, count);
   if (q.x) range.x = q.x.row_range(first, count);
+  if (q.rotated.out) {
+    range.rotated.out = q.rotated.out.row_range(first, count);
+    range.rotated.index = RowsOf(q.rotated.index, first, count);
+  }
   return range;
 }
 
