@@ -81,12 +81,15 @@ void AllocateGroup(ActivationAllocator& allocate, const ModelConfig& config, con
 
 void ActivationAllocator::operator()(InputRows& out, int rows, int cols) {
   (*this)(out.as_bf16, rows, cols);
+  (*this)(out.as_f8, rows, cols);
+}
+
+void ActivationAllocator::operator()(QuantizedRows& out, int rows, int cols) {
   if (!device_.quantizes_rows()) return;
   const auto round_up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
-  QuantizedRows& f8 = out.as_f8;
-  f8 = {.rows = rows, .cols = cols, .pitch = round_up(cols, 16), .scale_pitch = round_up(rows, 4)};
-  (*this)(f8.codes, rows * f8.pitch);
-  (*this)(f8.scales, round_up(cols, kQuantGroup) / kQuantGroup * f8.scale_pitch);
+  out = {.rows = rows, .cols = cols, .pitch = round_up(cols, 16), .scale_pitch = round_up(rows, 4)};
+  (*this)(out.codes, rows * out.pitch);
+  (*this)(out.scales, round_up(cols, kQuantGroup) / kQuantGroup * out.scale_pitch);
 }
 
 void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& config, const ModelShard& shard,

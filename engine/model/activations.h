@@ -110,6 +110,7 @@ class ActivationAllocator {
   }
   // Quantised, too, where the device quantises rows.
   void operator()(InputRows& out, int rows, int cols);
+  void operator()(QuantizedRows& out, int rows, int cols);  // absent where the device does not
 
   const absl::Status& status() const { return status_; }
 

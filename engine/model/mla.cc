@@ -15,9 +15,9 @@ float SoftmaxScale(const ModelConfig& config) {
   return static_cast<float>(AttentionScale(config.qk_head_dim(), config.rope_scaling));
 }
 
-// Rows [first_row, first_row + row_count), at most as many as q_lat has.
+// Rows [first_row, first_row + row_count), at most as many as q_lat has. out_f8: of all rows, or absent.
 void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext& context, int first_row,
-                  int row_count) {
+                  int row_count, const QuantizedRows& out_f8 = {}) {
   const MlaActivations& a = context.activations;
   const SelectedPositions& selected = context.selected;
   const Matrix<bf16> q = a.q_roped.row_range(first_row, row_count);
@@ -45,7 +45,8 @@ void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext&
                              .x = o_lat,
                              .heads = w.w_uv,
                              .out_head_stride = f.config.v_head_dim,
-                             .x_head_stride = f.config.kv_lora_rank});
+                             .x_head_stride = f.config.kv_lora_rank,
+                             .out_f8 = out_f8});
 }
 
 // Positions [begin, end) of a context.
@@ -156,6 +157,7 @@ void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const
   allocate(a.q_lat, decode_rows, heads * latent);
   allocate(a.o_lat, decode_rows, heads * latent);
   allocate(a.attention, rows, heads * config.v_head_dim);
+  if (size.quantized) allocate(a.attention_f8, capacity.decode_rows, heads * config.v_head_dim);
   allocate(a.latent, context, latent);
   allocate(a.k_pe, context, config.qk_rope_head_dim);
   allocate(a.kv, context, heads * (config.qk_nope_head_dim + config.v_head_dim));
@@ -206,15 +208,18 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
 
 RowsOrParts AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
                           Matrix<float> projected) {
+  const MlaActivations& a = context.activations;
+  InputRows attention = {.as_bf16 = a.attention.first_rows(f.rows()).columns(w.o_first_column, w.o_proj.k)};
   if (f.batch.prefill_form()) {
     for (const PrefillSpan& span : f.batch.spans) AttendPrefill(f, w, span, context);
   } else {
-    AttendDecode(f, w, context, 0, f.rows());
+    QuantizedRows quantized;
+    if (a.attention_f8 && ReadsF8(w.o_proj) && w.o_first_column == 0)
+      quantized = a.attention_f8.first_rows(f.rows());
+    AttendDecode(f, w, context, 0, f.rows(), quantized);
+    if (quantized) attention.as_f8 = quantized.first_columns(w.o_proj.k);
   }
-  const Matrix<bf16> attention =
-      context.activations.attention.first_rows(f.rows()).columns(w.o_first_column, w.o_proj.k);
-  return SummedLinearInParts(f, {.as_bf16 = attention},
-                             {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
+  return SummedLinearInParts(f, attention, {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
 }
 
 }  // namespace foredraft

@@ -20,16 +20,17 @@ inline constexpr int kSelectingRowsAtOnce = 256;
 // selected, at least min(R, kSelectingRowsAtOnce), C = min(capacity.positions, capacity.segment), H = the
 // rank's heads.
 struct MlaActivations {
-  Matrix<float> qkv_a;     // [R, q_lora + latent + rope]
-  InputRows q_a;           // [R, q_lora]
-  Matrix<float> q;         // [R, H * qk_head_dim]
-  Matrix<bf16> q_roped;    // [R, H * qk_head_dim]
-  Matrix<bf16> q_lat;      // [S, H * latent] decode form
-  Matrix<bf16> o_lat;      // [S, H * latent] decode form
-  Matrix<bf16> attention;  // [R, H * v]
-  Matrix<bf16> latent;     // [C, latent] prefill form
-  Matrix<bf16> k_pe;       // [C, rope] prefill form
-  Matrix<bf16> kv;         // [C, H * (nope + v)] prefill form
+  Matrix<float> qkv_a;         // [R, q_lora + latent + rope]
+  InputRows q_a;               // [R, q_lora]
+  Matrix<float> q;             // [R, H * qk_head_dim]
+  Matrix<bf16> q_roped;        // [R, H * qk_head_dim]
+  Matrix<bf16> q_lat;          // [S, H * latent] decode form
+  Matrix<bf16> o_lat;          // [S, H * latent] decode form
+  Matrix<bf16> attention;      // [R, H * v]
+  QuantizedRows attention_f8;  // [decode rows, H * v] decode form, of an FP8 o_proj; or absent
+  Matrix<bf16> latent;         // [C, latent] prefill form
+  Matrix<bf16> k_pe;           // [C, rope] prefill form
+  Matrix<bf16> kv;             // [C, H * (nope + v)] prefill form
   // [R, H * (v + kPrefillStateExtra)] prefill form, between segments; absent where one segment has all
   // positions. In the memory of Activations::gate_up, which is used between two attentions only.
   Matrix<float> softmax_state;
@@ -39,8 +40,9 @@ struct MlaActivations {
 int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity, int heads);
 
 struct MlaSize {
-  int heads = 0;         // of the rank
-  bool selects = false;  // rows may attend selected positions
+  int heads = 0;           // of the rank
+  bool selects = false;    // rows may attend selected positions
+  bool quantized = false;  // o_proj reads rows in FP8
 };
 
 // All but softmax_state.

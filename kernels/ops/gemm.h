@@ -32,6 +32,9 @@ struct HeadGemmParams {
   PackedWeights heads;   // [H], each [n, k]
   int32_t out_head_stride;
   int32_t x_head_stride;
+  // [R, H * n] or absent: `out`, whose memory is undefined then, quantised. Only where
+  // Device::quantizes_rows, for heads side by side.
+  QuantizedRows out_f8 = {};
 };
 
 // out[g] = x[x_rows ? x_rows[g] : g] experts[e]^T for the grouped rows g of each expert e. A row's bits do

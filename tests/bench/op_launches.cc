@@ -153,8 +153,13 @@ KernelLaunches LaunchesOf(const QueryGemmParams& p, const CostContext& shape, co
 
 KernelLaunches LaunchesOf(const HeadGemmParams& p, const CostContext& shape, const GpuModel& gpu) {
   const cuda::GemmSize size = SizeOf(p.heads.first, p.x.rows, p.heads.count);
-  if (Is4Bit(p.heads.first.format)) return {Gemm4BitLaunch(size, size, 1, CostOf(p, shape), gpu)};
-  return {GemmLaunch("HopperGemm", size, cuda::PlanGemm(size, 1, ChoiceRates(gpu)), CostOf(p, shape), gpu)};
+  const PackedWeight& head = p.heads.first;
+  if (Is4Bit(head.format)) return {Gemm4BitLaunch(size, size, 1, CostOf(p, shape), gpu)};
+  const bool quantizes = p.out_f8 && head.format.code == DType::kBF16 && head.n == kQuantGroup;
+  const cuda::GemmPlan plan = cuda::PlanGemm(size, 1, ChoiceRates(gpu), quantizes ? kQuantGroup : 0);
+  KernelLaunches launches = {GemmLaunch("HopperGemm", size, plan, CostOf(p, shape), gpu)};
+  if (p.out_f8 && !quantizes) launches.push_back(QuantizeLaunch(p.out.rows, p.out_f8.cols, gpu));
+  return launches;
 }
 
 // kernels/cuda/gemm/grouped_gemm.cu: rows gathered and quantised, then GateUpGemm, or HopperGemm and with few

@@ -51,7 +51,8 @@ absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, C
 }
 
 absl::Status DeepseekV3::Allocate(Device& device, const ForwardCapacity& capacity) {
-  const int heads = weights_.layers.front().self_attn.w_uk.count;
+  const MlaWeights& attention = weights_.layers.front().self_attn;
+  const int heads = attention.w_uk.count;
   const int state_width = SoftmaxStateWidth(config_, capacity, heads);
   ActivationAllocator allocate(device);
   AllocateActivations(allocate, config_, weights_.shard,
@@ -59,7 +60,8 @@ absl::Status DeepseekV3::Allocate(Device& device, const ForwardCapacity& capacit
                       activations_);
   allocate(activations_.mtp_input.as_bf16, capacity.rows, 2 * config_.hidden_size);
   selects_ = SelectsPositions(config_, capacity);
-  AllocateMla(allocate, config_, capacity, {.heads = heads, .selects = selects_}, mla_activations_);
+  const MlaSize size = {.heads = heads, .selects = selects_, .quantized = ReadsF8(attention.o_proj)};
+  AllocateMla(allocate, config_, capacity, size, mla_activations_);
   if (selects_) AllocateIndexer(allocate, config_, capacity, indexer_activations_);
   if (state_width > 0) {
     mla_activations_.softmax_state = Dense(activations_.gate_up.data, capacity.rows, state_width);

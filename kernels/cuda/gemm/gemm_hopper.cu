@@ -144,6 +144,11 @@ __global__ void __launch_bounds__((Tile::kConsumers + 1) * kGroupThreads, 1)
         if constexpr (kCanSplit<Tile>) {
           if (p.splits > 1 && !AddSplits<Tile>(p, item, origin, shared.is_last, sum)) return;
         }
+        if constexpr (!kF8 && Tile::kN == kQuantGroup && !Tile::kSegmented) {
+          if (p.out_f8) {
+            return StoreQuantizedTile(p.out_f8, item, origin, item.group, [&](int i) { return sum[i]; });
+          }
+        }
         p.cos_sin != nullptr ? StoreRotated(p, item, origin, sum) : StoreTile(p, item, origin, sum);
       });
 }
@@ -205,7 +210,7 @@ constexpr int32_t kSplitRowsAtOnce = 1024;
 GemmTile TileOf(Stream& stream, const GemmProblem& q) {
   GemmSize size = SizeOf(q);
   if (q.splits > 1) size.rows = std::min(size.rows, kSplitRowsAtOnce);
-  return PlanGemm(size, q.splits, RatesOf(stream)).tile;
+  return PlanGemm(size, q.splits, RatesOf(stream), q.out_f8 ? kQuantGroup : 0).tile;
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
   }
   p.out = q.out.data;
   p.out_bf16 = q.out_bf16.data;
+  p.out_f8 = q.out_f8;
   if (q.rotated.out) {
     p.out_bf16 = q.rotated.out.data;
     p.cos_sin = q.rotated.cos_sin;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/cuda/common/pipeline_state.h"
 #include "kernels/cuda/common/ptx_hopper.h"
+#include "kernels/cuda/dense/quantize_vec4.h"
 #include "kernels/cuda/gemm/gemm_item_search.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/gemm/gemm_tile.h"
@@ -35,17 +36,18 @@ struct HopperGemmParams {
   int64_t weight_scale_stride;
   int32_t weight_scale_pitch;
   int32_t n;
-  int32_t steps;        // k tiles of 128 bytes
-  int32_t splits;       // of the steps; each is an item of its own
-  int32_t segments;     // of the steps; a split has some of them
-  int32_t tile_rows;    // of x per tile, at most the kernel's
-  int32_t box_rows;     // of x that are loaded per tile: no more than there are, past them TMA is slow
-  int32_t scale_rows;   // whose scales are loaded per tile; FP8
-  int32_t x_grouped;    // 1: group g reads matrix g of x; 0: all groups read matrix 0
-  int32_t pair_stores;  // 1: outputs 2 i and 2 i + 1 of a row can be stored together
-  float4* partials;     // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
-  uint32_t* counters;   // splits > 1: [tiles, consumer groups], zero
-  float4* waiting;      // [blocks] sums of segments that wait in device memory
+  int32_t steps;         // k tiles of 128 bytes
+  int32_t splits;        // of the steps; each is an item of its own
+  int32_t segments;      // of the steps; a split has some of them
+  int32_t tile_rows;     // of x per tile, at most the kernel's
+  int32_t box_rows;      // of x that are loaded per tile: no more than there are, past them TMA is slow
+  int32_t scale_rows;    // whose scales are loaded per tile; FP8
+  int32_t x_grouped;     // 1: group g reads matrix g of x; 0: all groups read matrix 0
+  int32_t pair_stores;   // 1: outputs 2 i and 2 i + 1 of a row can be stored together
+  float4* partials;      // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
+  uint32_t* counters;    // splits > 1: [tiles, consumer groups], zero
+  float4* waiting;       // [blocks] sums of segments that wait in device memory
+  QuantizedRows out_f8;  // GemmProblem::out_f8
   // Of queries, which out_bf16 gets rotated (RopeQueryParams); else null.
   const float* cos_sin;
   const int32_t* slots;
@@ -224,6 +226,37 @@ struct FragmentOrigin {
     output = thread % 4 * 2;
   }
 };
+
+// Stores the rows of a tile with 128 outputs as scale group `group` of `out`. Four lanes have a row, 32
+// columns each. value(sum): what becomes of accumulator `sum`, before it is rounded to BF16.
+template <class Value>
+__device__ __forceinline__ void StoreQuantizedTile(const QuantizedRows& out, const GemmItem& item,
+                                                   const FragmentOrigin& origin, int32_t group,
+                                                   const Value& value) {
+  constexpr int kValues = kQuantGroup / 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float values[kValues];
+    float amax = kSmallestAmax;
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) {
+      values[j] = ToFloat(ToBf16(value(j / 2 * 4 + 2 * half + j % 2)));
+      amax = fmaxf(amax, fabsf(values[j]));
+    }
+    amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+    amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+    const int32_t row = item.first_row + origin.row + 8 * half;
+    if (row >= item.end_row) continue;
+    const QuantScale scale(amax);
+    uint8_t* const codes = out.codes + row * out.pitch + group * kQuantGroup + origin.output;
+#pragma unroll
+    for (int j = 0; j < kValues; j += 2) {
+      const uint32_t pair = scale.Code(values[j]) | scale.Code(values[j + 1]) << 8;
+      *reinterpret_cast<uint16_t*>(codes + j * 4) = static_cast<uint16_t>(pair);
+    }
+    if (origin.output == 0) out.scales[group * out.scale_pitch + row] = scale.scale();
+  }
+}
 
 // Byte offsets of this thread's consumer group in a stage's x and weight.
 template <class Tile>

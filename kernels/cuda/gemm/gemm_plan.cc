@@ -177,10 +177,11 @@ GemmPlan PredictGemm(const GemmSize& size, GemmTile tile, int32_t splits, const 
   return plan;
 }
 
-GemmPlan PlanGemm(const GemmSize& size, int32_t splits, const GemmRates& rates) {
+GemmPlan PlanGemm(const GemmSize& size, int32_t splits, const GemmRates& rates, int32_t only_outputs) {
   GemmPlan best = {};
   ForTileRows(size, 128, [&](int32_t rows) {
     for (const int32_t outputs : {128, 64, 32, 16}) {
+      if (only_outputs > 0 && outputs != only_outputs) continue;
       const int32_t too_large = (rows > kWarpgroupRows ? 1 : 0) + (outputs == 128 ? 1 : 0);
       if (splits > 1 && too_large > (size.segments > 1 ? 0 : 1)) continue;
       const GemmPlan plan = PredictGemm(size, {rows, outputs}, splits, rates);

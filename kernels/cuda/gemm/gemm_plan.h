@@ -77,8 +77,9 @@ int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes);
 // 128 outputs; of a weight with segments, none for more than 64 rows or 128 outputs.
 GemmPlan PredictGemm(const GemmSize& size, GemmTile tile, int32_t splits, const GemmRates& rates = {});
 
-// The tile with the least predicted time.
-GemmPlan PlanGemm(const GemmSize& size, int32_t splits = 1, const GemmRates& rates = {});
+// The tile with the least predicted time; of those with so many outputs, if they are given.
+GemmPlan PlanGemm(const GemmSize& size, int32_t splits = 1, const GemmRates& rates = {},
+                  int32_t only_outputs = 0);
 
 // GateUpGemm: `outputs` is 256, 128 of gate and of up. size.n: of gate and up together.
 GemmPlan PlanGateUp(const GemmSize& size, const GemmRates& rates = {});

@@ -35,6 +35,9 @@ struct GemmProblem {
   int32_t expected_rows = 0;        // with offsets: expected total, for the choice of tiles; 0: ranges.rows
   int32_t splits = 1;               // of k; more than 1 only for HopperGemm and Gemm4Bit
   void* partials = nullptr;         // HopperPartialBytes or PartialBytes4Bit, 256-byte aligned
+  // HopperGemm alone, of BF16 weights with 128 outputs: group g stores its outputs quantised, as columns 128
+  // g on, and nowhere else. Or absent.
+  QuantizedRows out_f8 = {};
   // HopperGemm alone: stores the outputs rotated, in rotated.out and nowhere else. Absent without `out`.
   RopeQueryParams rotated = {};
 };

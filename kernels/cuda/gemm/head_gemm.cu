@@ -1,6 +1,7 @@
 #include "base/check.h"
 #include "kernels/cuda/dense/quantize.h"
 #include "kernels/cuda/device/kernels.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
 #include "kernels/cuda/gemm/weight_kind.h"
 
 namespace foredraft::cuda {
@@ -25,24 +26,41 @@ void HeadByHead(Stream& stream, const HeadGemmParams& p) {
   }
 }
 
+// The heads are groups with the same rows, each with its own columns of x and of the output.
+GemmProblem AllHeads(const HeadGemmParams& p) {
+  return {.out_bf16 = p.out,
+          .x = p.x.columns(0, p.heads.first.k),
+          .weight = p.heads.first,
+          .data_stride = p.heads.data_stride,
+          .scale_stride = p.heads.scale_stride,
+          .x_group_stride = p.x_head_stride,
+          .out_group_stride = p.out_head_stride,
+          .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = p.heads.count}};
+}
+
+// Whether HopperGemm can quantise what it stores: a head's outputs are one scale group.
+bool StoresQuantized(const HeadGemmParams& p) {
+  const PackedWeight& head = p.heads.first;
+  return p.out_f8 && head.format.code == DType::kBF16 && head.n == kQuantGroup && HopperSupports(head) &&
+         TmaCanLoad(p.x, p.x_head_stride);
+}
+
 }  // namespace
 
-// The heads are groups with the same rows, each with its own columns of x and of the output.
 void HeadGemm(Stream& stream, const HeadGemmParams& p) {
   if (p.heads.count == 0) return;
+  CHECK(!p.out_f8 || p.out_head_stride == p.heads.first.n);
+  if (StoresQuantized(p)) {
+    GemmProblem problem = AllHeads(p);
+    problem.out_f8 = p.out_f8;
+    return HopperGemm(stream, problem);
+  }
   if (IsF8(p.heads.first.format)) {
     HeadByHead(stream, p);
-    return;
+  } else {
+    KindOf(p.heads.first.format).product(stream, AllHeads(p));
   }
-  const GemmProblem problem = {.out_bf16 = p.out,
-                               .x = p.x.columns(0, p.heads.first.k),
-                               .weight = p.heads.first,
-                               .data_stride = p.heads.data_stride,
-                               .scale_stride = p.heads.scale_stride,
-                               .x_group_stride = p.x_head_stride,
-                               .out_group_stride = p.out_head_stride,
-                               .ranges = {.offsets = nullptr, .rows = p.x.rows, .groups = p.heads.count}};
-  KindOf(p.heads.first.format).product(stream, problem);
+  if (p.out_f8) QuantizeRows(stream, p.out_f8, p.out, nullptr, nullptr, p.out.rows);
 }
 
 }  // namespace foredraft::cuda
