@@ -42,11 +42,12 @@ struct EngineOptions {
   const std::vector<int>& graph_sizes() const {
     return captured_sizes.empty() ? batch_sizes : captured_sizes;
   }
-  // Rows of the largest decode step, and of the largest forward of either kind.
+  // Rows of the largest decode step, of the largest forward in one, and of the largest of either kind.
   int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
-  int largest_forward() const {
-    return std::max({largest_step(), batch_sizes.back() * drafter_numbers.block_rows, max_num_tokens});
+  int largest_decode_forward() const {
+    return std::max(largest_step(), batch_sizes.back() * drafter_numbers.block_rows);
   }
+  int largest_forward() const { return std::max(largest_decode_forward(), max_num_tokens); }
   // Positions that RoPE and block tables cover: drafting runs past the longest sequence (docs/architecture.md
   // section 4).
   int position_count() const { return max_seq_len + max_draft_len + drafter_numbers.rows_ahead; }

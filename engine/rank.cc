@@ -25,7 +25,7 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
   device->BeginPurpose("activations");
   ASSIGN_OR_RETURN(model, config.kind->create(*device, *comm, config, std::move(weights),
                                               {.rows = options.largest_forward(),
-                                               .decode_rows = options.largest_step(),
+                                               .decode_rows = options.largest_decode_forward(),
                                                .positions = options.position_count()}));
   ASSIGN_OR_RETURN(buffers, AllocateStepBuffers(*device, {.rows = options.largest_forward(),
                                                           .step_rows = options.largest_step(),

@@ -39,21 +39,34 @@ void AllocatePartials(ActivationAllocator& allocate, const ModelConfig& config, 
   }
 }
 
+// How many of `all` pairs a rank's experts have room for.
+int RoomForPairs(const ModelConfig& config, const RankLayout& layout, int decode_rows, int all) {
+  const int top_k = config.num_experts_per_tok;
+  const int step = layout.attention_dp * std::min(decode_rows, MoeRowsAtOnce(layout)) * top_k;
+  const int room = std::max(step, 2 * all / layout.moe_ep);
+  return room >= all || layout.moe_tp > 1 ? all : std::min(all, room + top_k - 1);
+}
+
 void AllocateExperts(ActivationAllocator& allocate, const ModelConfig& config, const RankLayout& layout,
-                     int rows, ExpertActivations& a) {
+                     const ActivationSize& size, ExpertActivations& a) {
   if (config.n_routed_experts == 0) return;
-  const int moe_rows = std::min(rows, MoeRowsAtOnce(layout));
+  const int moe_rows = std::min(size.rows, MoePromptRowsAtOnce(layout));
   const int own_choices = moe_rows * config.num_experts_per_tok;
-  const int grouped = layout.attention_dp * own_choices;
+  const int all_choices = layout.attention_dp * own_choices;
+  const int grouped = RoomForPairs(config, layout, size.decode_rows, all_choices);
   allocate(a.router_logits, moe_rows, config.n_routed_experts);
   allocate(a.expert_ids, own_choices);
   allocate(a.expert_weights, own_choices);
   allocate(a.expert_offsets, config.n_routed_experts + 1);
   allocate(a.grouped_rows, grouped);
-  allocate(a.grouped_index, grouped);
-  allocate(a.gate_up, grouped, 2 * config.moe_intermediate_size / layout.moe_tp);
+  allocate(a.grouped_index, all_choices);
+  if (size.keeps_expert_gate_up) {
+    allocate(a.gate_up, grouped, 2 * config.moe_intermediate_size / layout.moe_tp);
+  }
   allocate(a.activated, grouped, config.moe_intermediate_size);
   allocate(a.out, grouped, config.hidden_size / layout.moe_tp);
+  a.part_pairs = grouped - (config.num_experts_per_tok - 1);
+  allocate(a.part_borders, a.PartCount(all_choices) + 1);
   const int gathered_rows = layout.attention_dp * moe_rows;
   if (layout.attention_dp > 1) AllocateGathered(allocate, config, gathered_rows, a);
   if (layout.world_size() > 1) AllocatePartials(allocate, config, layout, gathered_rows, a);
@@ -69,7 +82,7 @@ void AllocateGroup(ActivationAllocator& allocate, const ModelConfig& config, con
                    int rows, GroupActivations& a) {
   const int group = shard.layout.attention_tp;
   if (group == 1) return;
-  const int sums = std::min(rows, MoeRowsAtOnce(shard.layout));
+  const int sums = std::min(rows, MoePromptRowsAtOnce(shard.layout));
   const int width = shard.vocabulary_width(config.vocab_size);
   allocate(a.partials_out, sums, config.hidden_size);
   allocate(a.partials_in, ReceivedRows(shard.layout, sums), config.hidden_size);
@@ -101,7 +114,7 @@ void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& confi
   allocate(memory, size.rows, std::max(2 * size.mlp_width, size.scratch_width));
   a.gate_up = Dense(memory.data, size.rows, 2 * size.mlp_width);
   allocate(a.activated, size.rows, size.mlp_width);
-  AllocateExperts(allocate, config, shard.layout, size.rows, a.experts);
+  AllocateExperts(allocate, config, shard.layout, size, a.experts);
   AllocateGroup(allocate, config, shard, size.rows, a.group);
 }
 

@@ -28,47 +28,62 @@ struct ForwardCapacity {
   int segment = kPrefillSegment;  // a multiple of kPrefillSegmentUnit; changes no bit
 };
 
-// Rows of each tensor group that a mixture of experts expands at once, which bounds the memory of long
-// prefills. At most 2048 of all groups together, because all of them may choose one rank's experts.
+// Rows of each tensor group whose experts run at once in a decode step. There is room for the pairs (row,
+// expert) of all of them on one rank, so that a captured step never needs a second part; hence at most 2048
+// of all groups together.
 constexpr int MoeRowsAtOnce(const RankLayout& layout) {
   return std::min(512 * layout.attention_tp, 2048 / layout.attention_dp);
 }
 
-// N = tensor groups, M = min(rows of the largest forward, MoeRowsAtOnce), X = experts per token.
+// The same in other forwards. A round reads the weights of all experts, so it has more rows than there is
+// room for if all of them choose one rank's experts: there is room for twice the pairs of an even spread, and
+// a rank that has more runs its experts in parts (PartRowsParams). Ranks that share columns would exchange
+// rows in each part; for them there is room.
+constexpr int MoePromptRowsAtOnce(const RankLayout& layout) {
+  return layout.moe_tp > 1 ? MoeRowsAtOnce(layout) : 1024 * layout.attention_tp;
+}
+
+// N = tensor groups, M = min(rows of the largest forward, MoePromptRowsAtOnce), X = experts per token,
+// P = pairs that there is room for.
 struct ExpertActivations {
   Matrix<float> router_logits;        // [M, E]
   int32_t* expert_ids = nullptr;      // [M, X]
   float* expert_weights = nullptr;    // [M, X]
   int32_t* expert_offsets = nullptr;  // [E + 1]
-  int32_t* grouped_rows = nullptr;    // [N * M * X]
+  int32_t* grouped_rows = nullptr;    // [P]
   int32_t* grouped_index = nullptr;   // [N * M, X]
-  Matrix<float> gate_up;              // [N * M * X, 2 I_e]; of the rank's columns, as activated_part
-  InputRows activated;                // [N * M * X, I_e]
-  Matrix<float> out;                  // [N * M * X, D]; of the rank's columns
+  int part_pairs = 0;                 // PartRowsParams::part_pairs
+  int32_t* part_borders = nullptr;    // [PartCount of all pairs + 1]
+  Matrix<float> gate_up;  // [P, 2 I_e]; of the rank's columns, as activated_part; may be absent (KeepsGateUp)
+  InputRows activated;    // [P, I_e]
+  Matrix<float> out;      // [P, D]; of the rank's columns
 
   // Absent where a rank has whole experts: the rank's columns of `activated`, and those of all ranks that
   // share the experts, one rank's rows after another's.
-  InputRows activated_part;                 // [N * M * X, I_e / moe_tp]
-  std::byte* gathered_activated = nullptr;  // [moe_tp * N * M * X] rows, in BF16 or quantised
+  InputRows activated_part;                 // [P, I_e / moe_tp]
+  std::byte* gathered_activated = nullptr;  // [moe_tp * P] rows, in BF16 or quantised
   Matrix<float> merged;                     // [moe_ep * G / T, D] the partial sums of whole rows
 
   // The exchange with other ranks. The rows of all groups; absent where N = 1.
   std::byte* gathered_x = nullptr;    // [N * M] in BF16 or quantised
   int32_t* gathered_ids = nullptr;    // [N * M, X]
   float* gathered_weights = nullptr;  // [N * M, X]
-  // Absent where one rank has all experts. BF16 where experts are in eight groups, else
-  // FP32, as with several groups of several ranks. Every rank's
-  // parts: of this rank's rows, or in a tensor group as in GroupActivations.
+  // Absent where one rank has all experts. BF16 where experts are in eight groups, else FP32, as with several
+  // groups of several ranks. Every rank's parts: of this rank's rows, or in a tensor group as in
+  // GroupActivations.
   Matrix<float> partials_out;  // [N * M, D] this rank's experts' part of every row
   Matrix<float> partials_in;   // [N, M, D] or [G, D]
   Matrix<float> subtree;       // [M, D] of groups of several ranks: what the ranks of equal place give in all
   Matrix<bf16> partials_out_bf16;
   Matrix<bf16> partials_in_bf16;
+
+  // In how many parts a rank's experts run over rows that have `pairs` pairs.
+  int PartCount(int pairs) const { return pairs <= out.rows ? 1 : (pairs + part_pairs - 1) / part_pairs; }
 };
 
 // The sums and logits of a tensor group of T ranks; absent where T = 1. A rank has partial sums of B =
-// min(rows of the largest forward, MoeRowsAtOnce) rows. It receives every rank's of G / T of them: of all, or
-// where there are more than kOneStepRows, of its share (engine/model/tensor_group.h).
+// min(rows of the largest forward, MoePromptRowsAtOnce) rows. It receives every rank's of G / T of them: of
+// all, or where there are more than kOneStepRows, of its share (engine/model/tensor_group.h).
 struct GroupActivations {
   Matrix<float> partials_out;  // [B, D]
   Matrix<float> partials_in;   // [G, D]
@@ -121,8 +136,10 @@ class ActivationAllocator {
 
 struct ActivationSize {
   int rows = 0;           // of the largest forward
+  int decode_rows = 0;    // of the largest one in the decode form
   int mlp_width = 0;      // of the rank's part of the widest dense MLP or shared expert
   int scratch_width = 0;  // floats of a row that the memory of gate_up has at least, for use between MLPs
+  bool keeps_expert_gate_up = true;  // KeepsGateUp (engine/model/mlp.h) of any layer
 };
 
 // All but mtp_input.

@@ -80,16 +80,34 @@ void ExpertExchange::GatherColumns(const InputRows& part, const InputRows& whole
                   .parts = halves(reinterpret_cast<bf16*>(gathered), ranks * pairs, part.as_bf16.cols)});
 }
 
-void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, const SharedRows& shared,
+void ExpertExchange::SumExperts(const RoutedRows& part) const {
+  if (f_.shard.layout.world_size() == 1) return;
+  const ExpertActivations& a = f_.activations.experts;
+  const ExpertShard shard = f_.shard.experts();
+  const PartialRows partials = Partials(part.x.rows());
+  f_.ops.expert_partials(f_.stream, {.out = partials.rows,
+                                     .out_bf16 = partials.rows_bf16,
+                                     .expert_out = a.out,
+                                     .grouped_index = a.grouped_index,
+                                     .expert_ids = part.ids,
+                                     .expert_weights = part.weights,
+                                     .top_k = f_.config.num_experts_per_tok,
+                                     .expert_count = f_.config.n_routed_experts,
+                                     .first_slice = shard.first_slice(),
+                                     .slice_count = shard.slice_count(),
+                                     .row_range = part.row_range});
+}
+
+void ExpertExchange::Combine(const RoutedRows& own, int gathered_rows, const SharedRows& shared,
                              Matrix<float> hidden) const {
   const RankLayout& layout = f_.shard.layout;
   if (layout.attention_tp > 1) {
-    const GatherPart partials = Partials(gathered);
+    const GatherPart partials = Partials(gathered_rows).exchanged;
     return SumOfGroup(own, layout.attention_dp > 1 ? SubtreeOfOwners(own, partials) : partials, shared,
                       hidden);
   }
   if (layout.attention_dp > 1) {
-    ToOwners(Partials(gathered));
+    ToOwners(Partials(gathered_rows).exchanged);
     return AddPartials(own, {0, own.x.rows()}, layout.attention_dp, {.rows = shared.added}, hidden);
   }
   const ExpertActivations& a = f_.activations.experts;
@@ -103,26 +121,16 @@ void ExpertExchange::Combine(const RoutedRows& own, const RoutedRows& gathered, 
                                      .expert_count = f_.config.n_routed_experts});
 }
 
-GatherPart ExpertExchange::Partials(const RoutedRows& gathered) const {
+ExpertExchange::PartialRows ExpertExchange::Partials(int gathered_rows) const {
   const ExpertActivations& a = f_.activations.experts;
-  const ExpertShard shard = f_.shard.experts();
-  // Where every rank has one slice, its sum is a BF16 value and travels as one (half the bytes).
-  const bool rounded = a.partials_out_bf16.data != nullptr;
-  const int rows = gathered.x.rows(), columns = a.out.cols;  // of the rank's experts
-  const Matrix<float> out = rounded ? Matrix<float>{} : Dense(a.partials_out.data, rows, columns);
-  const Matrix<bf16> out_bf16 = rounded ? a.partials_out_bf16.first_rows(rows) : Matrix<bf16>{};
-  f_.ops.expert_partials(f_.stream, {.out = out,
-                                     .out_bf16 = out_bf16,
-                                     .expert_out = a.out,
-                                     .grouped_index = a.grouped_index,
-                                     .expert_ids = gathered.ids,
-                                     .expert_weights = gathered.weights,
-                                     .top_k = f_.config.num_experts_per_tok,
-                                     .expert_count = f_.config.n_routed_experts,
-                                     .first_slice = shard.first_slice(),
-                                     .slice_count = shard.slice_count()});
-  if (rounded) return {a.partials_in_bf16.data, out_bf16.data, columns * int64_t{sizeof(bf16)}};
-  return {a.partials_in.data, out.data, columns * int64_t{sizeof(float)}};
+  const int columns = a.out.cols;  // of the rank's experts
+  if (a.partials_out_bf16) {
+    const Matrix<bf16> out = a.partials_out_bf16.first_rows(gathered_rows);
+    return {.rows_bf16 = out,
+            .exchanged = {a.partials_in_bf16.data, out.data, columns * int64_t{sizeof(bf16)}}};
+  }
+  const Matrix<float> out = Dense(a.partials_out.data, gathered_rows, columns);
+  return {.rows = out, .exchanged = {a.partials_in.data, out.data, columns * int64_t{sizeof(float)}}};
 }
 
 void ExpertExchange::ToOwners(const GatherPart& partials) const {

@@ -16,6 +16,8 @@ struct RoutedRows {
   InputRows x;                     // [rows, D] in the form that the experts read
   const int32_t* ids = nullptr;    // [rows, X], -1 = idle
   const float* weights = nullptr;  // [rows, X]
+  // Of these, the part that is worked on, as in GroupRowsParams; null: all.
+  const int32_t* row_range = nullptr;
 };
 
 // What the shared expert gave.
@@ -28,7 +30,7 @@ struct SharedRows {
 
 class ExpertExchange {
  public:
-  // `round_rows`: of every tensor group in this round of at most MoeRowsAtOnce rows of each. f outlives this.
+  // `round_rows`: of every tensor group in this round (engine/model/mlp.h). f outlives this.
   ExpertExchange(const Forward& f, const RankRows& round_rows) : f_(f), round_rows_(round_rows) {}
 
   // The rows of all groups, one group after another. `own` may be empty. Rows that are quantised cross the
@@ -39,17 +41,26 @@ class ExpertExchange {
   // of all ranks that share the experts, side by side in `whole`. Both in the form that expert_down reads.
   void GatherColumns(const InputRows& part, const InputRows& whole) const;
 
-  // hidden[r] += shared.added[r] + what the experts of all ranks gave row r of `own`. The activations out and
-  // grouped_index hold what this rank's experts gave the gathered rows.
-  void Combine(const RoutedRows& own, const RoutedRows& gathered, const SharedRows& shared,
+  // Adds up what this rank's experts gave each of a part of the gathered rows: the activations out and
+  // grouped_index hold it. Where one rank has all experts Combine does.
+  void SumExperts(const RoutedRows& part) const;
+
+  // hidden[r] += shared.added[r] + what the experts of all ranks gave row r of `own`, of `gathered_rows` in
+  // all.
+  void Combine(const RoutedRows& own, int gathered_rows, const SharedRows& shared,
                Matrix<float> hidden) const;
 
  private:
   // Gather's rows in either form: this rank's part of the exchange, and in `all` what arrives.
   GatherPart Bf16Part(Matrix<bf16> own, InputRows& all) const;
   GatherPart QuantizedPart(const QuantizedRows& own, InputRows& all) const;
-  // Combine's second half where experts are spread: this rank's part of every row, of the row's bytes.
-  GatherPart Partials(const RoutedRows& gathered) const;
+  // What SumExperts fills where experts are spread: this rank's part of every row.
+  struct PartialRows {
+    Matrix<float> rows;      // or
+    Matrix<bf16> rows_bf16;  // where every rank has one slice: its sum is a BF16 value, half the bytes
+    GatherPart exchanged;    // the same, as it crosses the ranks
+  };
+  PartialRows Partials(int gathered_rows) const;
   // The part goes to the row's owner of equal place, which has the parts of all its peers then.
   void ToOwners(const GatherPart& partials) const;
   // Owners add these parts, and what is left is added among the ranks of the group.

@@ -36,12 +36,13 @@ void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p) {
   f.ops.grouped_gemm(f.stream, p);
 }
 
+bool FusesGateUp(const PackedWeight& expert) {
+  return ReadsF8(expert) && expert.k % kQuantGroup == 0 && expert.n / 2 % kQuantGroup == 0;
+}
+
 void GroupedGateUp(const Forward& f, const InputRows& x, GatedActivation activation, const InputRows& out,
                    GroupedGemmParams p) {
-  const PackedWeight& expert = p.experts.first;
-  const bool fused =
-      out.as_f8 && ReadsF8(expert) && expert.k % kQuantGroup == 0 && expert.n / 2 % kQuantGroup == 0;
-  if (fused) {
+  if (out.as_f8 && FusesGateUp(p.experts.first)) {
     p.out = {};
     p.silu_f8 = out.as_f8;
     p.silu_limit = activation.limit;

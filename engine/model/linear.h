@@ -27,8 +27,11 @@ void Linear(const Forward& f, const InputRows& x, GemmParams p);
 GemmParams LinearOf(const Forward& f, const InputRows& x, GemmParams p);  // for an op that has gemm inside
 void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p);
 
-// out = the activation of what each grouped row's expert gives: in one op where the backend has that for the
-// weights' kind, else by way of p.out.
+// Whether one op gives the activated rows of experts, quantised.
+bool FusesGateUp(const PackedWeight& expert);
+
+// out = the activation of what each grouped row's expert gives: in one op where rows are quantised and there
+// is one (FusesGateUp), else by way of p.out.
 void GroupedGateUp(const Forward& f, const InputRows& x, GatedActivation activation, const InputRows& out,
                    GroupedGemmParams p);
 

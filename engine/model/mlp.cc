@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-// A part of a forward: at most MoeRowsAtOnce rows of every tensor group.
+// A part of a forward: some rows of every tensor group.
 struct Round {
   RankRows rows;      // of every group
   int own_first = 0;  // of this rank's rows in the forward
@@ -20,9 +20,9 @@ struct Round {
 template <class Run>
 void ForEachRound(const ModelShard& shard, const Batch& batch, const Run& run) {
   const int groups = shard.layout.attention_dp;
-  const RankRows group_rows =
-      batch.rank_rows != nullptr ? *batch.rank_rows : RankRows::Uniform(groups, batch.index.rows);
-  const int rows_at_once = MoeRowsAtOnce(shard.layout);
+  const bool step = batch.rank_rows == nullptr;
+  const RankRows group_rows = step ? RankRows::Uniform(groups, batch.index.rows) : *batch.rank_rows;
+  const int rows_at_once = step ? MoeRowsAtOnce(shard.layout) : MoePromptRowsAtOnce(shard.layout);
   for (int first = 0; first < group_rows.largest(); first += rows_at_once) {
     Round round;
     for (int group = 0; group < groups; ++group) {
@@ -50,14 +50,31 @@ RoutedRows Route(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe,
   return {.x = read, .ids = a.expert_ids, .weights = a.expert_weights};
 }
 
+// The borders of `part_count` parts, on the device; null where all rows are one.
+const int32_t* PartBorders(const Forward& f, const RoutedRows& rows, int part_count) {
+  if (part_count == 1) return nullptr;
+  const ExpertActivations& a = f.activations.experts;
+  const ExpertShard shard = f.shard.experts();
+  f.ops.part_rows(f.stream, {.borders = a.part_borders,
+                             .expert_ids = rows.ids,
+                             .rows = rows.x.rows(),
+                             .top_k = f.config.num_experts_per_tok,
+                             .expert_count = shard.expert_count_here(f.config.n_routed_experts),
+                             .first_expert = shard.first_expert(f.config.n_routed_experts),
+                             .part_pairs = a.part_pairs,
+                             .part_count = part_count});
+  return a.part_borders;
+}
+
 // Runs this rank's experts over the rows that chose them, into a.out. a.grouped_index has, for every
 // row and choice, the row of a.out.
 void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activation, const RoutedRows& rows,
                 const ExpertExchange& exchange) {
   const ExpertActivations& a = f.activations.experts;
   const ExpertShard shard = f.shard.experts();
-  const int pairs = rows.x.rows() * f.config.num_experts_per_tok;  // upper bound
-  const int expected_pairs = (pairs + shard.size - 1) / shard.size;
+  const int all_pairs = rows.x.rows() * f.config.num_experts_per_tok;
+  const int pairs = std::min(all_pairs, a.out.rows);  // upper bound
+  const int expected_pairs = std::min(pairs, (all_pairs + shard.size - 1) / shard.size);
   const int expert_count = shard.expert_count_here(f.config.n_routed_experts);
   const InputRows activated = a.activated.first_rows(pairs).ReadBy({w.expert_down.first});
   const bool columns = f.shard.layout.moe_tp > 1;  // some of them
@@ -71,7 +88,8 @@ void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activatio
                               .rows = rows.x.rows(),
                               .top_k = f.config.num_experts_per_tok,
                               .expert_count = expert_count,
-                              .first_expert = shard.first_expert(f.config.n_routed_experts)});
+                              .first_expert = shard.first_expert(f.config.n_routed_experts),
+                              .row_range = rows.row_range});
   GroupedGateUp(f, rows.x, activation, part,
                 {.out = a.gate_up.first_rows(pairs),
                  .x_rows = a.grouped_rows,
@@ -116,6 +134,11 @@ void DenseMlp(const Forward& f, const DenseMlpWeights& w, GatedActivation activa
   SummedLinear(f, Activated(f, w, activation, x), {.out = out, .weight = w.down});
 }
 
+bool KeepsGateUp(const Device& device, const MoeWeights& w) {
+  const bool quantised = device.quantizes_rows() && ReadsF8(w.expert_down.first);
+  return !quantised || !FusesGateUp(w.expert_gate_up.first);
+}
+
 void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                       Matrix<float> hidden) {
   CHECK(recipe.residual || w.shared.gate_up);
@@ -132,9 +155,16 @@ void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& re
                   recipe.residual ? f.activations.projected.first_rows(round.own_count) : own_hidden);
     const RoutedRows own = Route(f, w, recipe, round, own_x);
     const RoutedRows gathered = exchange.Gather(own);
-    RunExperts(f, w, recipe.activation, gathered, exchange);
-    f.stream.Join();
-    exchange.Combine(own, gathered, shared, own_hidden);
+    const int part_count = f.activations.experts.PartCount(gathered.x.rows() * f.config.num_experts_per_tok);
+    const int32_t* const borders = PartBorders(f, gathered, part_count);
+    for (int i = 0; i < part_count; ++i) {
+      RoutedRows part = gathered;
+      if (borders != nullptr) part.row_range = borders + i;
+      RunExperts(f, w, recipe.activation, part, exchange);
+      if (i == 0) f.stream.Join();
+      exchange.SumExperts(part);
+    }
+    exchange.Combine(own, gathered.x.rows(), shared, own_hidden);
   });
 }
 

@@ -40,19 +40,36 @@ struct RouteSoftplusParams {
   float routed_scaling_factor;
 };
 
+// Parts rows where this rank's experts, [first_expert, first_expert + expert_count), are chosen more often
+// than they have room for pairs: part i has rows [borders[i], borders[i + 1]), and borders[i] is the first
+// row before which the experts have i * part_pairs pairs or more, or R. So a row is in one part, and a part
+// has fewer than part_pairs + top_k pairs.
+struct PartRowsParams {
+  int32_t* borders;           // [part_count + 1]
+  const int32_t* expert_ids;  // [R, top_k], -1 = none
+  int32_t rows;
+  int32_t top_k;
+  int32_t expert_count;
+  int32_t first_expert;
+  int32_t part_pairs;  // at least top_k
+  int32_t part_count;  // part_count * part_pairs >= R * top_k
+};
+
 // Sorts the (row, choice) pairs by expert, rows ascending within one expert. Takes only the pairs of this
 // rank's experts: [first_expert, first_expert + expert_count).
 struct GroupRowsParams {
   int32_t* expert_offsets;  // [expert_count + 1]: grouped rows of this rank's expert e are
                             // [offsets[e], offsets[e + 1])
-  int32_t* grouped_rows;    // [R * top_k]: the source row of each grouped row
+  int32_t* grouped_rows;    // [pairs taken]: the source row of each grouped row
   int32_t*
       grouped_index;  // [R, top_k]: grouped row of choice j of row r; -1: idle row or another rank's expert
   const int32_t* expert_ids;  // [R, top_k], -1 = none
   int32_t rows;
   int32_t top_k;
   int32_t expert_count;
-  int32_t first_expert;  // 0 with a single rank
+  int32_t first_expert;                // 0 with a single rank
+  const int32_t* row_range = nullptr;  // rows [row_range[0], row_range[1]) alone; null: all. grouped_index of
+                                       // other rows is not written
 };
 
 // hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of docs/architecture.md
@@ -72,7 +89,7 @@ struct CombineExpertsParams {
 
 // combine_experts across ranks, in two steps (docs/architecture.md, expert-exchange). Step 1: each rank
 // computes, for the rows of all ranks, the subtree over its own slices [first_slice, first_slice +
-// slice_count). The outputs of idle rows are undefined.
+// slice_count). The outputs of idle rows are undefined, those of rows outside of row_range are not written.
 struct ExpertPartialsParams {
   Matrix<float> out;               // [R, D] or absent
   Matrix<bf16> out_bf16;           // [R, D] or absent; only for a single slice, whose sum is a BF16 value
@@ -83,7 +100,8 @@ struct ExpertPartialsParams {
   int32_t top_k;
   int32_t expert_count;  // E, of all ranks
   int32_t first_slice;
-  int32_t slice_count;  // 1, 2, 4, 8
+  int32_t slice_count;                 // 1, 2, 4, 8
+  const int32_t* row_range = nullptr;  // as in group_rows
 };
 
 // Step 2, on the rank that owns the row: hidden[r] += shared[r] + the partial values of all ranks, added by

@@ -177,6 +177,8 @@ OpCost CostOf(const RouteExpertsParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.logits) + 4.0 * p.logits.cols + 8.0 * p.index.rows * p.top_k};
 }
 
+OpCost CostOf(const PartRowsParams& p, const CostContext&) { return {.bytes = 4.0 * p.rows * p.top_k}; }
+
 OpCost CostOf(const GroupRowsParams& p, const CostContext&) { return {.bytes = 12.0 * p.rows * p.top_k}; }
 
 int32_t MetExperts(const GroupedGemmParams& p) {

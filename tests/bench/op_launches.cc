@@ -355,6 +355,12 @@ KernelLaunches LaunchesOf(const GroupRowsParams& p, const CostContext& shape, co
   return {launch};
 }
 
+// One block, whose 32 warps read 32 pairs at once each, eight loads in flight.
+KernelLaunches LaunchesOf(const PartRowsParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("PartRows", 1, 1024, CostOf(p, shape).bytes,
+                          CeilDivide(double(p.rows) * p.top_k, 1024 * 8), gpu)};
+}
+
 KernelLaunches LaunchesOf(const CombineExpertsParams& p, const CostContext& shape, const GpuModel& gpu) {
   return {StreamingLaunch("CombineExperts", Blocks(p.hidden.rows, p.hidden.cols, 512), 128,
                           CostOf(p, shape).bytes, 3, gpu)};

@@ -315,7 +315,7 @@ RankPlan PromptsOf(int first_seed, int prompts, int length, int vocab_size) {
 }
 
 IterationPlan PlanOf(const std::vector<RankPlan>& ranks) {
-  IterationPlan plan{.draft_len = 3, .decode_bucket = 4, .ranks = ranks};
+  IterationPlan plan{.draft_len = 3, .decode_bucket = 8, .ranks = ranks};
   for (const RankPlan& rank : ranks) {
     int rows = 0;
     for (const PrefillChunk& chunk : rank.prefill_chunks) rows += static_cast<int>(chunk.token_ids.size());
@@ -327,18 +327,18 @@ IterationPlan PlanOf(const std::vector<RankPlan>& ranks) {
 
 TEST(RanksSameTokens, WhereRanksNeedDifferentNumbersOfRounds) {
   const LoadedModel& model = ModelOf(Model::kManyExperts);
-  const Setting setting = {.max_draft_len = 3, .max_batch_size = 4};
+  const Setting setting = {.max_draft_len = 3, .max_batch_size = 8};
   EngineOptions options = EngineOptionsOf(model, setting);
   options.step_timeout = std::chrono::seconds(60);  // ranks that lose step wait for each other
   const EngineOptions one_rank = options;
   for (const int ranks : {2, 8}) {
     options.layout = RankLayout::DataParallel(ranks);
-    // Rank 0 has four prompts, three rounds or more; the next one prompt; the others nothing.
-    static_assert(4 * kLongPrompt > 2 * MoeRowsAtOnce(RankLayout::DataParallel(2)) &&
-                  kLongPrompt > MoeRowsAtOnce(RankLayout::DataParallel(8)));
+    // Rank 0 has seven prompts, three rounds; the next four, two rounds; the others nothing.
+    static_assert(7 * kLongPrompt > 2 * MoePromptRowsAtOnce(RankLayout::DataParallel(2)) &&
+                  4 * kLongPrompt > MoePromptRowsAtOnce(RankLayout::DataParallel(8)));
     std::vector<RankPlan> plans(ranks);
-    plans[0] = PromptsOf(100, 4, kLongPrompt, model.config.vocab_size);
-    plans[1] = PromptsOf(200, 1, kLongPrompt, model.config.vocab_size);
+    plans[0] = PromptsOf(100, 7, kLongPrompt, model.config.vocab_size);
+    plans[1] = PromptsOf(200, 4, kLongPrompt, model.config.vocab_size);
     const auto engines = CreateEngines(model, options);
     std::vector<RankResult> results(ranks);
     ForEachRank(ranks, [&](int rank) {

@@ -54,7 +54,7 @@ class ExchangeRig {
   ExchangeRig(const Shape& shape, RunMode mode) : s_(shape), rows_(shape), rig_({}, mode) {}
 
   std::vector<float> Combined() {
-    const int32_t* index = GroupOf(0, s_.experts);
+    const int32_t* index = GroupOf(0, s_.experts, {0, s_.rows}, nullptr);
     float* const hidden = rig_.Put(rows_.hidden);
     CombineExpertsParams params = {.hidden = Dense(hidden, s_.rows, s_.width),
                                    .expert_out = ExpertOut(),
@@ -68,14 +68,21 @@ class ExchangeRig {
     return rig_.Get(hidden, rows_.hidden.size());
   }
 
-  std::vector<float> Exchanged(int ranks) {
+  // Each rank's experts run in parts of the rows, [borders[i], borders[i + 1]).
+  std::vector<float> Exchanged(int ranks, const std::vector<int32_t>& borders) {
     const bool rounded = ranks == 8;
     const size_t elements = static_cast<size_t>(s_.rows) * s_.width;
     float* const partials = rig_.Poisoned<float>(ranks * elements);
     bf16* const partials_bf16 = rig_.Poisoned<bf16>(ranks * elements);
-    for (int rank = 0; rank < ranks; ++rank) {
+    const int32_t* const ranges = rig_.Put(borders);
+    const int parts = static_cast<int>(borders.size()) - 1;
+    for (int i = 0; i < ranks * parts; ++i) {
+      const int rank = i / parts, part = i % parts;
       const int first = rank * s_.experts / ranks;
-      const int32_t* index = GroupOf(first, (rank + 1) * s_.experts / ranks - first);
+      // Null is the same as all rows.
+      const int32_t* const row_range = parts == 1 ? nullptr : ranges + part;
+      const int32_t* index = GroupOf(first, (rank + 1) * s_.experts / ranks - first,
+                                     {borders[part], borders[part + 1]}, row_range);
       ExpertPartialsParams params = {.expert_out = ExpertOut(),
                                      .grouped_index = index,
                                      .expert_ids = rig_.Put(rows_.ids),
@@ -83,7 +90,8 @@ class ExchangeRig {
                                      .top_k = s_.top_k,
                                      .expert_count = s_.experts,
                                      .first_slice = 8 / ranks * rank,
-                                     .slice_count = 8 / ranks};
+                                     .slice_count = 8 / ranks,
+                                     .row_range = row_range};
       if (rounded) params.out_bf16 = Dense(partials_bf16 + rank * elements, s_.rows, s_.width);
       if (!rounded) params.out = Dense(partials + rank * elements, s_.rows, s_.width);
       rig_.Run([&] { rig_.ops().expert_partials(rig_.stream(), params); });
@@ -101,9 +109,10 @@ class ExchangeRig {
   }
 
  private:
-  // Groups the rows over these experts and arranges their outputs for ExpertOut; outputs of other experts are
-  // NaN.
-  const int32_t* GroupOf(int first_expert, int expert_count) {
+  // Groups the rows of a range over these experts and arranges their outputs for ExpertOut; outputs of other
+  // experts are NaN. row_range: null or the same range.
+  const int32_t* GroupOf(int first_expert, int expert_count, std::pair<int, int> range,
+                         const int32_t* row_range) {
     const size_t pairs = rows_.ids.size();
     int32_t* const offsets = rig_.Poisoned<int32_t>(expert_count + 1);
     int32_t* const grouped = rig_.Poisoned<int32_t>(pairs);
@@ -115,12 +124,13 @@ class ExchangeRig {
                                     .rows = s_.rows,
                                     .top_k = s_.top_k,
                                     .expert_count = expert_count,
-                                    .first_expert = first_expert};
+                                    .first_expert = first_expert,
+                                    .row_range = row_range};
     rig_.Run([&] { rig_.ops().group_rows(rig_.stream(), params); });
     const std::vector<int32_t> host_offsets = rig_.Get(offsets, expert_count + 1);
     const std::vector<int32_t> grouped_rows = rig_.Get(index, pairs);
     grouped_out_.assign(pairs * s_.width, NAN);
-    for (size_t pair = 0; pair < pairs; ++pair) {
+    for (size_t pair = range.first * s_.top_k; pair < size_t(range.second) * s_.top_k; ++pair) {
       const int expert = rows_.ids[pair] - first_expert;
       const bool local = rows_.ids[pair] >= 0 && expert >= 0 && expert < expert_count;
       EXPECT_EQ(grouped_rows[pair] >= 0, local) << "pair " << pair << " from expert " << first_expert;
@@ -149,8 +159,14 @@ TEST(ExpertExchange, HasTheBitsOfCombineExpertsOverAnyNumberOfRanks) {
       const std::vector<float> combined = rig.Combined();
       for (const int ranks : {1, 2, 4, 8}) {
         SCOPED_TRACE(std::string(shape.name) + ", ranks " + std::to_string(ranks));
-        const std::vector<float> exchanged = rig.Exchanged(ranks);
-        EXPECT_EQ(BytesOf(exchanged.data(), exchanged.size()), BytesOf(combined.data(), combined.size()));
+        const int middle = shape.rows / 2;
+        const std::vector<int32_t> parts[] = {
+            {0, shape.rows}, {0, middle, shape.rows}, {0, 0, middle, middle, shape.rows, shape.rows}};
+        for (const std::vector<int32_t>& borders : parts) {
+          const std::vector<float> exchanged = rig.Exchanged(ranks, borders);
+          EXPECT_EQ(BytesOf(exchanged.data(), exchanged.size()), BytesOf(combined.data(), combined.size()))
+              << borders.size() - 1 << " parts";
+        }
       }
     }
   }

@@ -1,4 +1,4 @@
-// group_rows, grouped_gemm, combine_experts.
+// part_rows, group_rows, grouped_gemm, combine_experts.
 
 #include <algorithm>
 #include <cmath>
@@ -64,6 +64,73 @@ TEST(GroupRows, SortsManyPairs) {
 TEST(GroupRows, AcceptsNoLiveRow) {
   OpRig rig({}, RunMode::kEager);
   EXPECT_EQ(Group(rig, {-1, -1}, 2, 3).offsets, (std::vector<int32_t>{0, 0, 0, 0}));
+}
+
+// Of rows in the range alone, as if there were no others; other rows' indices stay as they are.
+TEST(GroupRows, TakesARangeOfRows) {
+  constexpr int kFirst = 5, kCount = 6, kExperts = 20, kTopK = 3, kRows = 6000, kUnwritten = 77;
+  Noise noise(46);
+  std::vector<int32_t> ids(kRows * kTopK);
+  for (int32_t& id : ids) id = noise.Int(-1, kExperts - 1);
+  OpRig rig({}, RunMode::kReplayed);
+  for (const auto& [first, end] :
+       {std::pair{0, kRows}, {0, 1}, {701, 701}, {701, 5999}, {3, 2734}, {kRows, kRows}}) {
+    SCOPED_TRACE(testing::Message() << "rows " << first << " to " << end);
+    const std::vector<int32_t> taken(&ids[first * kTopK], ids.data() + end * kTopK);
+    const Grouped expected = Group(rig, taken, kTopK, kCount, kFirst);
+    const GroupRowsParams params = {.expert_offsets = rig.Poisoned<int32_t>(kCount + 1),
+                                    .grouped_rows = rig.Poisoned<int32_t>(taken.size() + 1),
+                                    .grouped_index = rig.Put(std::vector<int32_t>(ids.size(), kUnwritten)),
+                                    .expert_ids = rig.Put(ids),
+                                    .rows = kRows,
+                                    .top_k = kTopK,
+                                    .expert_count = kCount,
+                                    .first_expert = kFirst,
+                                    .row_range = rig.Put(std::vector<int32_t>{first, end})};
+    rig.Run([&] { rig.ops().group_rows(rig.stream(), params); });
+    EXPECT_EQ(rig.Get(params.expert_offsets, kCount + 1), expected.offsets);
+    const int pairs = expected.offsets.back();
+    const std::vector<int32_t> rows = rig.Get(params.grouped_rows, pairs);
+    for (int i = 0; i < pairs; ++i) ASSERT_EQ(rows[i], expected.rows[i] + first) << i;
+    const std::vector<int32_t> index = rig.Get(params.grouped_index, ids.size());
+    for (int i = 0; i < static_cast<int>(ids.size()); ++i) {
+      const bool inside = i >= first * kTopK && i < end * kTopK;
+      ASSERT_EQ(index[i], inside ? expected.index[i - first * kTopK] : kUnwritten) << i;
+    }
+  }
+}
+
+// The definition, in plain loops, for rows around the borders of a warp's share and any share of own pairs.
+TEST(PartRows, EndsAPartWhereItsPairsAreFull) {
+  constexpr int kFirst = 2, kCount = 3, kTopK = 3;
+  Noise noise(47);
+  for (const int rows : {1, 32, 33, 1000, 4097}) {
+    for (const int own_percent : {0, 10, 60, 100}) {
+      std::vector<int32_t> ids(rows * kTopK);
+      for (int32_t& id : ids) {
+        const bool own = noise.Int(0, 99) < own_percent;
+        id = own ? noise.Int(kFirst, kFirst + kCount - 1) : noise.Int(-1, kFirst - 1);
+      }
+      for (const int part_pairs : {kTopK, 64, rows * kTopK - 1, rows * kTopK}) {
+        if (part_pairs < kTopK) continue;
+        const int part_count = (rows * kTopK + part_pairs - 1) / part_pairs;
+        std::vector<int32_t> expected(part_count + 1, rows);
+        expected[0] = 0;
+        int pairs = 0, part = 0;
+        for (int row = 0; row < rows; ++row) {
+          for (int j = 0; j < kTopK; ++j) pairs += ids[row * kTopK + j] >= kFirst ? 1 : 0;
+          if (pairs / part_pairs > part) expected[++part] = row + 1;
+        }
+        OpRig rig({}, RunMode::kReplayed);
+        int32_t* const borders = rig.Poisoned<int32_t>(part_count + 1);
+        const PartRowsParams params = {borders, rig.Put(ids), rows,       kTopK,
+                                       kCount,  kFirst,       part_pairs, part_count};
+        rig.Run([&] { rig.ops().part_rows(rig.stream(), params); });
+        EXPECT_EQ(rig.Get(borders, part_count + 1), expected)
+            << rows << " rows, " << own_percent << "% own, " << part_pairs << " pairs a part";
+      }
+    }
+  }
 }
 
 // A row's experts: a function of the row alone.

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/model/mlp.h"
 #include "engine/model/rope.h"
 #include "engine/model/tensor_group.h"
 
@@ -33,6 +34,15 @@ int MlpWidth(const V3Weights& weights) {
   return width;
 }
 
+bool KeepsExpertGateUp(const Device& device, const V3Weights& weights) {
+  const auto keeps = [&](const V3LayerWeights& layer) {
+    return layer.is_moe && KeepsGateUp(device, layer.moe);
+  };
+  return std::any_of(weights.layers.begin(), weights.layers.end(), keeps) ||
+         std::any_of(weights.mtp_modules.begin(), weights.mtp_modules.end(),
+                     [&](const V3ModuleWeights& module) { return keeps(module.layer); });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeepseekV3>> DeepseekV3::Create(Device& device, Communicator& comm,
@@ -56,7 +66,11 @@ absl::Status DeepseekV3::Allocate(Device& device, const ForwardCapacity& capacit
   const int state_width = SoftmaxStateWidth(config_, capacity, heads);
   ActivationAllocator allocate(device);
   AllocateActivations(allocate, config_, weights_.shard,
-                      {.rows = capacity.rows, .mlp_width = MlpWidth(weights_), .scratch_width = state_width},
+                      {.rows = capacity.rows,
+                       .decode_rows = capacity.decode_rows,
+                       .mlp_width = MlpWidth(weights_),
+                       .scratch_width = state_width,
+                       .keeps_expert_gate_up = KeepsExpertGateUp(device, weights_)},
                       activations_);
   allocate(activations_.mtp_input.as_bf16, capacity.rows, 2 * config_.hidden_size);
   selects_ = SelectsPositions(config_, capacity);

@@ -1,13 +1,28 @@
 #include "engine/model/deepseek_v4/deepseek_v4.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/mlp.h"
 #include "engine/model/rope.h"
 
 namespace foredraft {
+
+namespace {
+
+bool KeepsExpertGateUp(const Device& device, const V4Weights& weights) {
+  const auto keeps = [&](const V4LayerWeights& layer) { return KeepsGateUp(device, layer.ffn); };
+  const std::vector<V4LayerWeights>& stages = weights.dspark.stages;
+  return std::any_of(weights.layers.begin(), weights.layers.end(), keeps) ||
+         std::any_of(weights.modules.begin(), weights.modules.end(),
+                     [&](const V4ModuleWeights& module) { return keeps(module.layer); }) ||
+         std::any_of(stages.begin(), stages.end(), keeps);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, Communicator& comm,
                                                                const ModelConfig& config, V4Weights weights,
@@ -36,7 +51,11 @@ absl::Status DeepseekV4::Allocate(Device& device, const ForwardCapacity& capacit
   ActivationAllocator allocate(device);
   const V4LayerWeights& layer = weights_.layers.front();
   AllocateActivations(allocate, config_, weights_.shard,
-                      {.rows = capacity.rows, .mlp_width = layer.ffn.shared.down.k}, activations_);
+                      {.rows = capacity.rows,
+                       .decode_rows = capacity.decode_rows,
+                       .mlp_width = layer.ffn.shared.down.k,
+                       .keeps_expert_gate_up = KeepsExpertGateUp(device, weights_)},
+                      activations_);
   allocate(activations_.mtp_input, capacity.rows * config_.hc_mult, config_.hidden_size);
   AllocateV4(allocate, config_, capacity, layer.attn, v4_activations_);
   if (has_stages()) AllocateDSpark(allocate, config_, capacity, dspark_activations_);

@@ -128,12 +128,17 @@ BlockFn<Params> Choose(int32_t parts, BlockFn<Params> one, BlockFn<Params> two, 
   return parts == 1 ? one : parts == 2 ? two : parts == 4 ? four : eight;
 }
 
-// Calls fn for the column blocks of all rows that are not idle.
+struct RowRange {
+  int32_t first = 0;
+  int32_t end = 0;
+};
+
+// Calls fn for the column blocks of those of these rows that are not idle.
 template <class Params>
-void ForEachBlock(const CpuContext& context, const Params& p, int32_t rows, int32_t width, int64_t row_cost,
+void ForEachBlock(const CpuContext& context, const Params& p, RowRange rows, int32_t width, int64_t row_cost,
                   BlockFn<Params> fn) {
-  context.pool.ParallelFor(rows, row_cost, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
+  context.pool.ParallelFor(rows.end - rows.first, row_cost, [&](int64_t begin, int64_t end) {
+    for (int64_t r = rows.first + begin; r < rows.first + end; ++r) {
       if (p.expert_ids[r * p.top_k] < 0) continue;  // an idle row
       for (int32_t first = 0; first < width; first += kColumnBlock) {
         fn(p, r, first, std::min(kColumnBlock, width - first));
@@ -146,12 +151,13 @@ void ForEachBlock(const CpuContext& context, const Params& p, int32_t rows, int3
 
 void CombineExperts(const CpuContext& context, const CombineExpertsParams& p) {
   const int32_t width = p.hidden.cols;
-  ForEachBlock(context, p, p.hidden.rows, width, int64_t{width} * (p.top_k + 4), CombineBlock);
+  ForEachBlock(context, p, {0, p.hidden.rows}, width, int64_t{width} * (p.top_k + 4), CombineBlock);
 }
 
 void ExpertPartials(const CpuContext& context, const ExpertPartialsParams& p) {
   CHECK(!p.out_bf16 || p.slice_count == 1) << "the sum of several BF16 slices is not a BF16 value";
-  const int32_t rows = p.out ? p.out.rows : p.out_bf16.rows;
+  RowRange rows = {0, p.out ? p.out.rows : p.out_bf16.rows};
+  if (p.row_range != nullptr) rows = {p.row_range[0], p.row_range[1]};
   const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
   const int64_t row_cost = int64_t{width} * (p.top_k * p.slice_count / kExpertSlices + 2);
   ForEachBlock(context, p, rows, width, row_cost,
@@ -161,7 +167,7 @@ void ExpertPartials(const CpuContext& context, const ExpertPartialsParams& p) {
 
 void AddPartials(const CpuContext& context, const AddPartialsParams& p) {
   const int32_t width = p.hidden.cols;
-  ForEachBlock(context, p, p.hidden.rows, width, int64_t{width} * (p.rank_count + 2),
+  ForEachBlock(context, p, {0, p.hidden.rows}, width, int64_t{width} * (p.rank_count + 2),
                Choose<AddPartialsParams>(p.rank_count, AddBlock<1>, AddBlock<2>, AddBlock<4>,
                                          AddBlock<kExpertSlices>));
 }

@@ -2,6 +2,8 @@
 // has four adjacent columns of one row, or one if the rows are not aligned for vector loads; a column's bits
 // are the same either way. Product and sum are rounded separately.
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
@@ -13,6 +15,8 @@ namespace {
 
 constexpr int kExpertSlices = 8;
 constexpr int kThreads = 128;
+// Blocks of a column block's rows where the rows are a range, which may be empty: few, so that they end soon.
+constexpr int32_t kRangeBlocks = 512;
 
 template <int columns>
 struct Values {
@@ -179,18 +183,23 @@ template <int slice_count, int columns>
 __global__ void __launch_bounds__(kThreads)
     ExpertPartialsKernel(const __grid_constant__ ExpertPartialsParams p) {
   GridDependencySync();
-  const int32_t r = static_cast<int32_t>(blockIdx.x);
   const int32_t column = ColumnOfThread<columns>();
   const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
-  if (column >= width || p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) return;
-  Values<columns> slices[slice_count];
-  SumSlices(ChoicesOf(p, r, column), p.first_slice, slices);
-  AddTree(slices);
-  if (p.out) Store(p.out.row(r) + column, slices[0]);
-  if (p.out_bf16) {
-    bf16* const to = p.out_bf16.row(r) + column;
+  if (column >= width) return;
+  const int32_t rows = p.out ? p.out.rows : p.out_bf16.rows;
+  const int32_t first = p.row_range != nullptr ? p.row_range[0] : 0;
+  const int32_t end = p.row_range != nullptr ? p.row_range[1] : rows;
+  for (int32_t r = first + static_cast<int32_t>(blockIdx.x); r < end; r += static_cast<int32_t>(gridDim.x)) {
+    if (p.expert_ids[static_cast<int64_t>(r) * p.top_k] < 0) continue;
+    Values<columns> slices[slice_count];
+    SumSlices(ChoicesOf(p, r, column), p.first_slice, slices);
+    AddTree(slices);
+    if (p.out) Store(p.out.row(r) + column, slices[0]);
+    if (p.out_bf16) {
+      bf16* const to = p.out_bf16.row(r) + column;
 #pragma unroll
-    for (int i = 0; i < columns; ++i) to[i] = ToBf16(slices[0].x[i]);
+      for (int i = 0; i < columns; ++i) to[i] = ToBf16(slices[0].x[i]);
+    }
   }
 }
 
@@ -241,7 +250,8 @@ void CombineExperts(Stream& stream, const CombineExpertsParams& p) {
 
 void ExpertPartials(Stream& stream, const ExpertPartialsParams& p) {
   CHECK(!p.out_bf16 || p.slice_count == 1) << "the sum of several BF16 slices is not a BF16 value";
-  const int32_t rows = p.out ? p.out.rows : p.out_bf16.rows;
+  const int32_t all_rows = p.out ? p.out.rows : p.out_bf16.rows;
+  const int32_t rows = p.row_range != nullptr ? std::min(all_rows, kRangeBlocks) : all_rows;
   const int32_t width = p.out ? p.out.cols : p.out_bf16.cols;
   const bool aligned = width % 4 == 0 && IsVec4Aligned(p.out) && IsVec4Aligned(p.expert_out);
   switch (p.slice_count) {
