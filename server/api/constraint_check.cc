@@ -26,6 +26,15 @@ bool IsChat(const ClientRequest& client) { return std::holds_alternative<ChatMes
 // Whether tools constrain the output.
 bool HasToolConstraint(const ClientRequest& client) { return IsChat(client) && client.tools.constrain(); }
 
+// Whether removed tools alone do. A model that writes a call of one, where structured output is off, has
+// written text.
+bool HasOnlyRemovals(const ClientRequest& client) {
+  return !client.constraint && IsChat(client) && !client.tools.constrain() && client.tools.has_effect() &&
+         client.tools.has_removed;
+}
+
+bool IsOn(const ConstraintCompiler* compiler) { return compiler != nullptr && compiler->is_on(); }
+
 // A constraint beside tools that may be called: the answer is calls, or what the constraint says.
 bool HasBoth(const ClientRequest& client) {
   return client.constraint && IsChat(client) && client.tools.has_effect();
@@ -36,6 +45,7 @@ std::string Asks(const ClientRequest& client) {
   if (client.constraint) return client.constraint->field;
   if (client.tools.is_forced()) return absl::StrCat("chat.tool_choice: ", ShowJson(client.tools.choice));
   if (!client.tools.allowed.empty()) return "chat.allowed_tools: given";
+  if (HasOnlyRemovals(client)) return "chat.messages: removals of tools";
   return absl::StrCat("chat.tools[", client.tools.strict_tool(), "].strict: true");
 }
 
@@ -51,6 +61,7 @@ std::string OffText(const ClientRequest& client) {
 std::string CombinationText(const ClientRequest& client, const ConstraintCompiler& compiler) {
   const char* const with = client.constraint              ? " with a constraint"
                            : client.tools.is_forced()     ? " with forced calls"
+                           : HasOnlyRemovals(client)      ? " with removals of tools"
                            : client.tools.allowed.empty() ? " with strict tools"
                                                           : " with chat.allowed_tools";
   if (HasBoth(client) &&
@@ -176,7 +187,7 @@ absl::Status CompileCalls(const ClientRequest& client, const ChatFormat& chat_fo
 }  // namespace
 
 bool IsConstrained(const ClientRequest& client) {
-  return client.constraint.has_value() || HasToolConstraint(client);
+  return client.constraint.has_value() || HasToolConstraint(client) || HasOnlyRemovals(client);
 }
 
 absl::Status CheckConstraintLength(const ClientRequest& client, ConstraintCompiler* compiler) {
@@ -187,6 +198,7 @@ absl::Status CheckConstraintLength(const ClientRequest& client, ConstraintCompil
 
 absl::Status CheckConstraint(const ClientRequest& client, ConstraintCompiler* compiler) {
   if (!IsConstrained(client)) return absl::OkStatus();
+  if (HasOnlyRemovals(client) && !IsOn(compiler)) return absl::OkStatus();
   if (compiler == nullptr) return absl::InvalidArgumentError(OffText(client));
   if (!compiler->is_on()) return compiler->Refuse(ConstraintRefusal::kOff, OffText(client));
   if (client.constraint && !client.constraint->kind) {
@@ -203,7 +215,7 @@ absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, co
                                                  const ChatFormat* chat_format, const Tokenizer& tokenizer,
                                                  ConstraintCompiler* compiler) {
   RequestConstraint made;
-  if (!IsConstrained(client)) return made;
+  if (!IsConstrained(client) || (HasOnlyRemovals(client) && !IsOn(compiler))) return made;
   CHECK(compiler != nullptr) << "CheckConstraint refuses";
   made.end_ids = AddedStopIds(request, *compiler);
   made.turn_end_count = static_cast<int32_t>(request.stop_ids.size() - client.stop_token_ids.size());

@@ -116,7 +116,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client, Fie
     return Refuse("request_id: has control characters, allowed printable characters only");
   }
   if (const auto* messages = std::get_if<ChatMessages>(&client.input)) {
-    RETURN_IF_ERROR(LeaveOutDeferred(*messages, client.tools));
+    RETURN_IF_ERROR(ApplyToolChanges(*messages, client.tools));
   }
   RETURN_IF_ERROR(CheckConstraint(client, constraints_));
   CheckedRequest checked;
@@ -145,6 +145,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client, Fie
     answer.begins_in_thinking = request.prompt_phase == Phase::kThinking;
     answer.parallel_calls = client.tools.parallel;
     if (client.tools.has_effect()) answer.tools = std::move(client.tools.tools);
+    std::erase_if(answer.tools, [](const ChatTool& tool) { return tool.removed; });
     answer.line_ends_behind_thought = request.constraint.line_end_ids.empty() ? 0 : kMostLineEnds;
     answer.id_prefix = CallIdPrefix();
   }
@@ -407,7 +408,7 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::PromptTokens(const Prompt
                                                                     const ClientRequest& client) const {
   ChatTools tools = client.tools;
   if (const auto* messages = std::get_if<ChatMessages>(&input)) {
-    RETURN_IF_ERROR(LeaveOutDeferred(*messages, tools));
+    RETURN_IF_ERROR(ApplyToolChanges(*messages, tools));
   }
   ASSIGN_OR_RETURN(std::vector<int32_t> ids,
                    Tokenize(input, {.parse_special = client.parse_special, .add_bos = client.add_bos},

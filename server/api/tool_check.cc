@@ -5,6 +5,9 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/grouped_digits.h"
@@ -23,11 +26,15 @@ absl::Status Refuse(const Parts&... parts) {
 absl::Status CheckChoice(const ChatTools& tools) {
   const std::string& choice = tools.choice;
   if (choice.empty() || choice == "auto" || choice == "none") return absl::OkStatus();
-  const bool names_tool = tools.names_function() &&
-                          std::any_of(tools.tools.begin(), tools.tools.end(), [&tools](const ChatTool& tool) {
-                            return tool.name == tools.function();
-                          });
-  if (names_tool || (choice == "required" && !tools.tools.empty())) return absl::OkStatus();
+  const auto is_callable = [&tools](const ChatTool& tool) {
+    return !tool.removed && (!tools.names_function() || tool.name == tools.function());
+  };
+  const bool is_callable_left = std::any_of(tools.tools.begin(), tools.tools.end(), is_callable);
+  if (is_callable_left && tools.is_forced()) return absl::OkStatus();
+  if (tools.is_forced() && tools.has_removed) {
+    return Refuse("chat.tool_choice: ", ShowJson(choice),
+                  ", allowed with a tool that no message of the conversation has removed");
+  }
   return Refuse("chat.tool_choice: ", ShowJson(choice),
                 tools.tools.empty() ? ", allowed auto, none without chat.tools"
                                     : ", allowed auto, none, required or function:NAME of chat.tools");
@@ -60,32 +67,97 @@ absl::Status CheckTool(const ChatTool& tool, const std::string& name) {
   return Refuse(name, ".parameters: ", ShowJson(schema), ", allowed a JSON schema, which is an object");
 }
 
+// What becomes of a request's tools, message by message.
+class ToolStates {
+ public:
+  // By the request's list. It and the messages outlive this. False: a second tool of the name.
+  bool Declare(const ChatTool& tool) {
+    const State state = {.definition = &tool, .is_shown = !tool.deferred, .is_callable = !tool.deferred};
+    return states_.try_emplace(tool.name, state).second;
+  }
+
+  void Define(const ChatTool& tool) {
+    State& state = states_[tool.name];
+    if (!state.is_redefined) redefined_.push_back(&state);
+    state.is_redefined = true;
+    state.definition = &tool;
+  }
+
+  // A message shows the definition. `what` it is, for errors.
+  absl::Status Show(size_t message, const char* what, const std::string& name) {
+    ASSIGN_OR_RETURN(State* const state, Find(message, what, name));
+    bytes_ += state->definition->description.size() + state->definition->parameters.size();
+    if (bytes_ > kMaxToolBytes) {
+      return Refuse("chat.messages[", message, "].content: references to tools of ", Grouped(bytes_),
+                    " bytes, allowed at most ", Grouped(kMaxToolBytes));
+    }
+    state->is_shown = state->is_callable = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Remove(size_t message, const std::string& name) {
+    ASSIGN_OR_RETURN(State* const state, Find(message, "a removal of", name));
+    state->is_callable = false;
+    return absl::OkStatus();
+  }
+
+  // Behind the last message.
+  void Apply(ChatTools& tools) const {
+    std::vector<ChatTool> kept;
+    for (ChatTool& tool : tools.tools) {
+      const State& state = states_.find(tool.name)->second;
+      tool.removed = state.definition != &tool || !state.is_callable;
+      if (state.is_shown) kept.push_back(tool);
+    }
+    for (const State* state : redefined_) {
+      if (!state->is_callable) continue;
+      kept.push_back(*state->definition);
+      kept.back().deferred = true;
+    }
+    tools.has_removed = std::any_of(states_.begin(), states_.end(), [](const auto& named) {
+      return named.second.is_shown && !named.second.is_callable;
+    });
+    tools.tools = std::move(kept);
+  }
+
+ private:
+  struct State {
+    const ChatTool* definition = nullptr;  // the last one
+    bool is_shown = false;                 // the prompt has a definition
+    bool is_callable = false;
+    bool is_redefined = false;  // by a message
+  };
+
+  absl::StatusOr<State*> Find(size_t message, const char* what, const std::string& name) {
+    const auto found = states_.find(name);
+    if (found != states_.end()) return &found->second;
+    return Refuse("chat.messages[", message, "].content: ", what, " tool ", ShowJson(name),
+                  ", allowed a name of chat.tools or of a definition before it");
+  }
+
+  std::map<std::string_view, State> states_;  // by name
+  std::vector<const State*> redefined_;
+  size_t bytes_ = 0;  // that references and additions write into the prompt
+};
+
 }  // namespace
 
-absl::Status LeaveOutDeferred(std::span<const ChatMessage> messages, ChatTools& tools) {
-  std::map<std::string, size_t> bytes_of;
-  for (const ChatTool& tool : tools.tools)
-    bytes_of[tool.name] = tool.description.size() + tool.parameters.size();
-  std::set<std::string> referenced;
-  size_t bytes = 0;
+absl::Status ApplyToolChanges(std::span<const ChatMessage> messages, ChatTools& tools) {
+  ToolStates states;
+  for (const ChatTool& tool : tools.tools) {
+    if (!states.Declare(tool)) return absl::OkStatus();  // CheckTools refuses it
+  }
   for (size_t i = 0; i < messages.size(); ++i) {
     for (const std::string& name : messages[i].tool_references) {
-      const auto found = bytes_of.find(name);
-      if (found == bytes_of.end()) {
-        return Refuse("chat.messages[", i, "].content: a reference to tool ", ShowJson(name),
-                      ", allowed a name of chat.tools");
-      }
-      // Each reference writes the definition into the prompt.
-      if (bytes += found->second; bytes > kMaxToolBytes) {
-        return Refuse("chat.messages[", i, "].content: references to tools of ", Grouped(bytes),
-                      " bytes, allowed at most ", Grouped(kMaxToolBytes));
-      }
-      referenced.insert(name);
+      RETURN_IF_ERROR(states.Show(i, "a reference to", name));
+    }
+    for (const ToolChange& change : messages[i].tool_changes) {
+      if (change.definition) states.Define(*change.definition);
+      RETURN_IF_ERROR(change.removes ? states.Remove(i, change.name)
+                                     : states.Show(i, "an addition of", change.name));
     }
   }
-  std::erase_if(tools.tools, [&referenced](const ChatTool& tool) {
-    return tool.deferred && !referenced.contains(tool.name);
-  });
+  states.Apply(tools);
   return absl::OkStatus();
 }
 
@@ -102,7 +174,7 @@ absl::Status CheckTools(const ChatTools& tools) {
   for (size_t i = 0; i < tools.tools.size(); ++i) {
     const std::string name = absl::StrCat("chat.tools[", i, "]");
     RETURN_IF_ERROR(CheckTool(tools.tools[i], name));
-    if (!names.insert(tools.tools[i].name).second) {
+    if (!tools.tools[i].removed && !names.insert(tools.tools[i].name).second) {
       return Refuse(name, ".name: ", ShowJson(tools.tools[i].name), ", allowed a name once");
     }
   }

@@ -134,6 +134,11 @@ std::string Calls(const CallSyntax& calls, const std::vector<std::string>& tags,
                       ",\"at_least_one\":true,\"stop_after_first\":", single ? "true}" : "false}");
 }
 
+std::string TextWithoutCalls(const CallSyntax& calls) {
+  return absl::StrCat("{\"type\":\"any_text\",\"excludes\":[",
+                      QuotedJson(calls.begin.empty() ? calls.call : calls.begin), "]}");
+}
+
 // Free text, then calls behind the trigger of the format's own text.
 std::string TextThenCalls(const CallSyntax& calls, const std::vector<std::string>& tags, bool single) {
   const std::string end = calls.spacing.before_end + calls.end;
@@ -156,6 +161,8 @@ absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& to
     ASSIGN_OR_RETURN(const std::string arguments, ArgumentsPart(calls, tools.tools[i], i));
     tags.push_back(CallTag(calls, tools.tools[i].name, arguments));
   }
+  // Every tool was removed.
+  if (tags.empty()) return ToolTag{alternative.empty() ? TextWithoutCalls(calls) : alternative, {}};
   const bool single = !tools.parallel || tools.names_function();
   const bool has_section = !calls.begin.empty();
   const std::string begin = calls.begin + calls.spacing.behind_begin;

@@ -2,7 +2,7 @@
 
 // Calls of tools as a structural tag, in the format of each family: for answers that must call
 // (tool_choice "required", "function:NAME"), for calls whose arguments must follow a schema
-// (ChatTool::strict), and where not all of the tools may be called (ChatTools::allowed).
+// (ChatTool::strict), and where not all of the tools may be called (ChatTools::allowed, has_removed).
 
 #include <cstdint>
 #include <string>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -72,15 +73,39 @@ std::string JoinedParts(const ChatMessage& message, const std::string& part_join
   return joined.append(content.substr(begin));
 }
 
-// The definitions of the tools that a result refers to, which the prompt's head does not have.
-std::string Definitions(const ChatMessage& message, const ChatTools& tools, const ChatSetup& setup) {
+// What each tool is where a message stands: as the request has it, or as the last message defined it.
+using ToolsByName = std::map<std::string_view, const ChatTool*>;
+
+// The definitions of the tools that a message refers to, which the prompt's head does not have.
+std::string Definitions(const std::vector<std::string>& names, const ToolsByName& tools,
+                        const ChatSetup& setup) {
   std::vector<std::string> lines;
-  for (const ChatTool& tool : tools.tools) {
-    const std::vector<std::string>& names = message.tool_references;
-    if (std::find(names.begin(), names.end(), tool.name) == names.end()) continue;
-    lines.push_back(FunctionJson(tool, JsonSpacing::kSpaced));
+  for (const std::string& name : names) {
+    const auto found = tools.find(name);
+    if (found != tools.end()) lines.push_back(FunctionJson(*found->second, JsonSpacing::kSpaced));
   }
   return absl::StrCat(setup.references_begin, absl::StrJoin(lines, "\n"), setup.references_end);
+}
+
+// The content with its changes of tools, between empty lines, as texts of blocks are.
+std::string WithToolChanges(const ChatMessage& message, ToolsByName& tools, const ChatSetup& setup) {
+  const std::string_view content = message.content;
+  std::string whole;
+  size_t begin = 0;
+  const auto append_up_to = [&](size_t end) {  // the text behind a text begins with its empty line
+    if (begin == 0 && end > 0 && !whole.empty()) whole += "\n\n";
+    whole.append(content.substr(begin, end - begin));
+    begin = end;
+  };
+  for (const ToolChange& change : message.tool_changes) {
+    if (change.definition) tools[change.name] = &*change.definition;
+    append_up_to(change.at);
+    absl::StrAppend(&whole, whole.empty() ? "" : "\n\n",
+                    change.removes ? absl::StrCat("The tool ", change.name, " can no longer be called.")
+                                   : Definitions({change.name}, tools, setup));
+  }
+  append_up_to(content.size());
+  return whole;
 }
 
 // Copies the messages in the order of rendering, with whole contents.
@@ -88,15 +113,23 @@ std::vector<ChatMessage> Arranged(std::span<const ChatMessage> messages, const s
                                   const ChatTools& tools, const ChatSetup& setup) {
   std::vector<ChatMessage> arranged;
   arranged.reserve(order.size());
+  ToolsByName tools_by_name;  // a tool that a message defines anew is the second one of its name
+  for (const ChatTool& tool : tools.tools) tools_by_name.emplace(tool.name, &tool);
   bool is_leading = true;  // in front of all messages that are no system texts
   for (const size_t i : order) {
     ChatMessage& message = arranged.emplace_back(messages[i]);
     if (!message.part_ends.empty()) message.content = JoinedParts(message, setup.part_join);
-    if (!message.tool_references.empty()) message.content += Definitions(message, tools, setup);
+    if (!message.tool_references.empty()) {
+      message.content += Definitions(message.tool_references, tools_by_name, setup);
+    }
+    if (!message.tool_changes.empty()) {
+      message.content = WithToolChanges(messages[i], tools_by_name, setup);
+    }
     if (message.role == "latest_reminder" && !setup.has_reminders) message.role = "system";
     if (message.role != "system") {
       is_leading = false;
-    } else if (setup.reminds_of_system && !is_leading) {
+    } else if (!is_leading && (setup.reminds_of_system ||
+                               (setup.moves_system && !message.tool_changes.empty()))) {  // keeps its place
       message.role = "user";
       message.content = absl::StrCat("<system-reminder>\n", message.content, "\n</system-reminder>");
     }
@@ -110,8 +143,22 @@ bool IsArranged(std::span<const ChatMessage> messages, const std::vector<size_t>
   return order.size() == messages.size() && std::is_sorted(order.begin(), order.end()) &&
          std::all_of(messages.begin(), messages.end(), [&setup](const ChatMessage& message) {
            return message.part_ends.empty() && message.tool_references.empty() &&
-                  message.role != "latest_reminder" && (message.role != "system" || !setup.reminds_of_system);
+                  message.tool_changes.empty() && message.role != "latest_reminder" &&
+                  (message.role != "system" || !setup.reminds_of_system);
          });
+}
+
+// The tools of the prompt's head; `kept` has those that are copied. Where all are deferred, they stand there,
+// since the head says how calls are written.
+std::span<const ChatTool> DeclaredTools(const ChatTools& tools, std::vector<ChatTool>& kept) {
+  if (!tools.has_effect()) return {};
+  const std::vector<ChatTool>& all = tools.tools;
+  const auto is_deferred = [](const ChatTool& tool) { return tool.deferred; };
+  if (std::none_of(all.begin(), all.end(), is_deferred)) return all;
+  const bool none_else = std::all_of(all.begin(), all.end(), is_deferred);
+  std::copy_if(all.begin(), all.end(), std::back_inserter(kept),
+               [none_else](const ChatTool& tool) { return none_else ? !tool.removed : !tool.deferred; });
+  return kept;
 }
 
 bool Matches(const TemplateMark& mark, std::string_view source) {
@@ -234,14 +281,8 @@ absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMess
   std::vector<ChatMessage> arranged;
   if (!IsArranged(messages, order.messages, setup_))
     arranged = Arranged(messages, order.messages, tools, setup_);
-  const auto is_deferred = [](const ChatTool& tool) { return tool.deferred; };
   std::vector<ChatTool> in_head;
-  std::span<const ChatTool> declared;
-  if (tools.has_effect()) declared = tools.tools;
-  if (std::any_of(declared.begin(), declared.end(), is_deferred)) {
-    std::remove_copy_if(declared.begin(), declared.end(), std::back_inserter(in_head), is_deferred);
-    declared = in_head;
-  }
+  const std::span<const ChatTool> declared = DeclaredTools(tools, in_head);
   const Conversation chat = {
       .messages = arranged.empty() ? messages : std::span<const ChatMessage>(arranged),
       .tools = declared,

@@ -19,6 +19,7 @@ struct ChatTool {
   bool strict = false;       // arguments follow the schema
   bool says_strict = false;  // the client said whether: most families show it to the model
   bool deferred = false;     // not in the prompt's head; callable once a message refers to it
+  bool removed = false;      // the prompt shows it, and the answer may not call it (ApplyToolChanges)
 };
 
 // A call of a tool.
@@ -26,6 +27,14 @@ struct ToolCall {
   std::string id;
   std::string name;
   std::string arguments;  // JSON text: an object
+};
+
+// What a message says of a tool, from there on.
+struct ToolChange {
+  std::string name;
+  bool removes = false;                     // else its definition stands here, and it may be called
+  std::optional<ChatTool> definition = {};  // that replaces what the tool was, or makes it one
+  size_t at = 0;                            // the byte of the message's content in front of which it stands
 };
 
 struct ChatMessage {
@@ -37,6 +46,7 @@ struct ChatMessage {
   // Where the content came in parts: the end of each part but the last one. The family joins them.
   std::vector<size_t> part_ends = {};
   std::vector<std::string> tool_references = {};  // tool: names of deferred tools, behind the content
+  std::vector<ToolChange> tool_changes = {};      // system, in the order of the content
 };
 
 inline constexpr int kMaxToolNameBytes = 256;
@@ -48,7 +58,8 @@ struct ChatTools {
   std::string choice;  // "auto" (or empty), "none", "required", "function:NAME"
   // Names: the model sees all tools and may call these alone. Empty: all of them.
   std::vector<std::string> allowed;
-  bool parallel = true;  // false: the answer ends behind its first call
+  bool parallel = true;      // false: the answer ends behind its first call
+  bool has_removed = false;  // a tool that the prompt shows may not be called under any definition
 
   // With "none" the model does not see the tools, and nothing that it writes is a call.
   bool has_effect() const { return !tools.empty() && choice != "none"; }
@@ -58,10 +69,11 @@ struct ChatTools {
   // The name in a choice "function:NAME"; only where names_function().
   std::string_view function() const { return std::string_view(choice).substr(kFunctionChoice.size()); }
   bool may_call(const ChatTool& tool) const {
+    if (tool.removed) return false;
     if (names_function()) return tool.name == function();
     return allowed.empty() || std::find(allowed.begin(), allowed.end(), tool.name) != allowed.end();
   }
-  // Whether not every answer is allowed.
+  // Whether not every answer is allowed, removed tools aside.
   bool constrain() const {
     return has_effect() && (is_forced() || !allowed.empty() || strict_tool() < tools.size());
   }

@@ -117,6 +117,11 @@ size_t TextBytes(const ChatMessage& message) {
   for (const ToolCall& call : message.tool_calls) {
     bytes += call.id.size() + call.name.size() + call.arguments.size();
   }
+  for (const ToolChange& change : message.tool_changes) {
+    bytes += change.name.size();
+    if (change.definition)
+      bytes += change.definition->description.size() + change.definition->parameters.size();
+  }
   return bytes;
 }
 

@@ -10,12 +10,14 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/e2e/daemon_fixture.h"
 #include "tests/server/http/http_client.h"
+#include "tests/server/resident_memory.h"
 
 namespace foredraft {
 namespace {
@@ -164,6 +166,102 @@ TEST_F(OpenAiDaemon, AnswersAreGrpcsForTheSameSeed) {
   }
 }
 
+// What an answer says, however it came.
+struct Said {
+  std::string thinking, text;
+  json ids = json::array();  // of chat
+  bool operator==(const Said&) const = default;
+};
+void PrintTo(const Said& said, std::ostream* out) {
+  *out << said.thinking << "</think>" << said.text << " " << said.ids;
+}
+
+// The data of chat's and Messages' events.
+std::vector<json> DataOf(const std::string& stream) {
+  std::vector<json> data;
+  std::istringstream lines(stream);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("data: {")) data.push_back(json::parse(line.substr(6)));
+  }
+  return data;
+}
+
+Said ChatSaid(int port, json body, bool stream) {
+  body["stream"] = stream;
+  const HttpReply reply = Ask(port, "POST", kChat, body.dump());
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  Said said;
+  for (const json& chunk : stream ? DataOf(reply.body) : std::vector{json::parse(reply.body)}) {
+    if (chunk["choices"].empty()) continue;
+    const json& choice = chunk["choices"][0];
+    const json& piece = choice.value(stream ? "delta" : "message", json::object());
+    for (const auto& [field, to] :
+         {std::pair("reasoning_content", &said.thinking), std::pair("content", &said.text)}) {
+      if (piece.contains(field) && piece[field].is_string()) *to += piece[field].get<std::string>();
+    }
+    for (const json& id : choice["token_ids"]) said.ids.push_back(id);
+  }
+  return said;
+}
+
+Said MessageSaid(int port, json body, bool stream) {
+  body["stream"] = stream;
+  const HttpReply reply = Ask(port, "POST", "/v1/messages", body.dump());
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  Said said;
+  std::vector<json> pieces;
+  if (!stream) {
+    pieces = json::parse(reply.body).at("content").get<std::vector<json>>();
+  } else {
+    for (const json& event : DataOf(reply.body)) pieces.push_back(event.value("delta", json::object()));
+  }
+  for (const json& piece : pieces) {
+    said.thinking += piece.value("thinking", "");
+    said.text += piece.value("text", "");
+  }
+  return said;
+}
+
+// tests/engine/continued_tokens_test.cc has the engine's settings.
+TEST_F(OpenAiDaemon, ContinuedAnswersAreTheSameWholeAndAsStreamsOnBothWires) {
+  for (const double temperature : {0.0, 0.9}) {
+    json chat = ChatBody("Compute 5+81.");
+    chat.update({{"temperature", temperature}, {"seed", 5}, {"max_tokens", 150}});
+    const Said whole = ChatSaid(port(), chat, false);
+    ASSERT_GT(whole.thinking.size(), 4u);
+    ASSERT_GT(whole.text.size(), 1u);
+    const std::string half_thought = whole.thinking.substr(0, whole.thinking.size() / 2);
+    const std::string half_text = whole.text.substr(0, whole.text.rfind(' '));  // tokens begin with spaces
+    for (const auto& [thinking, text] :
+         {std::pair(half_thought, std::string()), std::pair(whole.thinking, half_text)}) {
+      SCOPED_TRACE(thinking + "</think>" + text);
+      json begun = {{"role", "assistant"}, {"reasoning_content", thinking}, {"content", text}};
+      json blocks = {{{"type", "thinking"}, {"thinking", thinking}, {"signature", ""}}};
+      if (!text.empty()) blocks.push_back({{"type", "text"}, {"text", text}});
+      json message = {{"model", "abacus"}, {"max_tokens", 150}, {"temperature", temperature}, {"seed", 5}};
+      message["messages"] = {chat["messages"][0], {{"role", "assistant"}, {"content", blocks}}};
+      json continued = chat;
+      continued["messages"].push_back(begun);
+      continued.update({{"continue_final_message", true}, {"add_generation_prompt", false}});
+      const Said expected = ChatSaid(port(), continued, false);
+      EXPECT_LT(expected.ids.size(), whole.ids.size()) << "it begins anew";
+      if (temperature == 0) {
+        EXPECT_EQ(thinking + expected.thinking, whole.thinking);
+        EXPECT_EQ(text + expected.text, whole.text);
+      }
+      for (const int drafts : {0, 1, 3}) {
+        continued["max_draft_tokens"] = message["max_draft_tokens"] = drafts;
+        for (const bool stream : {false, true}) {
+          EXPECT_EQ(ChatSaid(port(), continued, stream), expected) << drafts << " drafts, stream " << stream;
+          Said said = MessageSaid(port(), message, stream);
+          said.ids = expected.ids;
+          EXPECT_EQ(said, expected) << drafts << " drafts, stream " << stream;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(OpenAiDaemon, CompletionsAndLogprobsAreGrpcs) {
   const json grpc =
       Generate({"--prompt", "1 2 3", "--temperature", "0", "--max-tokens", "16", "--logprobs", "2"});
@@ -306,6 +404,45 @@ TEST_F(OpenAiDaemon, FiveHundredOpenStreamsTakeNoThreads) {
   RecordProperty("more_kib", static_cast<int>((memory_during - memory) / 1024));
   EXPECT_LE(during, before + 1);
   EXPECT_LT(memory_during, memory + (64 << 20));
+}
+
+// KiB of the daemon: VmRSS, VmHWM (the most so far).
+int64_t MemoryOf(pid_t pid, const std::string& name) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1));
+  }
+  ADD_FAILURE() << name;
+  return 0;
+}
+
+TEST_F(OpenAiDaemon, ABombIsRefusedInTheMemoryOfABodyThatIsRead) {
+  const Bomb bomb = MakeBomb(10 << 10);
+  ASSERT_LT(bomb.bytes.size(), size_t{12} << 20) << "stands for 10 GiB";
+  const pid_t pid = daemon_->process().pid();
+  const auto ask = [&bomb] {
+    const HttpReply reply = Ask(port(), "POST", kChat, bomb.bytes, {"Content-Encoding: gzip"});
+    EXPECT_EQ(reply.status, 413) << reply.body;
+    EXPECT_THAT(reply.body, HasSubstr("body: larger than 16777216 bytes once it is inflated"));
+  };
+  constexpr int64_t kMostKib = 16 << 10;  // server.max_message_mib
+  constexpr int64_t kQuarantineKib = kQuarantineBytes >> 10;
+  int64_t peak = MemoryOf(pid, "VmHWM");
+  ask();
+  // What came, what it became, and a copy of that while it grew.
+  EXPECT_LT(MemoryOf(pid, "VmHWM") - peak, 4 * kMostKib + kQuarantineKib);
+  peak = MemoryOf(pid, "VmHWM");
+  const int64_t resident = MemoryOf(pid, "VmRSS");
+  for (int i = 0; i < 5; ++i) ask();
+  RecordProperty("more_at_peak_kib", static_cast<int>(MemoryOf(pid, "VmHWM") - peak));
+  RecordProperty("more_kib", static_cast<int>(MemoryOf(pid, "VmRSS") - resident));
+  EXPECT_LT(MemoryOf(pid, "VmHWM") - peak, kMostKib / 2 + kQuarantineKib);
+  EXPECT_LT(MemoryOf(pid, "VmRSS") - resident, kMostKib + kQuarantineKib);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) clients.emplace_back(ask);
+  for (std::thread& client : clients) client.join();
+  EXPECT_LT(MemoryOf(pid, "VmHWM") - peak, 8 * 4 * kMostKib + kQuarantineKib);
+  EXPECT_TRUE(Post(kChat, ChatBody("Compute 5+81.")).contains("choices"));
 }
 
 TEST(OpenAiReload, UnknownFieldsAreReloaded) {

@@ -90,6 +90,47 @@ TEST_F(ToolsDaemon, CallsTheCalculatorAndAnswersWithItsResult) {
   }
 }
 
+// The model means to call; only the grammar keeps it from a tool that is gone.
+TEST_F(ToolsDaemon, CallsNoToolThatAMessageRemoved) {
+  const json change = json::parse(R"({"type": "tool_removal",
+      "tool": {"type": "tool_reference", "name": "calculator"}})");
+  const json function = Calculator()["function"];
+  const json tool = {{"name", "calculator"},
+                     {"description", function["description"]},
+                     {"input_schema", function["parameters"]}};
+  json body = Body(json::array({User("What is 472 times 683?")}));
+  body["tools"] = json::array({tool});
+  const auto ask = [&body](int drafts) {
+    body["max_draft_tokens"] = drafts;
+    const HttpReply reply = Ask(port(), "POST", "/v1/messages", body.dump());
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return json::parse(reply.body);
+  };
+  for (const int drafts : {0, 3}) {
+    SCOPED_TRACE(drafts);
+    body["messages"] = json::array({User("What is 472 times 683?")});
+    const json called = ask(drafts)["content"];
+    ASSERT_EQ(called.back()["type"], "tool_use") << called;
+    EXPECT_EQ(called.back()["input"], json({{"expression", "472*683"}}));
+
+    body["messages"].insert(body["messages"].begin(), json{{"role", "system"}, {"content", {change}}});
+    const json answered = ask(drafts);
+    EXPECT_NE(answered["stop_reason"], "tool_use");
+    for (const json& block : answered["content"]) {
+      EXPECT_NE(block["type"], "tool_use") << block;
+      // A call's text without the marks around it, which a text has not.
+      EXPECT_EQ(block.value("text", "").find("functioncalculator"), std::string::npos) << block;
+    }
+
+    json again = change;
+    again["type"] = "tool_addition";
+    body["messages"][0]["content"].push_back(again);
+    body["tool_choice"] = {{"type", "any"}};
+    EXPECT_EQ(ask(drafts)["content"].back().value("name", ""), "calculator");
+    body.erase("tool_choice");
+  }
+}
+
 TEST_F(ToolsDaemon, StreamsTheCallInParts) {
   json body = Body(json::array({User("What is 472 times 683?")}));
   body.update({{"tools", json::array({Calculator()})}, {"stream", true}});

@@ -8,7 +8,8 @@ Where foredraft differs on purpose, the request is changed here before it is con
 else:
 - leading messages of role developer are system texts; deepseek-recipe makes them the user's in Responses.
 - a custom tool is a function with one text; deepseek-recipe knows one custom tool alone, with a description of its own.
-- a tool with defer_loading is not in the prompt's head, and a reference shows its definition where it stands.
+- a tool with defer_loading is not in the prompt's head, and a reference or tool_addition shows its definition where it stands;
+  deepseek-recipe shows all tools in the head, and knows neither tool_removal nor tool_definition.
 - `strict` of a function is shown, as the encoding file beside the checkpoints does; deepseek-recipe's converter leaves it out.
 - a schema in output_config is told to the model as one in text.format is.
 """
@@ -62,13 +63,27 @@ def definition(tool: dict) -> str:
 
 def references_as_texts(request: dict) -> None:
     deferred = {tool["name"]: tool for tool in request["tools"] if tool.get("defer_loading")}
-    request["tools"] = [tool for tool in request["tools"] if tool["name"] not in deferred]
     for message in request["messages"]:
         for block in message["content"] if isinstance(message["content"], list) else []:
             if block["type"] != "tool_result" or isinstance(block["content"], str):
                 continue
             block["content"] = [{"type": "text", "text": definition(deferred[part["tool_name"]])}
                                 if part["type"] == "tool_reference" else part for part in block["content"]]
+
+
+def changes_as_texts(request: dict) -> None:
+    tools = {tool["name"]: tool for tool in request["tools"]}
+    request["tools"] = [tool for tool in request["tools"] if not tool.get("defer_loading")]
+    for message in request["messages"]:
+        for block in message["content"] if message["role"] == "system" and isinstance(message["content"], list) else []:
+            if block["type"] not in ("tool_addition", "tool_removal"):
+                continue
+            tool = block.pop("tool")
+            if tool["type"] == "tool_definition":
+                tools[tool["definition"]["name"]] = tool["definition"]
+            name = tool["definition"]["name"] if tool["type"] == "tool_definition" else tool["name"]
+            removed = block["type"] == "tool_removal"
+            block |= {"type": "text", "text": f"The tool {name} can no longer be called." if removed else definition(tools[name])}
 
 
 def with_strict(prompt: str, tools: list) -> str:
@@ -93,6 +108,7 @@ def prompt_of(path: str, request: dict) -> str:
         converted = recipe.ResponsesRequest(request)
     else:
         references_as_texts(request)
+        changes_as_texts(request)
         schema_as_text(request)
         converted = recipe.MessagesRequest(request)
     conversation = converted.convert(recipe.ConversionOptions()).conversation

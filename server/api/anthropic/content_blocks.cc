@@ -1,5 +1,6 @@
 #include "server/api/anthropic/content_blocks.h"
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -79,25 +80,44 @@ bool IsDropped(const std::string& type) {
          (type != "tool_result" && absl::EndsWith(type, "_tool_result"));
 }
 
-// A system text: a string or texts, with an empty line between them.
+// Reads block i, which is of a tool.
+using ReadToolBlock = std::function<void(FieldReader& block, size_t i, const std::string& type)>;
+
+// A system text: a string or texts, with an empty line between them. `change` is set where blocks may be of
+// tools.
 absl::Status ReadSystem(const json& content, const std::string& name, FieldContext& context,
-                        ChatMessage& message) {
-  return ReadContent(content, name, message, [&](const json& block, const std::string& path, size_t) {
+                        ChatMessage& message, const ReadToolBlock& change = nullptr) {
+  return ReadContent(content, name, message, [&](const json& block, const std::string& path, size_t i) {
     FieldReader fields(block, path + ".", context);
     const std::string type = fields.String("type").value_or("text");
     if (type == "text") {
       const std::string text = RequiredText(fields, "text");
       const bool is_shown = !absl::StartsWith(text, kBillingHeader);
       if (is_shown) absl::StrAppend(&message.content, message.content.empty() ? "" : "\n\n", text);
-    } else if (type == "tool_addition" || type == "tool_removal") {
-      fields.Drop(type);
-      return absl::OkStatus();
+    } else if (change && (type == "tool_addition" || type == "tool_removal")) {
+      change(fields, i, type);
     } else {
-      fields.Refuse("type", absl::StrCat(ShowJson(type), ", allowed text"));
+      fields.Refuse("type", absl::StrCat(ShowJson(type), ", allowed text",
+                                         change ? ", tool_addition, tool_removal" : ""));
     }
     fields.End();
     return fields.status();
   });
+}
+
+// `text`: that of the message.
+absl::Status ReadSystemMessage(const json& content, const std::string& name, std::string_view text, int item,
+                               FieldContext& context, MessagesTools& tools, MessageGatherer& messages) {
+  ChatMessage message{.role = "system"};
+  std::vector<std::string_view> texts;  // of the blocks, once one is of a tool
+  const auto change = [&](FieldReader& block, size_t i, const std::string& type) {
+    if (texts.empty()) texts = ElementTexts(MemberText(text, "content"));
+    tools.ReadChange(block, texts[i], type, message);
+  };
+  RETURN_IF_ERROR(ReadSystem(content, name, context, message, change));
+  const bool says_something = !message.content.empty() || !message.tool_changes.empty();
+  if (says_something) messages.Begin("system", item) = std::move(message);
+  return absl::OkStatus();
 }
 
 absl::Status ReadToolResult(FieldReader& fields, ChatMessage& message) {
@@ -184,7 +204,7 @@ absl::Status ReadAssistant(const json& content, const std::string& name, std::st
 
 // `text`: that of `object`.
 absl::Status ReadMessage(const json& object, const std::string& name, std::string_view text, int item,
-                         FieldContext& context, MessageGatherer& messages) {
+                         FieldContext& context, MessagesTools& tools, MessageGatherer& messages) {
   if (!object.is_object()) return Refuse(name, ": ", ShowJson(object), ", allowed an object");
   FieldReader fields(object, name + ".", context);
   const std::string role = fields.String("role").value_or("");
@@ -197,13 +217,14 @@ absl::Status ReadMessage(const json& object, const std::string& name, std::strin
   if (role == "user") return ReadUser(given, path, item, context, messages);
   if (role == "assistant")
     return ReadAssistant(given, path, text, context, messages.Begin("assistant", item));
-  if (role == "system") return ReadSystem(given, path, context, messages.Begin("system", item));
+  if (role == "system") return ReadSystemMessage(given, path, text, item, context, tools, messages);
   return Refuse(name, ".role: ", ShowJson(role), ", allowed user, assistant, system");
 }
 
 }  // namespace
 
-absl::StatusOr<GatheredMessages> ReadContentBlocks(FieldReader& fields, std::string_view body) {
+absl::StatusOr<GatheredMessages> ReadContentBlocks(FieldReader& fields, std::string_view body,
+                                                   MessagesTools& tools) {
   MessageGatherer messages;
   if (const json* system = fields.Find("system"); system != nullptr) {
     ChatMessage message{.role = "system"};
@@ -217,7 +238,7 @@ absl::StatusOr<GatheredMessages> ReadContentBlocks(FieldReader& fields, std::str
   const std::vector<std::string_view> texts = ElementTexts(MemberText(body, "messages"));
   for (size_t i = 0; i < list->size(); ++i) {
     RETURN_IF_ERROR(ReadMessage((*list)[i], absl::StrCat("messages[", i, "]"), texts[i], static_cast<int>(i),
-                                fields.context(), messages));
+                                fields.context(), tools, messages));
   }
   return messages.Take();
 }

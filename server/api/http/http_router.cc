@@ -300,7 +300,8 @@ void HttpRouter::Submit(const std::shared_ptr<WireRequest>& request, const std::
   answer->SetIgnored(request->common.notes);
   const int count = request->choice_count();
   const ClientRequest& common = request->common;
-  const bool is_constrained = common.constraint.has_value() || common.tools.constrain();
+  const bool is_constrained =
+      common.constraint.has_value() || common.tools.constrain() || common.tools.has_removed;
   const size_t tool_bytes = TextBytes(common.tools);
   for (int i = 0; i < count && !answer->has_failed(); ++i) {
     admission_.Submit(access_,

@@ -76,6 +76,7 @@ struct ChatSetup {
   bool compact_json = false;         // Kimi-K2: of the tools
   std::string references_begin, references_end;  // around definitions of tools in a result
   bool reminds_of_system = false;                // DSML: later system texts are a user's, between tags
+  bool moves_system = false;                     // R1, V3, V3.1: later system texts move to the front
   bool has_reminders = false;                    // V4: the tokenizer has the mark of role latest_reminder
   bool shows_schema = false;                     // V4: the prompt has the schema of the answer
   std::string part_join = "\n";                  // between the parts of a message

@@ -51,6 +51,7 @@ absl::StatusOr<ChatSetup> ReadCommon(const Tokenizer& tokenizer) {
     ASSIGN_OR_RETURN(setup.end_of_answer, FindMarkup(tokenizer, kEndOfSentence));
   }
   setup.stop_ids = {setup.end_of_answer};
+  setup.moves_system = true;
   return setup;
 }
 

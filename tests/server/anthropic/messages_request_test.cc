@@ -40,6 +40,10 @@ std::string Shown(const ChatMessage& message) {
   }
   if (!message.tool_call_id.empty()) absl::StrAppend(&shown, " of ", message.tool_call_id);
   for (const std::string& name : message.tool_references) absl::StrAppend(&shown, " shows ", name);
+  for (const ToolChange& change : message.tool_changes) {
+    absl::StrAppend(&shown, change.removes ? " removes " : " adds ", change.name, " at ", change.at);
+    if (change.definition) absl::StrAppend(&shown, " as ", change.definition->parameters);
+  }
   return shown;
 }
 
@@ -95,6 +99,77 @@ TEST(MessagesRequest, SystemTextsHaveAnEmptyLineBetween) {
   EXPECT_EQ(Shown(messages[0]), "system: You add.\n\nWell.");
   EXPECT_EQ(Shown(messages[2]), "system: b");
   EXPECT_THAT(request.items, ElementsAre(GatheredMessages::kHead, 0, 1));
+}
+
+TEST(MessagesRequest, SystemMessagesAddAndRemoveTools) {
+  const MessagesRequest request = Read(R"({
+      "tools": [{"name": "f"}, {"type": "web_search_20250305", "name": "web_search"}],
+      "messages": [{"role": "user", "content": "a"}, {"role": "system", "content": [
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}},
+        {"type": "text", "text": "b"},
+        {"type": "tool_addition", "cache_control": {"type": "ephemeral"}, "tool": {"type": "tool_definition",
+          "definition": {"name": "f", "input_schema": {"x":  1.50}, "strict": true}}},
+        {"type": "text", "text": "c"},
+        {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}}]},
+      {"role": "system", "content": [
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "web_search"}},
+        {"type": "tool_addition", "tool": {"type": "tool_definition",
+          "definition": {"type": "web_fetch_20250910", "name": "web_fetch"}}},
+        {"type": "tool_removal", "tool": {"type": "mcp_toolset_reference", "server_name": "m"}}]}]})");
+  const auto& messages = std::get<ChatMessages>(request.prompts[0]);
+  ASSERT_EQ(messages.size(), 2u) << "what has no effect is no message";
+  EXPECT_EQ(Shown(messages[1]), "system: b\n\nc removes f at 0 adds f at 1 as {\"x\":  1.50} adds f at 4");
+  EXPECT_TRUE(messages[1].tool_changes[1].definition->strict);
+  EXPECT_TRUE(request.common.tools.has_removed);
+  EXPECT_EQ(request.common.notes.Header(),
+            "tools[].web_search_20250305, messages[].content[].tool_removal, tools[].web_fetch_20250910, "
+            "messages[].content[].tool_addition");
+}
+
+TEST(MessagesRequest, AToolThatAMessageDefinesMayBeChosen) {
+  const auto choose = [](const std::string& choice) {
+    return Read(R"({"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": [
+        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"name": "g"}}}]}],
+        "tool_choice": )" +
+                choice + "}")
+        .common.tools.choice;
+  };
+  EXPECT_EQ(choose(R"({"type": "tool", "name": "g"})"), "function:g");
+  EXPECT_EQ(choose(R"({"type": "any"})"), "required");
+}
+
+TEST(MessagesRequest, FaultsOfChangesNameTheirField) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("type": "tool_addition")", "messages[0].content[0].tool: absent, required"},
+      {R"("type": "tool_removal", "tool": 1)", "messages[0].content[0].tool: 1, allowed an object"},
+      {R"("type": "tool_removal", "tool": {"type": "tool_reference"})",
+       "messages[0].content[0].tool.name: absent or empty, required"},
+      {R"("type": "tool_removal", "tool": {"type": "tool_reference", "name": 7})",
+       "messages[0].content[0].tool.name: 7"},
+      {R"("type": "tool_removal", "tool": {"type": "tool_definition", "definition": {"name": "g"}})",
+       "messages[0].content[0].tool.type: \"tool_definition\", allowed tool_reference, mcp_tool_reference"},
+      {R"("type": "tool_addition", "tool": {"type": "tool"})",
+       "messages[0].content[0].tool.type: \"tool\", allowed tool_reference, tool_definition, "
+       "mcp_tool_reference"},
+      {R"("type": "tool_addition", "tool": {"type": "tool_definition"})",
+       "messages[0].content[0].tool.definition: absent, required"},
+      {R"("type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"name": "a b"}})",
+       "messages[0].content[0].tool.definition.name: \"a b\", allowed 1..256 letters"},
+      {R"("type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"name": "g",
+          "input_schema": []}})",
+       "messages[0].content[0].tool.definition.input_schema: []"},
+      {R"("type": "image")",
+       "messages[0].content[0].type: \"image\", allowed text, tool_addition, tool_removal"},
+  };
+  for (const auto& [block, text] : cases) {
+    const std::string blocks = absl::StrCat("[{", block, "}]");
+    EXPECT_THAT(Refusal(R"({"messages": [{"role": "system", "content": )" + blocks + "}]}"), HasSubstr(text))
+        << block;
+  }
+  EXPECT_THAT(Refusal(R"({"messages": [], "system": [{"type": "tool_removal"}]})"),
+              HasSubstr("system[0].type: \"tool_removal\", allowed text"));
+  EXPECT_THAT(Refusal(R"({"messages": [{"role": "user", "content": [{"type": "tool_removal"}]}]})"),
+              HasSubstr("messages[0].content[0].type: \"tool_removal\""));
 }
 
 TEST(MessagesRequest, ToolsAndTheirChoice) {

@@ -132,6 +132,42 @@ TEST_F(MessagesServiceTest, RefusalsHaveAnthropicsForm) {
   EXPECT_EQ(json::parse(method.body)["type"], "error");
 }
 
+TEST_F(MessagesServiceTest, AToolThatAMessageRemovesIsNotThereToBeChosen) {
+  json body = Body();
+  body["tools"] = {{{"name", "f"}}, {{"name", "g"}}};
+  const json block =
+      json::parse(R"({"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}})");
+  const auto removal = [&block](const char* name) {
+    json named = block;
+    named["tool"]["name"] = name;
+    return json{{"role", "system"}, {"content", {named}}};
+  };
+  const json whole = json::parse(Post(body, kCountTokens).body);
+  body["messages"].push_back(removal("f"));
+  const HttpReply counted = Post(body, kCountTokens);
+  ASSERT_EQ(counted.status, 200) << counted.body;
+  EXPECT_GT(json::parse(counted.body)["input_tokens"], whole["input_tokens"]) << "the head has f still";
+  EXPECT_EQ(Post(body).status, 200);
+  const auto text_of = [this, &body] {
+    const HttpReply reply = Post(body);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    return json::parse(reply.body)["error"]["message"].get<std::string>();
+  };
+  body["tool_choice"] = {{"type", "tool"}, {"name", "f"}};
+  EXPECT_EQ(
+      text_of(),
+      "tool_choice: \"function:f\", allowed with a tool that no message of the conversation has removed");
+  body["tool_choice"]["name"] = "g";
+  EXPECT_EQ(Post(body).status, 200);
+  body["messages"].push_back(removal("g"));
+  body["tool_choice"] = {{"type", "any"}};
+  EXPECT_THAT(text_of(), HasSubstr("tool_choice: \"required\", allowed with a tool that no message"));
+  body["messages"].push_back(removal("h"));
+  EXPECT_EQ(text_of(),
+            "messages[3].content: a removal of tool \"h\", allowed a name of tools or of a definition "
+            "before it");
+}
+
 TEST_F(MessagesServiceTest, APromptThatIsTooLongIsToldInTheWordsThatClaudeCodeKnows) {
   json body = Body();
   body["messages"][0]["content"] = std::string(600, '1');

@@ -151,7 +151,10 @@ std::vector<json> MessagesBodies() {
                                           {"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [
           {"type": "text", "text": "d"}, {"type": "tool_reference", "tool_name": "f"},
-          {"type": "search_result", "content": [{"type": "text", "text": "e"}]}]}]}],
+          {"type": "search_result", "content": [{"type": "text", "text": "e"}]}]}]},
+        {"role": "system", "content": [
+          {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"name": "g"}}},
+          {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "g"}}]}],
       "tools": [{"type": "custom", "name": "f", "input_schema": {}}],
       "tool_choice": {"type": "auto"}, "reasoning": {}, "thinking": {}, "custom_params": {},
       "chat_template_kwargs": {},
@@ -248,6 +251,10 @@ json BodyWith(NotedWire wire, const std::string& path, const json& value) {
   if (wire == NotedWire::kResponses) PrepareResponses(path, body);
   if (path.starts_with("messages[].content[].")) {
     body["messages"][0]["content"] = {{{"type", "text"}, {"text", "a"}}};
+  }
+  if (path.starts_with("messages[].content[].tool.")) {
+    body["messages"][0] = json::parse(R"({"role": "system", "content": [{"type": "tool_addition", "tool": {
+        "type": "tool_definition", "definition": {"name": "g"}}}]})");
   }
   if (path.starts_with("messages[].content[].content[].")) {
     body["messages"][0]["content"] = json::parse(R"([{"type": "tool_result", "tool_use_id": "c", "content": [
@@ -350,29 +357,17 @@ bool IsBelow(const std::string& path, const std::string& above, const std::set<s
 // Fields of blocks and tools of Anthropic's own, which are left out or refused by their type, and the inside
 // of schemas: they have no readers.
 bool HasNoReader(const std::string& path) {
-  return path.starts_with("tools[].input_schema.") || path.starts_with("messages[].content[].content.") ||
-         IsBelow(path, "tools[].", {"allowed_domains",
-                                    "blocked_domains",
-                                    "citations",
-                                    "configs",
-                                    "default_config",
-                                    "display_height_px",
-                                    "display_number",
-                                    "display_width_px",
-                                    "enable_zoom",
-                                    "max_characters",
-                                    "max_content_tokens",
-                                    "max_tokens",
-                                    "max_uses",
-                                    "mcp_server_name",
-                                    "model",
-                                    "response_inclusion",
-                                    "tools",
-                                    "url_sources",
-                                    "use_cache",
-                                    "user_location"}) ||
+  const std::set<std::string> of_tools = absl::StrSplit(
+      "allowed_domains blocked_domains citations configs default_config display_height_px display_number "
+      "display_width_px enable_zoom max_characters max_content_tokens max_tokens max_uses mcp_server_name "
+      "model response_inclusion tools url_sources use_cache user_location",
+      ' ');
+  for (const char* above : {"tools[].", "messages[].content[].tool.definition."}) {
+    if (path.starts_with(absl::StrCat(above, "input_schema.")) || IsBelow(path, above, of_tools)) return true;
+  }
+  return path.starts_with("messages[].content[].content.") ||
          IsBelow(path, "messages[].content[].",
-                 {"encrypted_content", "from", "mcp_server_name", "server_name", "to", "tool", "tool_changes",
+                 {"encrypted_content", "from", "mcp_server_name", "server_name", "to", "tool_changes",
                   "tools", "trigger"}) ||
          IsBelow(path, "messages[].content[].content[].",
                  {"encrypted_content", "page_age", "state_changes", "tabs", "url"});

@@ -298,6 +298,42 @@ TEST_F(ConstraintCheckTest, ToolsGiveAConstraintWhereTheyMust) {
             "chat.allowed_tools: given with chat.tool_choice \"function:f\", allowed with auto and required");
 }
 
+TEST_F(ConstraintCheckTest, RemovedToolsGiveAConstraintWhereItIsOn) {
+  const auto without_f = [](const char* again) {
+    ClientRequest client = Chat({.tools = {{.name = "e"}, {.name = "f"}}});
+    auto& messages = std::get<ChatMessages>(client.input);
+    messages.push_back({.role = "system", .tool_changes = {{.name = "f", .removes = true}}});
+    if (*again != 0) messages.push_back({.role = "system", .tool_changes = {{.name = again}}});
+    return client;
+  };
+  const auto checked = Check(without_f(""));
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_NE(checked->request.constraint.grammar, nullptr);
+  EXPECT_TRUE(MayBegin(checked->request.constraint, Id("a")));
+  EXPECT_EQ(Check(without_f("f"))->request.constraint.grammar, nullptr) << "it is there again";
+  ClientRequest client = without_f("");
+  client.sampling.min_tokens = 1;
+  EXPECT_EQ(Refusal(client), "sampling.min_tokens: 1, allowed 0 with removals of tools");
+  client.tools.choice = "none";
+  EXPECT_TRUE(Check(client).ok()) << Check(client).status();
+  client = without_f("");
+  const std::string left = ", allowed with a tool that no message of the conversation has removed";
+  client.tools.choice = "function:f";
+  EXPECT_EQ(Refusal(client), "chat.tool_choice: \"function:f\"" + left);
+  client.tools.choice = "required";
+  EXPECT_TRUE(Check(client).ok()) << Check(client).status();
+  std::get<ChatMessages>(client.input)
+      .push_back({.role = "system", .tool_changes = {{.name = "e", .removes = true}}});
+  EXPECT_EQ(Refusal(client), "chat.tool_choice: \"required\"" + left);
+  // Where it is off, a call of the tool would be text.
+  compiler_.SetConfig(std::nullopt);
+  const auto off = Check(without_f(""));
+  ASSERT_TRUE(off.ok()) << off.status();
+  EXPECT_EQ(off->request.constraint.grammar, nullptr);
+  ASSERT_EQ(off->spec.answer->tools.size(), 1u);
+  EXPECT_TRUE(Check(without_f(""), nullptr).ok());
+}
+
 // Codex sends both with every request: the answer is calls, or JSON.
 TEST_F(ConstraintCheckTest, WithToolsTheAnswerIsCallsOrWhatTheConstraintSays) {
   ClientRequest client = Chat({.tools = {{.name = "f"}}});

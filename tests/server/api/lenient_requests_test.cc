@@ -125,6 +125,89 @@ TEST_F(LenientRequests, DeferredToolsAreKnownOnceAMessageRefersToThem) {
       HasSubstr("chat.messages[2].content: a reference to tool \"other\", allowed a name of chat.tools"));
 }
 
+// "f", "-f" where it may not be called, "+f" where it is not in the head.
+std::vector<std::string> ShownTools(const ChatTools& tools) {
+  std::vector<std::string> shown;
+  for (const ChatTool& tool : tools.tools) {
+    shown.push_back((tool.removed ? "-" : "") + std::string(tool.deferred ? "+" : "") + tool.name +
+                    tool.description);
+  }
+  return shown;
+}
+
+TEST_F(LenientRequests, ToolsAreWhatTheLastChangeSays) {
+  const ToolChange add_f = {.name = "f"}, remove_f = {.name = "f", .removes = true};
+  const ToolChange add_late = {.name = "late"}, remove_late = {.name = "late", .removes = true};
+  const ToolChange define_f = {.name = "f", .definition = ChatTool{.name = "f", .description = "2"}};
+  const ToolChange define_g = {.name = "g", .definition = ChatTool{.name = "g"}};
+  const ToolChange remove_g = {.name = "g", .removes = true};
+  struct Case {
+    std::vector<ToolChange> changes;
+    std::vector<std::string> tools;
+    bool has_removed = false;
+  };
+  const Case cases[] = {
+      {{}, {"f"}},
+      {{add_f}, {"f"}},
+      {{remove_f}, {"-f"}, true},
+      {{remove_f, add_f}, {"f"}},
+      {{add_late}, {"f", "+late"}},
+      {{remove_late}, {"f"}},
+      {{add_late, remove_late}, {"f", "-+late"}, true},
+      {{add_late, remove_late, add_late}, {"f", "+late"}},
+      {{define_g}, {"f", "+g"}},
+      {{define_g, remove_g}, {"f"}, true},
+      {{define_g, remove_g, define_g}, {"f", "+g"}},
+      {{define_f}, {"-f", "+f2"}},
+      {{remove_f, define_f}, {"-f", "+f2"}},
+      {{define_f, remove_f}, {"-f"}, true},
+      {{define_f, remove_f, add_f}, {"-f", "+f2"}},
+  };
+  for (const Case& one : cases) {
+    ChatTools tools = {.tools = {{.name = "f"}, {.name = "late", .deferred = true}}};
+    // A message for each change, and all in one.
+    ChatMessages messages, together = {{.role = "system", .tool_changes = one.changes}};
+    for (const ToolChange& change : one.changes) {
+      messages.push_back({.role = "system", .tool_changes = {change}});
+    }
+    ChatTools same = tools;
+    ASSERT_TRUE(ApplyToolChanges(messages, tools).ok());
+    EXPECT_EQ(ShownTools(tools), one.tools);
+    EXPECT_EQ(tools.has_removed, one.has_removed) << testing::PrintToString(one.tools);
+    EXPECT_TRUE(CheckTools(tools).ok()) << CheckTools(tools);
+    ASSERT_TRUE(ApplyToolChanges(together, same).ok());
+    EXPECT_EQ(ShownTools(same), one.tools);
+  }
+}
+
+TEST_F(LenientRequests, RemovedToolsMayNotBeCalled) {
+  const auto client = [](std::vector<ToolChange> changes, const std::string& choice) {
+    return ClientRequest{.input = ChatMessages{{.role = "user", .content = "1+2"},
+                                               {.role = "system", .tool_changes = std::move(changes)}},
+                         .tools = {.tools = {{.name = "f"}, {.name = "g"}}, .choice = choice},
+                         .max_tokens = 1};
+  };
+  const ToolChange add_f = {.name = "f"};
+  const ToolChange remove_f = {.name = "f", .removes = true}, remove_g = {.name = "g", .removes = true};
+  const auto callable = [&](std::vector<ToolChange> changes, const std::string& choice) {
+    const auto checked = Check(client(std::move(changes), choice), 4096);
+    EXPECT_TRUE(checked.ok()) << checked.status();
+    std::vector<std::string> names;
+    if (checked.ok()) {
+      for (const ChatTool& tool : checked->spec.answer->tools) names.push_back(tool.name);
+    }
+    return names;
+  };
+  EXPECT_THAT(callable({remove_f}, "auto"), ElementsAre("g"));
+  EXPECT_THAT(callable({remove_f, add_f}, "auto"), ElementsAre("f", "g"));
+  EXPECT_THAT(callable({remove_f, remove_g}, "auto"), ElementsAre());
+  EXPECT_THAT(
+      Refusal(client({{.name = "h", .removes = true}}, "auto"), 4096),
+      HasSubstr("chat.messages[1].content: a removal of tool \"h\", allowed a name of chat.tools or of "
+                "a definition before it"));
+  EXPECT_THAT(Refusal(client({{.name = "h"}}, "auto"), 4096), HasSubstr("an addition of tool \"h\""));
+}
+
 TEST_F(LenientRequests, ToolsAreBoundedByTheirBytes) {
   ChatTools tools;
   for (int i = 0; i < kMaxTools; ++i) tools.tools.push_back({.name = "f" + std::to_string(i)});
@@ -137,8 +220,8 @@ TEST_F(LenientRequests, ToolsAreBoundedByTheirBytes) {
   // Each reference writes a definition, so that few messages could make a prompt of any length.
   tools.tools[0].description = std::string(1 << 20, 'x');
   const ChatMessages messages(5, {.role = "tool", .tool_references = {"f0"}});
-  EXPECT_TRUE(LeaveOutDeferred(std::span(messages).first(4), tools).ok());
-  EXPECT_THAT(std::string(LeaveOutDeferred(messages, tools).message()),
+  EXPECT_TRUE(ApplyToolChanges(std::span(messages).first(4), tools).ok());
+  EXPECT_THAT(std::string(ApplyToolChanges(messages, tools).message()),
               HasSubstr("chat.messages[4].content: references to tools of 5,242,880 bytes"));
 }
 

@@ -276,6 +276,32 @@ TEST_P(ToolTagTest, TheTriggerIsTheFamilysToken) {
   EXPECT_FALSE(Takes(Compile(*forced), "No call is needed."));
 }
 
+TEST_P(ToolTagTest, RemovedToolsHaveNoCalls) {
+  ChatTools tools = {.tools = {{.name = "now", .removed = true}, Log()}, .choice = "required"};
+  tools.has_removed = true;
+  const auto call = [this](const char* name) {
+    const ChatTools one = {.tools = {{.name = name}}, .choice = "required"};
+    std::mt19937 random(7);
+    return Spelled(Walk(Compile(*MakeToolTag(format_.calls(), one, *tokenizer_)), random));
+  };
+  const auto some = Compile(*MakeToolTag(format_.calls(), tools, *tokenizer_));
+  EXPECT_TRUE(Takes(some, call("log")));
+  EXPECT_FALSE(Takes(some, call("now")));
+  // Where no tool is left the answer is text.
+  tools.tools[1].removed = true;
+  tools.choice = "auto";
+  const auto tag = MakeToolTag(format_.calls(), tools, *tokenizer_);
+  ASSERT_TRUE(tag.ok()) << tag.status();
+  EXPECT_TRUE(tag->trigger_ids.empty());
+  EXPECT_TRUE(Takes(Compile(*tag), "No call."));
+  EXPECT_FALSE(Takes(Compile(*tag), call("now")));
+  const std::string digits = R"({"type":"regex","pattern":"[0-9]+"})";
+  const auto number = Compile(*MakeToolTag(format_.calls(), tools, *tokenizer_, digits));
+  EXPECT_TRUE(Takes(number, "12"));
+  EXPECT_FALSE(Takes(number, "No call."));
+  EXPECT_FALSE(Takes(number, call("log")));
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, ToolTagTest, testing::ValuesIn(kFamilies),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <optional>
@@ -18,40 +17,6 @@ namespace foredraft {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A gzip stream of zeros without its end: blocks that each stand for one MiB.
-struct Bomb {
-  std::string bytes;
-  size_t first_bytes = 0;
-  size_t block_bytes = 0;
-
-  std::string_view OfMib(int mib) const {
-    return std::string_view(bytes).substr(0, first_bytes + (mib - 1) * block_bytes);
-  }
-};
-
-Bomb MakeBomb(int mib) {
-  z_stream stream = {};
-  EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY), Z_OK);
-  const std::string zeros(1 << 20, '\0');
-  const auto next = [&] {
-    std::string out(1 << 16, '\0');
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(zeros.data()));
-    stream.avail_in = zeros.size();
-    stream.next_out = reinterpret_cast<Bytef*>(out.data());
-    stream.avail_out = out.size();
-    EXPECT_EQ(deflate(&stream, Z_FULL_FLUSH), Z_OK);
-    out.resize(out.size() - stream.avail_out);
-    return out;
-  };
-  Bomb bomb{.bytes = next()};
-  const std::string block = next();
-  deflateEnd(&stream);
-  bomb.first_bytes = bomb.bytes.size();
-  bomb.block_bytes = block.size();
-  for (int i = 1; i < mib; ++i) bomb.bytes += block;
-  return bomb;
-}
 
 int64_t PeakBytes() {
   rusage usage = {};

@@ -145,6 +145,28 @@ std::string Compressed(const std::string& text, bool gzip) {
   return out;
 }
 
+Bomb MakeBomb(int mib) {
+  z_stream stream = {};
+  EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY), Z_OK);
+  const std::string zeros(1 << 20, '\0');
+  const auto next = [&] {
+    std::string out(1 << 16, '\0');
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(zeros.data()));
+    stream.avail_in = zeros.size();
+    stream.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream.avail_out = out.size();
+    EXPECT_EQ(deflate(&stream, Z_FULL_FLUSH), Z_OK);
+    return out.substr(0, out.size() - stream.avail_out);
+  };
+  Bomb bomb{.bytes = next()};
+  const std::string block = next();
+  deflateEnd(&stream);
+  bomb.first_bytes = bomb.bytes.size();
+  bomb.block_bytes = block.size();
+  for (int i = 1; i < mib; ++i) bomb.bytes += block;
+  return bomb;
+}
+
 std::vector<std::string> EventsOf(const std::string& stream) {
   constexpr std::string_view kData = "data: ";
   std::vector<std::string> events;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace foredraft {
@@ -53,6 +54,19 @@ HttpReply Ask(int port, const std::string& method, const std::string& path, cons
 
 // As Content-Encoding gzip, or deflate, has it.
 std::string Compressed(const std::string& text, bool gzip = true);
+
+// A gzip stream of zeros without its end: blocks that each stand for one MiB.
+struct Bomb {
+  std::string bytes;
+  size_t first_bytes = 0;
+  size_t block_bytes = 0;
+
+  std::string_view OfMib(int mib) const {
+    return std::string_view(bytes).substr(0, first_bytes + (mib - 1) * block_bytes);
+  }
+};
+
+Bomb MakeBomb(int mib);
 
 // The data of a stream's events, "[DONE]" included.
 std::vector<std::string> EventsOf(const std::string& stream);

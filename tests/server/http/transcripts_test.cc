@@ -87,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(Agents, Transcripts, testing::ValuesIn(TranscriptNames(
 
 TEST(Transcripts, ThereAreThoseOfBothAgents) {
   EXPECT_THAT(TranscriptNames(),
-              testing::ElementsAre("claude_code_compaction", "claude_code_schema", "claude_code_turns",
-                                   "codex_compaction", "codex_schema", "codex_turns"));
+              testing::ElementsAre("anthropic_tool_changes", "claude_code_compaction", "claude_code_schema",
+                                   "claude_code_turns", "codex_compaction", "codex_schema", "codex_turns"));
 }
 
 }  // namespace

@@ -241,5 +241,56 @@ TEST(Conversation, DeferredToolsStandWhereAMessageRefersToThem) {
   }
 }
 
+TEST(Conversation, AddedToolsStandWhereTheyAreAddedAndRemovedOnesAreNamed) {
+  const ChatTool old_f = {.name = "f", .description = "old", .removed = true};
+  const ChatTool new_f = {.name = "f", .description = "new", .deferred = true};
+  const ChatTools tools = {.tools = {{.name = "e"}, old_f, new_f}};
+  const std::vector<ChatMessage> messages = {
+      {.role = "user", .content = "q"},
+      {.role = "system", .tool_changes = {{.name = "f", .removes = true}}},
+      {.role = "user", .content = "r"},
+      {.role = "system",
+       .content = "s\n\nt",
+       .tool_changes = {{.name = "f", .at = 0},
+                        {.name = "f", .definition = new_f, .at = 1},
+                        {.name = "f", .at = 4}}},
+      {.role = "user", .content = "u"}};
+  const std::string old_text = "{\"name\": \"f\", \"description\": \"old\"}";
+  const std::string new_text = "{\"name\": \"f\", \"description\": \"new\"}";
+  const std::string removed = "The tool f can no longer be called.";
+  for (const Family& family : {R1(), V31(), V32(), V4(), Glm47(), Glm52(), Kimi()}) {
+    SCOPED_TRACE(family.name);
+    const auto wrapped = [&family](const std::string& text) {
+      return family.name[0] == 'G' ? "<tools>\n" + text + "\n</tools>" : text;
+    };
+    const std::string prompt = family.Render(messages, {}, tools);
+    EXPECT_THAT(prompt, HasSubstr(removed));
+    EXPECT_THAT(prompt, HasSubstr(wrapped(old_text) + "\n\ns\n\n" + wrapped(new_text) + "\n\nt\n\n" +
+                                  wrapped(new_text)));
+    // The head, and with it the cached prefix, is that of the turn before.
+    const std::string before =
+        family.Render({messages[0]}, {}, {.tools = {{.name = "e"}, {.name = "f", .description = "old"}}});
+    const size_t head = before.find(">q") + 2;
+    EXPECT_EQ(prompt.substr(0, head), before.substr(0, head));
+  }
+  EXPECT_THAT(V4().Render(messages, {.thinking = false}, tools),
+              HasSubstr("<｜User｜>q\n\n<system-reminder>\n" + removed + "\n</system-reminder>\n\nr\n\n"));
+}
+
+TEST(Conversation, WhereAllToolsAreAddedTheHeadSaysHowTheyAreCalled) {
+  const ChatTool added = {.name = "f", .description = "d", .deferred = true};
+  const std::vector<ChatMessage> messages = {
+      {.role = "user", .content = "q"},
+      {.role = "system", .tool_changes = {{.name = "f", .definition = added}}}};
+  for (const Family& family : {V31(), V32(), V4(), Glm47(), Glm52(), Kimi()}) {
+    SCOPED_TRACE(family.name);
+    const std::string prompt = family.Render(messages, {}, {.tools = {added}});
+    const std::string declared =
+        family.Render({messages[0]}, {}, {.tools = {{.name = "f", .description = "d"}}});
+    const size_t head = declared.find(">q") + 2;
+    EXPECT_EQ(prompt.substr(0, head), declared.substr(0, head));
+  }
+}
+
 }  // namespace
 }  // namespace foredraft
