@@ -26,9 +26,7 @@ GemmParams LinearOf(const Forward& f, const InputRows& x, GemmParams p) {
   return p;
 }
 
-void Linear(const Forward& f, const InputRows& x, GemmParams p) {
-  f.ops.gemm(f.stream, LinearOf(f, x, p));
-}
+void Linear(const Forward& f, const InputRows& x, GemmParams p) { f.ops.gemm(f.stream, LinearOf(f, x, p)); }
 
 void GroupedLinear(const Forward& f, const InputRows& x, GroupedGemmParams p) {
   p.x = x.as_bf16;

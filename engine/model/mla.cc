@@ -15,10 +15,11 @@ float SoftmaxScale(const ModelConfig& config) {
   return static_cast<float>(AttentionScale(config.qk_head_dim(), config.rope_scaling));
 }
 
-// Rows [first_row, first_row + row_count), at most as many as q_lat has. out_f8: of all rows, or absent.
+// out: of rows from first_row on, at most as many as q_lat has; in FP8 if that form is there.
 void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext& context, int first_row,
-                  int row_count, const QuantizedRows& out_f8 = {}) {
+                  const InputRows& out) {
   const MlaActivations& a = context.activations;
+  const int row_count = out.rows();
   const SelectedPositions& selected = context.selected;
   const Matrix<bf16> q = a.q_roped.row_range(first_row, row_count);
   const Matrix<bf16> q_lat = a.q_lat.first_rows(row_count);
@@ -41,12 +42,12 @@ void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext&
        .selected = selected.lists == nullptr ? nullptr : selected.lists + int64_t{first_row} * selected.count,
        .selected_count = selected.count,
        .scale = SoftmaxScale(f.config)});
-  f.ops.head_gemm(f.stream, {.out = a.attention.row_range(first_row, row_count),
+  f.ops.head_gemm(f.stream, {.out = out.as_bf16,
                              .x = o_lat,
                              .heads = w.w_uv,
                              .out_head_stride = f.config.v_head_dim,
                              .x_head_stride = f.config.kv_lora_rank,
-                             .out_f8 = out_f8});
+                             .out_f8 = out.as_f8});
 }
 
 // Positions [begin, end) of a context.
@@ -109,7 +110,8 @@ void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& spa
   if (expanded.row_count > 0) AttendExpanded(f, w, expanded, context);
   const int end = selecting.first_row + selecting.row_count;
   for (int first = selecting.first_row; first < end; first += kSelectingRowsAtOnce) {
-    AttendDecode(f, w, context, first, std::min(kSelectingRowsAtOnce, end - first));
+    const int count = std::min(kSelectingRowsAtOnce, end - first);
+    AttendDecode(f, w, context, first, {.as_bf16 = context.activations.attention.row_range(first, count)});
   }
 }
 
@@ -209,16 +211,16 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
 RowsOrParts AttendLatents(const Forward& f, const MlaWeights& w, const AttentionContext& context,
                           Matrix<float> projected) {
   const MlaActivations& a = context.activations;
-  InputRows attention = {.as_bf16 = a.attention.first_rows(f.rows()).columns(w.o_first_column, w.o_proj.k)};
+  InputRows attention = {.as_bf16 = a.attention.first_rows(f.rows())};
   if (f.batch.prefill_form()) {
     for (const PrefillSpan& span : f.batch.spans) AttendPrefill(f, w, span, context);
   } else {
-    QuantizedRows quantized;
-    if (a.attention_f8 && ReadsF8(w.o_proj) && w.o_first_column == 0)
-      quantized = a.attention_f8.first_rows(f.rows());
-    AttendDecode(f, w, context, 0, f.rows(), quantized);
-    if (quantized) attention.as_f8 = quantized.first_columns(w.o_proj.k);
+    const bool quantized = a.attention_f8 && ReadsF8(w.o_proj) && w.o_first_column == 0;
+    if (quantized) attention.as_f8 = a.attention_f8.first_rows(f.rows());
+    AttendDecode(f, w, context, 0, attention);
+    if (quantized) attention.as_f8 = attention.as_f8.first_columns(w.o_proj.k);
   }
+  attention.as_bf16 = attention.as_bf16.columns(w.o_first_column, w.o_proj.k);
   return SummedLinearInParts(f, attention, {.out = projected, .weight = w.o_proj, .bias = w.o_proj_bias});
 }
 

@@ -97,7 +97,7 @@ class GpuStep {
       std::vector<int32_t> others_choices;
       if (layout.attention_dp > 1) {
         ChooseOwnExperts(*counting, *weights, config, config.n_routed_experts / ranks);
-        others_choices = OthersChoices(*slowest_, std::min(largest_rows, MoeRowsAtOnce(layout)));
+        others_choices = OthersChoices(*slowest_, std::min(largest_rows, MoePromptRowsAtOnce(layout)));
       }
       auto copies = CopyCommunicator::Create(*counting, ranks, others_choices);
       CHECK(copies.ok()) << copies.status().ToString();

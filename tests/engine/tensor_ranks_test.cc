@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, ::testing::ValuesIn(Shapes()),
                          [](const auto& test) { return test.param.name; });
 
 // A prompt's rows of one forward that the ranks sum in two rounds.
-constexpr int kManyRows = MoeRowsAtOnce({.attention_tp = 2}) + 100;
+constexpr int kManyRows = MoePromptRowsAtOnce({.attention_tp = 2}) + 100;
 
 std::vector<Request> ManyPrompts() {
   constexpr int kPromptLen = 160;

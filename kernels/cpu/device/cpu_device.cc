@@ -45,22 +45,22 @@ struct IsaChoice {
 // that the operating system saves the registers.
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
-    {{"amx", "cpu amx-bf16", GemmBf16Amx, GemmF8Amx, Gemm4BitAmx, DecodeNvfp4Avx512, nullptr, EndGemmAmx,
-      PackKeysAvx512, PackValuesAvx512, TileScoresAmx, nullptr, nullptr, nullptr, TileSoftmaxAvx512,
-      TileSumAmx, DecodeLatentAvx512},
+    {{"amx", "cpu amx-bf16", GemmBf16Amx, nullptr, GemmF8Amx, Gemm4BitAmx, DecodeNvfp4Avx512, nullptr,
+      EndGemmAmx, PackKeysAvx512, PackValuesAvx512, TileScoresAmx, nullptr, nullptr, nullptr,
+      TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
      [] { return HasAvx512() && MayUseAmx(); }},
-    {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmF8Avx512, Gemm4BitAvx512, nullptr, GemmNvfp4Avx512,
-      nullptr, PackKeysAvx512, PackValuesAvx512, TileScoresAvx512, RowScoresAvx512, RowSumsAvx512,
-      OrderSumsAvx512, TileSoftmaxAvx512, TileSumAvx512, DecodeLatentAvx512},
+    {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmBf16SegmentsAvx512, GemmF8Avx512, Gemm4BitAvx512,
+      nullptr, GemmNvfp4Avx512, nullptr, PackKeysAvx512, PackValuesAvx512, TileScoresAvx512, RowScoresAvx512,
+      RowSumsAvx512, OrderSumsAvx512, TileSoftmaxAvx512, TileSumAvx512, DecodeLatentAvx512},
      HasAvx512},
-    {{"avx2", "cpu avx2", GemmBf16Avx2, GemmF8Avx2, Gemm4BitAvx2, DecodeNvfp4Avx2, nullptr, nullptr,
+    {{"avx2", "cpu avx2", GemmBf16Avx2, nullptr, GemmF8Avx2, Gemm4BitAvx2, DecodeNvfp4Avx2, nullptr, nullptr,
       PackKeysAvx2, PackValuesAvx2, TileScoresAvx2, nullptr, nullptr, nullptr, TileSoftmaxPortable,
       TileSumAvx2, DecodeLatentPortable},
      HasAvx2},
 #endif
-    {{"portable", "cpu portable", GemmBf16Portable, GemmF8Portable, Gemm4BitPortable, DecodeNvfp4Portable,
-      nullptr, nullptr, PackKeysPortable, PackValuesPortable, TileScoresPortable, nullptr, nullptr, nullptr,
-      TileSoftmaxPortable, TileSumPortable, DecodeLatentPortable},
+    {{"portable", "cpu portable", GemmBf16Portable, nullptr, GemmF8Portable, Gemm4BitPortable,
+      DecodeNvfp4Portable, nullptr, nullptr, PackKeysPortable, PackValuesPortable, TileScoresPortable,
+      nullptr, nullptr, nullptr, TileSoftmaxPortable, TileSumPortable, DecodeLatentPortable},
      [] { return true; }},
 };
 

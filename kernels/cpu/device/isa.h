@@ -37,6 +37,12 @@ struct GemmTileArgs {
   int32_t block_k;  // bf16: k; 4 bits: the group
 };
 using GemmTileFn = void (*)(const GemmTileArgs& args);
+// The sum of gemm_bf16's tiles of adjacent segments, by the tree of kernels/rules/weight_segments.h. `args`:
+// of the first segment, k of each. For few rows and short segments, whose calls take longer than their
+// products.
+using GemmSegmentsFn = void (*)(const GemmTileArgs& args, int32_t segments);
+inline constexpr int32_t kFewSegmentRows = 4;
+inline constexpr int32_t kShortSegment = 128;
 
 // NVFP4 codes times their scales, in BF16, which holds the products exactly.
 struct DecodeNvfp4Args {
@@ -181,6 +187,7 @@ struct IsaKernels {
   const char* option;  // DeviceOptions.isa
   const char* name;    // as in Device::name
   GemmTileFn gemm_bf16;
+  GemmSegmentsFn gemm_bf16_segments;  // up to kFewSegmentRows rows and kShortSegment inputs; or null
   GemmTileFn gemm_f8;
   GemmTileFn gemm_4bit;
   // One of them: NVFP4 is decoded to BF16 (kernels/cpu/gemm/weight_product.cc), or has a tile of its own.
@@ -220,6 +227,7 @@ void TileScoresAvx2(const TileScoresArgs& args);
 void TileSumAvx2(const TileSumArgs& args);
 
 void GemmBf16Avx512(const GemmTileArgs& args);
+void GemmBf16SegmentsAvx512(const GemmTileArgs& args, int32_t segments);
 void GemmF8Avx512(const GemmTileArgs& args);
 void Gemm4BitAvx512(const GemmTileArgs& args);
 void DecodeNvfp4Avx512(const DecodeNvfp4Args& args);

@@ -197,8 +197,60 @@ void Tile(const GemmTileArgs& args) {
                [&](const Piece& piece) { AllRows(args, weights, piece, chains); });
 }
 
+// sums = those of `count` segments from `segment` on, of rows [row, row + R), by the tree. In registers, with
+// the chains of Block.
+template <int count, int R>
+[[gnu::always_inline]] inline void SumSegments(const GemmTileArgs& args, int row, int32_t segment,
+                                               __m512 (&sums)[R][2]) {
+  if constexpr (count > 1) {
+    __m512 right[R][2];
+    SumSegments<count / 2, R>(args, row, segment, sums);
+    SumSegments<count / 2, R>(args, row, segment + count / 2, right);
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < 2 * R; ++i)
+      sums[i / 2][i % 2] = _mm512_add_ps(sums[i / 2][i % 2], right[i / 2][i % 2]);
+  } else {
+    const int64_t pairs = args.k / 2, first = segment * pairs;
+    const unsigned char* const w = args.stripe + first * Bf16Weights::kPairBytes;
+    FOREDRAFT_UNROLL
+    for (int i = 0; i < 2 * R; ++i) sums[i / 2][i % 2] = _mm512_setzero_ps();
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      __m512i values[2];
+      Bf16Weights().Load(w + pair * Bf16Weights::kPairBytes, values);
+      _mm_prefetch(w + pair * Bf16Weights::kPairBytes + kPrefetchDistance, _MM_HINT_T0);
+      _mm_prefetch(w + pair * Bf16Weights::kPairBytes + kPrefetchDistance + kCacheLine, _MM_HINT_T0);
+      FOREDRAFT_UNROLL
+      for (int i = 0; i < R; ++i) {
+        const __m512i x = LoadPair(args.x[row + i] + 2 * (first + pair));
+        FOREDRAFT_UNROLL
+        for (int j = 0; j < 2; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], AsBf16(values[j]), AsBf16(x));
+      }
+    }
+  }
+}
+
+template <int count, int R>
+[[gnu::noinline]] void SegmentRows(const GemmTileArgs& args, int row) {
+  __m512 sums[R][2];
+  SumSegments<count, R>(args, row, 0, sums);
+  FOREDRAFT_UNROLL
+  for (int i = 0; i < 2 * R; ++i)
+    _mm512_storeu_ps(args.tile + row * kStripeWidth + 16 * i, sums[i / 2][i % 2]);
+}
+
+template <int count>
+void Segments(const GemmTileArgs& args) {
+  int row = 0;
+  for (; row + 2 <= args.rows; row += 2) SegmentRows<count, 2>(args, row);
+  if (row < args.rows) SegmentRows<count, 1>(args, row);
+}
+
 }  // namespace
 
+void GemmBf16SegmentsAvx512(const GemmTileArgs& args, int32_t segments) {
+  if (segments == 8) return Segments<8>(args);
+  segments == 4 ? Segments<4>(args) : Segments<2>(args);
+}
 void GemmBf16Avx512(const GemmTileArgs& args) { Tile<Bf16Weights>(args); }
 void GemmF8Avx512(const GemmTileArgs& args) { Tile<F8Weights>(args); }
 

@@ -27,10 +27,11 @@ class StripeProduct {
  private:
   const IsaKernels& isa_;
   const WeightProduct product_;
-  GemmTileArgs first_{};        // of the first segment, but for rows and tile
-  const int32_t segments_;      // 1 where the weight has none
-  int64_t segment_bytes_ = 0;   // from a segment of the stripe to the next
-  int64_t segment_scales_ = 0;  // FP8: floats from the scales of a segment to the next one's
+  GemmTileArgs first_{};         // of the first segment, but for rows and tile
+  const int32_t segments_;       // 1 where the weight has none
+  bool short_segments_ = false;  // and of a kind that isa_.gemm_bf16_segments takes
+  int64_t segment_bytes_ = 0;    // from a segment of the stripe to the next
+  int64_t segment_scales_ = 0;   // FP8: floats from the scales of a segment to the next one's
 };
 
 // The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute

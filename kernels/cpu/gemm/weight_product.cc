@@ -130,6 +130,8 @@ StripeProduct::StripeProduct(const IsaKernels& isa, const PackedWeight& weight, 
   first_.k = weight.k / segments_;
   first_.block_k = std::min(header.block_k, first_.k);
   if (segments_ == 1) return;
+  short_segments_ =
+      isa.gemm_bf16_segments != nullptr && weight.format.code == DType::kBF16 && first_.k <= kShortSegment;
   CHECK(segments_ <= kMaxSegments && weight.k % (2 * segments_) == 0) << segments_ << " of " << weight.k;
   CHECK(!IsQuantised(weight.format) || first_.k % header.block_k == 0) << segments_ << " of " << weight.k;
   segment_bytes_ = bytes / segments_;
@@ -142,6 +144,7 @@ void StripeProduct::Multiply(const uint16_t** x, int32_t rows, float* tile) cons
   args.rows = rows;
   args.tile = tile;
   if (segments_ == 1) return product_(isa_, args);
+  if (short_segments_ && rows <= kFewSegmentRows) return isa_.gemm_bf16_segments(args, segments_);
   // The sums of the subtrees that are not added yet, the larger ones first: as the bits of a counter of
   // segments, at most one of each size.
   alignas(64) float sums[3][kMaxTileRows * kStripeWidth];
