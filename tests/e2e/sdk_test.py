@@ -95,6 +95,27 @@ def check_goldens() -> None:
     print(f"{count} golden streams are read as they are meant")
 
 
+def check_tool_changes(client, user: dict, tool: dict) -> None:
+    """A tool that a message defines is called, also by the library's own loop; one that it removes cannot be."""
+    import anthropic
+
+    added = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool}}
+    removed = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": tool["name"]}}
+    options = {"model": MODEL, "max_tokens": 300, "tool_choice": {"type": "any"}, "extra_body": {"temperature": 0}}
+    create = client.beta.messages.create
+    called = create(messages=[user, {"role": "system", "content": [added]}], **options)
+    assert called.content[-1].name == tool["name"], called
+    try:
+        create(messages=[user, {"role": "system", "content": [removed]}], tools=[tool], **options)
+        raise AssertionError("a removed tool was called")
+    except anthropic.BadRequestError as error:
+        assert "no message of the conversation has removed" in error.message, error
+    runner = client.beta.messages.tool_runner(messages=[user], tools=[], thread=False, max_iterations=2, **options)
+    runner.add_tools(tool)
+    first = next(iter(runner))  # the library runs functions alone, not a definition
+    assert first.stop_reason == "tool_use" and first.content[-1].name == tool["name"], first
+
+
 def check_anthropic(url: str) -> None:
     import anthropic
 
@@ -122,6 +143,7 @@ def check_anthropic(url: str) -> None:
         raise AssertionError("another model was served")
     except anthropic.NotFoundError as error:
         assert error.request_id, error
+    check_tool_changes(client, user, tools[0])
     print("Anthropic's library is answered")
 
 
