@@ -189,13 +189,13 @@ int32_t MetExperts(const GroupedGemmParams& p) {
 
 OpCost CostOf(const GroupedGemmParams& p, const CostContext& shape) {
   const PackedWeight& expert = p.experts.first;
-  // The outputs have room for the pairs of all ranks.
-  const double pairs = (p.silu_f8 ? p.silu_f8.rows : p.out.rows) / double(shape.expert_ranks);
+  const double pairs = OwnPairs(p, shape);
   const double met = shape.host_arrays ? MetExperts(p) : MetExperts(pairs, p.experts.count, shape);
   OpCost cost = MatrixWork(2 * pairs * expert.n * expert.k, expert.format.code);
   cost.stored_bytes = met * WeightBytes(expert);
   const double x_rows = p.x_f8 ? p.x_f8.rows : p.x.rows;  // of which only the pairs' rows are read
-  cost.bytes = (BytesOf(p.out) + BytesOf(p.silu_f8)) / shape.expert_ranks + cost.stored_bytes +
+  const double room = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
+  cost.bytes = (BytesOf(p.out) + BytesOf(p.silu_f8)) * (room > 0 ? pairs / room : 0) + cost.stored_bytes +
                InputBytes(p, expert.format.code) * std::min(1.0, pairs / x_rows);
   return cost;
 }
@@ -205,6 +205,7 @@ OpCost CostOf(const CombineExpertsParams& p, const CostContext&) {
 }
 
 OpCost CostOf(const ExpertPartialsParams& p, const CostContext& shape) {
+  if (shape.part > 0) return {};
   return {.bytes = BytesOf(p.out) + BytesOf(p.out_bf16) +
                    ChosenBytes(p, std::max(p.out.rows, p.out_bf16.rows)) / shape.expert_ranks};
 }

@@ -38,8 +38,16 @@ struct CostContext {
   int32_t met_experts = 0;        // experts that have rows; 0: as many as the slowest rank or uniform choices
   bool sampled = false;           // rows are drawn, not greedy
   bool filtered = false;          // sampled rows have top-k or top-p
+  int32_t part = -1;              // of rows whose experts run in parts (PartRowsParams): the first has all
+                                  // expected pairs, the others none; -1: not in parts
   std::shared_ptr<const SlowestRank> slowest = nullptr;  // of expert_ranks; null: all ranks meet the mean
 };
+
+// Pairs that this rank's experts have. Without parts the outputs have room for the pairs of all ranks.
+inline double OwnPairs(const GroupedGemmParams& p, const CostContext& shape) {
+  if (shape.part >= 0) return shape.part == 0 ? p.expected_rows : 0;
+  return (p.silu_f8 ? p.silu_f8.rows : p.out.rows) / double(shape.expert_ranks);
+}
 
 // How many experts have rows. The arrays are in host memory.
 int32_t MetExperts(const GroupedGemmParams& p);

@@ -108,9 +108,6 @@ KernelLaunch SiluMulLaunch(double rows, double cols, double bytes, const GpuMode
   return StreamingLaunch("SiluMul", rows * CeilDivide(cols, 1024), 256, bytes, 1, gpu);
 }
 
-// The rows that this rank's experts have, of all that the launch is prepared for.
-double OwnPairs(double rows, const CostContext& shape) { return rows / shape.expert_ranks; }
-
 // How many rows meet as many of `experts` experts, by random choices, as the slowest rank meets.
 double RowsThatMeet(double pairs, int32_t experts, const CostContext& shape) {
   const double met = MetExperts(pairs, experts, shape);
@@ -169,7 +166,11 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
   const PackedWeight& expert = p.experts.first;
   const double prepared = p.silu_f8 ? p.silu_f8.rows : p.out.rows;
   if (p.experts.count == 0 || prepared == 0) return {};
-  const double pairs = OwnPairs(prepared, shape);
+  if (shape.part > 0) {
+    const KernelLaunch empty = StreamingLaunch("of empty parts", 1, 256, 0, 1, gpu);
+    return p.x_rows != nullptr ? KernelLaunches{empty, empty} : KernelLaunches{empty};
+  }
+  const double pairs = OwnPairs(p, shape);
   const bool f8 = expert.format.code == DType::kF8E4M3;
   KernelLaunches launches;
   if (f8 && p.x_f8 && p.x_rows != nullptr) {
@@ -347,7 +348,7 @@ KernelLaunches LaunchesOf(const RouteExpertsParams& p, const CostContext& shape,
 KernelLaunches LaunchesOf(const GroupRowsParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kWindow = 8192, kPairsInFlight = 128 * 8 * 4;
   constexpr double kWalkCycles = 60;  // an estimate, of both walks over 128 pairs
-  const double pairs = double(p.rows) * p.top_k;
+  const double pairs = shape.part > 0 ? 0 : double(p.rows) * p.top_k;
   const double loads = CeilDivide(pairs, kPairsInFlight) * (pairs > kWindow ? 2 : 1);
   KernelLaunch launch = StreamingLaunch("GroupRows", CeilDivide(p.expert_count + 1, 4), 128,
                                         CostOf(p, shape).bytes, loads, gpu);
@@ -368,6 +369,7 @@ KernelLaunches LaunchesOf(const CombineExpertsParams& p, const CostContext& shap
 
 KernelLaunches LaunchesOf(const ExpertPartialsParams& p, const CostContext& shape, const GpuModel& gpu) {
   const double rows = p.out ? p.out.rows : p.out_bf16.rows, cols = p.out ? p.out.cols : p.out_bf16.cols;
+  if (shape.part > 0) return {StreamingLaunch("of empty parts", 1, 128, 0, 1, gpu)};
   return {StreamingLaunch("ExpertPartials", Blocks(rows, cols, 512), 128, CostOf(p, shape).bytes, 3, gpu)};
 }
 

@@ -172,8 +172,15 @@ class PaperGraph : public Graph {
   const std::vector<Recorded> recorded_;
 };
 
+// Which part of rows the next ops are of.
+template <class Params>
+void NotePart(const Params&) {}
+void NotePart(const PartRowsParams&) { context.part = -1; }
+void NotePart(const GroupRowsParams& p) { context.part = p.row_range == nullptr ? -1 : context.part + 1; }
+
 template <class Params>
 void LaunchAll(PaperStream& stream, const Params& params) {
+  NotePart(params);
   for (const KernelLaunch& launch : LaunchesOf(params, context, stream.gpu())) stream.Launch(launch);
 }
 
