@@ -95,7 +95,9 @@ TEST_F(LeaderTest, ARankThatDisagreesWithItsTensorGroupEndsIt) {
     EXPECT_EQ(result->slots.at(0).token_ids[0], number * 100 + 1);
   }
   ASSERT_TRUE(launch(5).ok());
-  EXPECT_EQ(group.Collect().status(),
+  const absl::Status collected = group.Collect().status();
+  if (collected.ok()) leader_->Abort(absl::InternalError("nobody noticed"), kPatience);  // workers end
+  ASSERT_EQ(collected,
             absl::UnavailableError("rank 1 lost: its result of iteration 5 differs from rank 0's"));
   EXPECT_EQ(disagreements, 1);
   const absl::Status lost = WaitLost();
