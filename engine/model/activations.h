@@ -35,10 +35,10 @@ constexpr int MoeRowsAtOnce(const RankLayout& layout) {
   return std::min(512 * layout.attention_tp, 2048 / layout.attention_dp);
 }
 
-// The same in other forwards. A round reads the weights of all experts, so it has more rows than there is
-// room for if all of them choose one rank's experts: there is room for twice the pairs of an even spread, and
-// a rank that has more runs its experts in parts (PartRowsParams). Ranks that share columns would exchange
-// rows in each part; for them there is room.
+// Rows of each tensor group whose experts run at once in any forward but a decode step. A round reads the
+// weights of all experts, so it has more rows than there is room for if all of them choose one rank's
+// experts: there is room for twice the pairs of an even spread, and a rank that has more runs its experts in
+// parts (PartRowsParams). Ranks that share columns would exchange rows in each part; for them there is room.
 constexpr int MoePromptRowsAtOnce(const RankLayout& layout) {
   return layout.moe_tp > 1 ? MoeRowsAtOnce(layout) : 1024 * layout.attention_tp;
 }

@@ -16,7 +16,7 @@ struct RoutedRows {
   InputRows x;                     // [rows, D] in the form that the experts read
   const int32_t* ids = nullptr;    // [rows, X], -1 = idle
   const float* weights = nullptr;  // [rows, X]
-  // Of these, the part that is worked on, as in GroupRowsParams; null: all.
+  // The part of the rows that is worked on, as in GroupRowsParams; null: all.
   const int32_t* row_range = nullptr;
 };
 

@@ -1,5 +1,5 @@
-// Rows quantised by the op that computes them (rms_norm, silu_mul) against rows quantised by the GEMM: the
-// same codes and scales, so the same bits.
+// Rows quantised by the op that computes them (rms_norm, silu_mul, head_gemm) against rows quantised by the
+// GEMM: the same codes and scales, so the same bits.
 
 #include <limits>
 #include <string>
@@ -342,6 +342,51 @@ TEST(QuantizedRows, GateUpOfFewRowsHasTheBitsOfTheFusedKernel) {
   const QuantizedRows fused = PoisonedRows(rig, kRowCount, kWidth);
   rig.Run([&] { cuda::GateUpGemm(rig.stream(), problem, fused, p.silu_limit); });
   EXPECT_EQ(BytesOfRows(rig, p.silu_f8), BytesOfRows(rig, fused));
+}
+
+struct HeadCase {
+  int heads, n, k;
+  DType dtype = DType::kBF16;
+};
+
+// The product of an FP8 weight with the heads' outputs, quantised by head_gemm or by the product itself.
+std::vector<float> Projected(const HeadCase& c, int rows, bool by_heads) {
+  Noise noise(23);
+  std::vector<TestWeight> heads;
+  for (int h = 0; h < c.heads; ++h) heads.push_back(MakeTestWeight(noise, {c.n}, c.k, c.dtype, 128, 128));
+  const int width = c.heads * c.n, outputs = 8;
+  const TestWeight reader = MakeTestWeight(noise, {outputs}, width, DType::kF8E4M3, 128, 128);
+  OpRig rig({}, RunMode::kEager);
+  const Matrix<bf16> attention = Dense(rig.Poisoned<bf16>(rows * width), rows, width);
+  const Matrix<float> out = Dense(rig.Poisoned<float>(rows * outputs), rows, outputs);
+  const QuantizedRows quantized = by_heads ? PoisonedRows(rig, rows, width) : QuantizedRows{};
+  const HeadGemmParams params = {
+      attention,
+      Dense<const bf16>(rig.Put(noise.Bf16s(rows * c.heads * c.k)), rows, c.heads * c.k),
+      PackAll(rig, c.heads, [&](int h) -> const TestWeight& { return heads[h]; }),
+      c.n,
+      c.k,
+      quantized};
+  const PackedWeight weight = rig.Pack(reader.parts);
+  rig.Run([&] {
+    rig.ops().head_gemm(rig.stream(), params);
+    rig.ops().gemm(rig.stream(), {.out = out, .x = attention, .x_f8 = quantized, .weight = weight});
+  });
+  return rig.Get(out.data, rows * outputs);
+}
+
+TEST(QuantizedRows, HeadGemmWritesWhatTheGemmWould) {
+  for (const HeadCase& c : {HeadCase{3, 128, 512},
+                            {2, 128, 64},
+                            {2, 128, 70},
+                            {5, 48, 64},
+                            {2, 128, 128, DType::kF8E4M3},
+                            {2, 128, 128, DType::kInt4}}) {
+    for (const int rows : {1, 5, 40, 130}) {
+      SCOPED_TRACE(std::to_string(c.n) + " x " + std::to_string(c.k) + ", " + std::to_string(rows) + " rows");
+      EXPECT_EQ(Projected(c, rows, true), Projected(c, rows, false));
+    }
+  }
 }
 
 }  // namespace

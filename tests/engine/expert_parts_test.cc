@@ -26,7 +26,7 @@ constexpr int kStepRows = 4;
 // A token names its experts (expert_table).
 enum Token : int32_t { kFirstEighth, kHalfFirst, kElsewhere, kTokenCount };
 constexpr int32_t kExpertTable[kTokenCount][kTopK] = {{0, 1}, {1, 15}, {10, 13}};
-// Of the pairs of a row, those of the rank that has the first experts, four or two of them.
+// The pairs of a row that belong to the rank with the first experts, four or two of them.
 constexpr int kFirstPairs[kTokenCount] = {2, 1, 0};
 
 ModelConfig SmallConfig() {

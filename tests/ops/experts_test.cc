@@ -66,7 +66,7 @@ TEST(GroupRows, AcceptsNoLiveRow) {
   EXPECT_EQ(Group(rig, {-1, -1}, 2, 3).offsets, (std::vector<int32_t>{0, 0, 0, 0}));
 }
 
-// Of rows in the range alone, as if there were no others; other rows' indices stay as they are.
+// The pairs of rows in the range come out as if there were no others; other rows' indices stay as they are.
 TEST(GroupRows, TakesARangeOfRows) {
   constexpr int kFirst = 5, kCount = 6, kExperts = 20, kTopK = 3, kRows = 6000, kUnwritten = 77;
   Noise noise(46);

@@ -96,7 +96,7 @@ TEST_F(LeaderTest, ARankThatDisagreesWithItsTensorGroupEndsIt) {
   }
   ASSERT_TRUE(launch(5).ok());
   const absl::Status collected = group.Collect().status();
-  if (collected.ok()) leader_->Abort(absl::InternalError("nobody noticed"), kPatience);  // workers end
+  if (collected.ok()) leader_->Abort(absl::InternalError("the difference was not noticed"), kPatience);
   ASSERT_EQ(collected,
             absl::UnavailableError("rank 1 lost: its result of iteration 5 differs from rank 0's"));
   EXPECT_EQ(disagreements, 1);
