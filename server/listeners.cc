@@ -55,6 +55,7 @@ HttpLimits ApiLimits(const ServerConfig& config) {
   limits.max_body_bytes = int64_t{config.max_message_mib} << 20;
   limits.body_budget_bytes = int64_t{config.memory_quota_mib} << 20;
   limits.handshake_timeout = std::chrono::seconds(config.handshake_timeout_s);
+  limits.keepalive = std::chrono::seconds(config.stream_keepalive_s);
   limits.max_waiting = std::max(config.max_connections / 2, 1);
   limits.max_waiting_per_address = std::max(config.max_connections / 4, 1);
   // Strangers' handshakes leave three quarters of the quota to bodies.

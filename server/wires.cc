@@ -16,7 +16,6 @@ std::string OnAdminListenerOnly(const ServerConfig& config) {
 
 HttpRouterOptions RouterOptions(const FrontendOptions& options, const Metrics& metrics) {
   HttpRouterOptions router{.max_pending_tokens = options.max_pending_tokens,
-                           .keepalive = std::chrono::seconds(options.server.stream_keepalive_s),
                            .model_aliases = options.server.model_aliases,
                            .metrics_address = options.server.metrics_address};
   if (options.metrics_on_http) router.metrics = [&metrics] { return MetricsPage(metrics); };

@@ -1,5 +1,6 @@
 #include "server/http/connection.h"
 
+#include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <utility>
@@ -16,6 +17,7 @@ namespace {
 
 namespace net = boost::asio;
 using boost::system::error_code;
+using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kDrainTimeout(2);
 constexpr int64_t kMaxDrainedBytes = int64_t{64} << 20;
@@ -57,8 +59,7 @@ Connection::Connection(ConnectionHome& home, Transport::Socket socket, const Tls
       encrypts_(tls != nullptr),
       timer_(socket.get_executor()),
       transport_(std::move(socket), tls),
-      waiting_number_(home.waiting.NextNumber()),
-      silence_(timer_.get_executor()) {
+      waiting_number_(home.waiting.NextNumber()) {
   home_.open.Add(this);
 }
 
@@ -100,19 +101,6 @@ void Connection::Send(Outgoing outgoing) {
       return outgoing.written(false);
     self->outgoing_.push_back(std::move(outgoing));
     if (!self->writing_) self->Guard([&] { self->WriteNext(); });
-  });
-}
-
-void Connection::WatchSilence(std::shared_ptr<Exchange> exchange, std::chrono::milliseconds interval,
-                              std::function<void()> silent) {
-  const MustHaveMemory scope;
-  net::post(timer_.get_executor(), [self = shared_from_this(), exchange = std::move(exchange), interval,
-                                    silent = std::move(silent)]() mutable {
-    if (self->state_ == State::kClosed || self->exchange_ != exchange) return;
-    // `silent` keeps the exchange, and so this connection, until the watch ends.
-    self->silence_.Begin(interval, [self = self.get(), silent = std::move(silent)] {
-      if (!self->writing_ && self->outgoing_.empty()) self->Guard(silent);
-    });
   });
 }
 
@@ -249,6 +237,7 @@ void Connection::HasRequest() {
   LeaveWaiting();
   ClearDeadline();
   state_ = State::kServing;
+  WatchSilence();
   const int64_t taken = std::exchange(body_taken_, 0);
   exchange_ = std::make_shared<Exchange>(reader_->TakeRequest(), BodyBudget::Hold(home_.budget, taken),
                                          shared_from_this());
@@ -358,7 +347,7 @@ void Connection::HasWritten(const error_code& error) {
   if (error) return CloseNow();
   Outgoing sent = std::move(outgoing_.front());
   outgoing_.pop_front();
-  silence_.Sent();
+  WatchSilence();
   sent.written(true);
   if (sent.is_last) {
     std::exchange(exchange_, nullptr)->End(/*complete=*/true);
@@ -369,7 +358,7 @@ void Connection::HasWritten(const error_code& error) {
 }
 
 void Connection::EndAnswer() {
-  silence_.End();
+  silent_at_ = kNever;
   for (Outgoing& unsent : outgoing_) unsent.written(false);  // after the last
   outgoing_.clear();
   if (close_after_) return Drain();
@@ -380,8 +369,8 @@ void Connection::EndAnswer() {
 void Connection::Drain() {
   state_ = State::kDraining;
   EnterWaiting(home_.waiting);
+  transport_.End();  // first: the client may wait for it
   SetDeadline(kDrainTimeout);
-  transport_.End();
   Read();
 }
 
@@ -393,7 +382,6 @@ void Connection::CloseNow() {
     home_.freed_bytes.fetch_add(kHandshakeBytes);
   }
   state_ = State::kClosed;
-  silence_.End();
   LeaveWaiting();
   timer_.cancel();
   home_.connections.Remove(transport_.fd());
@@ -408,15 +396,42 @@ void Connection::CloseNow() {
 }
 
 void Connection::SetDeadline(std::chrono::milliseconds timeout) {
-  timer_.expires_after(timeout);
-  timer_.async_wait([self = shared_from_this(), number = ++deadline_number_](const error_code& error) {
-    if (!error && number == self->deadline_number_) self->Guard([&] { self->DeadlinePassed(); });
+  deadline_ = steady_clock::now() + timeout;
+  AwaitTime();
+}
+
+void Connection::ClearDeadline() { deadline_ = kNever; }
+
+void Connection::WatchSilence() {
+  if (home_.limits.keepalive.count() == 0) return;
+  silent_at_ = steady_clock::now() + home_.limits.keepalive;
+  AwaitTime();
+}
+
+// A wait that is pending goes on where a later time is due: a request sets several, and to cancel a wait
+// wakes another thread. No wait is longer than a head may take, so that an idle connection's does for the
+// head, too.
+void Connection::AwaitTime() {
+  const steady_clock::time_point due = std::min(deadline_, silent_at_);
+  if (due >= wakes_at_) return;
+  wakes_at_ = std::min(due, steady_clock::now() + home_.limits.head_timeout);
+  timer_.expires_at(wakes_at_);
+  timer_.async_wait([self = shared_from_this()](const error_code& error) {
+    if (!error && self->state_ != State::kClosed) self->Guard([&] { self->TimeHasCome(); });
   });
 }
 
-void Connection::ClearDeadline() {
-  timer_.cancel();
-  ++deadline_number_;
+void Connection::TimeHasCome() {
+  wakes_at_ = kNever;
+  const steady_clock::time_point now = steady_clock::now();
+  if (now >= deadline_) {
+    ClearDeadline();
+    DeadlinePassed();
+  } else if (now >= silent_at_) {
+    WatchSilence();
+    if (!writing_ && outgoing_.empty()) exchange_->BreakSilence();
+  }
+  if (state_ != State::kClosed) AwaitTime();
 }
 
 void Connection::DeadlinePassed() {

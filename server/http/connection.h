@@ -40,7 +40,6 @@
 #include "server/http/http_limits.h"
 #include "server/http/http_service.h"
 #include "server/http/request_reader.h"
-#include "server/http/silence_watch.h"
 #include "server/http/transport.h"
 #include "server/http/waiting_connections.h"
 
@@ -85,8 +84,6 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Any thread.
   void Start();
   void Send(Outgoing outgoing);
-  void WatchSilence(std::shared_ptr<Exchange> exchange, std::chrono::milliseconds interval,
-                    std::function<void()> silent);
   void Close();
 
  private:
@@ -128,6 +125,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void SetDeadline(std::chrono::milliseconds timeout);
   void ClearDeadline();
   void DeadlinePassed();
+  void WatchSilence();  // from now on
+  void AwaitTime();
+  void TimeHasCome();
   void EnterWaiting(WaitingConnections& list);
   void LeaveWaiting();
 
@@ -137,7 +137,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   const bool encrypts_;
   boost::asio::steady_timer timer_;
   Transport transport_;
-  uint64_t deadline_number_ = 0;
+  static constexpr auto kNever = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point deadline_ = kNever;   // of the client
+  std::chrono::steady_clock::time_point silent_at_ = kNever;  // where nothing is sent before; while serving
+  std::chrono::steady_clock::time_point wakes_at_ = kNever;   // timer_
   State state_ = State::kHandshake;
   uint64_t waiting_number_;             // waiting_connections.h; changes while it is not among them
   WaitingConnections* list_ = nullptr;  // among which it is
@@ -152,7 +155,6 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   int64_t body_taken_ = 0;  // from the budget
 
   std::shared_ptr<Exchange> exchange_;  // being answered
-  SilenceWatch silence_;                // of its stream
   std::deque<Outgoing> outgoing_;       // the first is being written while writing_
   bool writing_ = false;
   bool stream_begun_ = false;

@@ -46,10 +46,18 @@ void Exchange::Write(std::function<std::string()> make, std::function<void(bool 
 
 void Exchange::Finish(std::function<std::string()> make) { Send({.text = std::move(make), .is_last = true}); }
 
-void Exchange::WhenSilent(std::chrono::milliseconds interval, std::function<void()> silent) {
-  if (const std::shared_ptr<Connection> connection = this->connection(); connection != nullptr) {
-    connection->WatchSilence(shared_from_this(), interval, std::move(silent));
+void Exchange::WhenSilent(std::function<void()> silent) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (connection_ != nullptr) silent_ = std::move(silent);
+}
+
+void Exchange::BreakSilence() {
+  std::function<void()> silent;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    silent = silent_;
   }
+  if (silent) silent();
 }
 
 void Exchange::Abandon() {
@@ -93,12 +101,14 @@ std::optional<HttpRefusal> Exchange::InflateBody(const HttpLimits& limits,
 void Exchange::End(bool complete) {
   const MustHaveMemory scope;
   std::function<void(bool complete)> ended;
-  std::shared_ptr<Connection> connection;  // released after the lock
+  std::function<void()> silent;            // released after the lock, as is
+  std::shared_ptr<Connection> connection;  // this one
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_complete_ = complete;
     connection = std::move(connection_);
     connection_ = nullptr;
+    silent = std::exchange(silent_, nullptr);  // which keeps this exchange
     ended = std::move(ended_);
   }
   if (ended) ended(complete);

@@ -40,12 +40,14 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   void StartStream(HttpAnswer head) override;
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written) override;
   void Finish(std::function<std::string()> make) override;
-  void WhenSilent(std::chrono::milliseconds interval, std::function<void()> silent) override;
+  void WhenSilent(std::function<void()> silent) override;
   void Abandon() override;
   void OnEnd(std::function<void(bool complete)> ended) override;
 
   // From the connection, after StartStream.
   HttpAnswer stream_head() const;
+  // From the connection, which has sent nothing for HttpLimits::keepalive.
+  void BreakSilence();
   // From the connection, once.
   void End(bool complete);
   // Replaces a compressed body by the inflated one, before Serve; returns the refusal if it cannot.
@@ -65,6 +67,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   mutable std::mutex mutex_;
   std::shared_ptr<Connection> connection_;    // guarded by mutex_; null after the end
   HttpAnswer stream_head_;                    // guarded by mutex_
+  std::function<void()> silent_;              // guarded by mutex_
   bool is_complete_ = false;                  // guarded by mutex_; after the end
   std::function<void(bool complete)> ended_;  // guarded by mutex_
 };

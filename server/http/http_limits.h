@@ -25,6 +25,7 @@ struct HttpLimits {
   std::chrono::milliseconds body_timeout = std::chrono::seconds(60);
   std::chrono::milliseconds idle_timeout = std::chrono::seconds(75);   // between two requests
   std::chrono::milliseconds write_timeout = std::chrono::seconds(30);  // of an answer in one piece
+  std::chrono::milliseconds keepalive{0};  // how long an answer may be silent (WhenSilent); 0: for ever
   // Connections whose client is due to send. Beyond a number, the ones that wait longest are closed.
   int max_waiting = 2048;
   int max_waiting_per_address = 1024;

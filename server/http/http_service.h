@@ -35,9 +35,9 @@ class HttpExchange {
   // Ends the stream with what `make` returns.
   virtual void Finish(std::function<std::string()> make) = 0;
 
-  // Calls `silent` on a thread of the listener whenever it has sent nothing for `interval` and has nothing to
-  // send, until the answer is complete. Once at most.
-  virtual void WhenSilent(std::chrono::milliseconds interval, std::function<void()> silent) = 0;
+  // Calls `silent` on a thread of the listener whenever it has sent nothing for HttpLimits::keepalive and has
+  // nothing to send, until the answer is complete. Once at most.
+  virtual void WhenSilent(std::function<void()> silent) = 0;
 
   // Closes the connection.
   virtual void Abandon() = 0;

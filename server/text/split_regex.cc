@@ -30,14 +30,12 @@ std::string ErrorText(int code) {
 struct RegexScratch::Buffers {
   pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  pcre2_jit_stack* jit_stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);
+  pcre2_jit_stack* jit_stack = nullptr;  // of a match that the 32 KiB of a thread's stack are too small for
 
   Buffers() {
     if (!complete()) return;
     pcre2_set_match_limit(context, kMatchLimit);
     pcre2_set_heap_limit(context, kHeapLimitKib);
-    // Null where pages cannot be made executable: PCRE2 then interprets.
-    if (jit_stack != nullptr) pcre2_jit_stack_assign(context, nullptr, jit_stack);
   }
   ~Buffers() {
     pcre2_jit_stack_free(jit_stack);
@@ -45,6 +43,14 @@ struct RegexScratch::Buffers {
     pcre2_match_data_free(match);
   }
   bool complete() const { return match != nullptr && context != nullptr; }  // else memory was short
+  // False: it was there before, or memory is short. Pages of 8 MiB are asked for, so few matches pay for
+  // them.
+  bool TakeJitStack() {
+    if (jit_stack != nullptr) return false;
+    jit_stack = pcre2_jit_stack_create(64 * 1024, kJitStackBytes, nullptr);
+    pcre2_jit_stack_assign(context, nullptr, jit_stack);
+    return jit_stack != nullptr;
+  }
 };
 
 RegexScratch::RegexScratch() : buffers_(std::make_unique<Buffers>()) {}
@@ -86,13 +92,14 @@ absl::StatusOr<SplitRegex> SplitRegex::CompileTranslated(std::string_view patter
 
 absl::Status SplitRegex::Split(std::string_view text, RegexScratch& scratch,
                                std::vector<std::string_view>& pieces) const {
-  const RegexScratch::Buffers& buffers = *scratch.buffers_;
+  RegexScratch::Buffers& buffers = *scratch.buffers_;
   if (!buffers.complete()) return absl::ResourceExhaustedError("the tokenizer's regex: out of memory");
   size_t done = 0;
   while (done < text.size()) {
     const int found = pcre2_match(code_.get(), Subject(text), text.size(), done, PCRE2_NO_UTF_CHECK,
                                   buffers.match, buffers.context);
     if (found == PCRE2_ERROR_NOMATCH) break;
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT && buffers.TakeJitStack()) continue;
     if (found == PCRE2_ERROR_NOMEMORY) {
       return absl::ResourceExhaustedError("the tokenizer's regex: out of memory");
     }

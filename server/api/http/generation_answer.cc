@@ -113,12 +113,10 @@ class WholeChoice final : public GenerationCall {
 }  // namespace
 
 GenerationAnswer::GenerationAnswer(std::shared_ptr<HttpExchange> exchange,
-                                   std::unique_ptr<AnswerFormat> format, const WireRequest& request,
-                                   std::chrono::milliseconds keepalive)
+                                   std::unique_ptr<AnswerFormat> format, const WireRequest& request)
     : exchange_(std::move(exchange)),
       format_(std::move(format)),
       stream_(request.stream),
-      keepalive_(keepalive),
       choices_(static_cast<size_t>(request.choice_count())) {}
 
 std::shared_ptr<GenerationCall> GenerationAnswer::AddChoice(CallHooks hooks, int max_pending_tokens) {
@@ -182,9 +180,9 @@ void GenerationAnswer::CallHasBegun() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const bool all_have = ++begun_count_ == static_cast<int>(choices_.size());
-    if (!all_have || !stream_ || keepalive_.count() == 0) return;
+    if (!all_have || !stream_) return;
   }
-  exchange_->WhenSilent(keepalive_, [self = shared_from_this()] { self->BreakSilence(); });
+  exchange_->WhenSilent([self = shared_from_this()] { self->BreakSilence(); });
 }
 
 void GenerationAnswer::BreakSilence() {

@@ -8,7 +8,6 @@
 // that comes later is an event of the stream. A stream that stays silent begins before that, once all of its
 // calls are submitted: refusals keep their status.
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,9 +23,8 @@ namespace foredraft {
 
 class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
  public:
-  // `keepalive`: after how long a silent stream says that it is alive; 0: never.
   GenerationAnswer(std::shared_ptr<HttpExchange> exchange, std::unique_ptr<AnswerFormat> format,
-                   const WireRequest& request, std::chrono::milliseconds keepalive = {});
+                   const WireRequest& request);
 
   // Makes the call of the next choice, which AllSubmitted or the end of the exchange lets go.
   std::shared_ptr<GenerationCall> AddChoice(CallHooks hooks, int max_pending_tokens);
@@ -70,7 +68,6 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   const std::shared_ptr<HttpExchange> exchange_;
   const std::unique_ptr<AnswerFormat> format_;  // called by what the exchange sends, in its order
   const bool stream_;
-  const std::chrono::milliseconds keepalive_;
   mutable std::mutex mutex_;
   std::string request_id_;          // guarded by mutex_
   std::string traceparent_;         // guarded by mutex_; empty: the client names no trace

@@ -266,7 +266,7 @@ void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   const auto request = std::make_shared<WireRequest>(std::move(read->request));
   const std::string request_id = request->common.request_id;
   Submit(request, request_id, exchange->body_memory(),
-         std::make_shared<GenerationAnswer>(exchange, std::move(read->format), *request, options_.keepalive));
+         std::make_shared<GenerationAnswer>(exchange, std::move(read->format), *request));
 }
 
 void HttpRouter::SendPage(const std::shared_ptr<HttpExchange>& exchange, const HttpWire& wire,

@@ -4,7 +4,6 @@
 // gRPC's foredraft.v1 has all that the daemon can do. Thread-safe.
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,7 +22,6 @@ namespace foredraft {
 
 struct HttpRouterOptions {
   int max_pending_tokens = 1024;
-  std::chrono::milliseconds keepalive{0};  // server.stream_keepalive_s; 0: never
   std::vector<std::string> model_aliases;  // server.model_aliases
   // The page of metrics, where metrics.on_http serves it.
   std::function<std::string()> metrics = nullptr;

@@ -102,6 +102,11 @@ TEST(SplitRegex, RefusesWhatTheDialectsReadDifferently) {
   }
 }
 
+TEST(SplitRegex, TakesAMatchThatAThreadsOwnStackIsTooSmallFor) {
+  const std::string text = std::string(20'000, 'a') + "c";
+  EXPECT_THAT(Split("(?:a|b)+c", text + " " + text), ElementsAre(text, " ", text));
+}
+
 TEST(SplitRegex, EndsARunawayMatchWithAnError) {
   const auto regex = SplitRegex::Compile(R"((?:a+)+\s)");
   ASSERT_TRUE(regex.ok()) << regex.status();
