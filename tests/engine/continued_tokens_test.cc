@@ -93,9 +93,19 @@ const std::vector<Continued>& AnswersOf(bool sampled) {
   return (sampled ? drawn : greedy)->answers();
 }
 
+// Of every answer, in its order; then of the thoughts again, each with a budget that it may spend.
 std::vector<Request> RequestsOf(bool sampled) {
-  std::vector<Request> requests;
-  for (const Continued& answer : AnswersOf(sampled)) requests.push_back(answer.request);
+  std::vector<Request> requests, limited;
+  for (const Continued& answer : AnswersOf(sampled)) {
+    requests.push_back(answer.request);
+    if (!answer.in_thought) continue;
+    const int count = static_cast<int>(limited.size());
+    Request& request = limited.emplace_back(answer.request);
+    request.sampling.seed += 1'000'000;  // the harness tells requests by it
+    request.thinking_budget = {.limit = count % 5, .end_ids = {request.thinking.end}};
+    if (count % 2 == 1) request.thinking_budget.end_ids.insert(request.thinking_budget.end_ids.begin(), 7);
+  }
+  requests.insert(requests.end(), limited.begin(), limited.end());
   return requests;
 }
 
@@ -128,11 +138,25 @@ TEST_F(ContinuedTokens, AreTheSameUnderEverySetting) {
   ExpectTheSame(cases);
 }
 
+TEST_F(ContinuedTokens, SpendTheBudgetOfTheirThought) {
+  const std::vector<Request> requests = RequestsOf(false);
+  const RunRecord run = RunRequests(model_, {.draft_len = 3}, requests);
+  int spent = 0;
+  for (size_t i = AnswersOf(false).size(); i < requests.size(); ++i) {
+    const auto& [limit, end_ids] = requests[i].thinking_budget;
+    const std::vector<int32_t>& tokens = run.requests[i].token_ids;
+    const size_t end = std::find(tokens.begin(), tokens.end(), end_ids.back()) - tokens.begin();
+    EXPECT_LE(end, limit + end_ids.size() - 1) << "request " << i;
+    spent += end == limit + end_ids.size() - 1 ? 1 : 0;
+  }
+  EXPECT_GE(spent, 3);
+}
+
 // Rows of the prompt have another form than rows that were decoded, so single answers may part.
 TEST_F(ContinuedTokens, GoOnAsTheAnswerThatWasCut) {
   const RunRecord run = RunRequests(model_, {.draft_len = 3}, RequestsOf(false));
   int compared = 0, equal = 0, thoughts = 0;
-  for (size_t i = 0; i < run.requests.size(); ++i) {
+  for (size_t i = 0; i < AnswersOf(false).size(); ++i) {
     const Continued& answer = AnswersOf(false)[i];
     if (answer.rest.empty()) continue;
     const std::vector<int32_t>& tokens = run.requests[i].token_ids;

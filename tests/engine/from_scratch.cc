@@ -158,6 +158,7 @@ int32_t FromScratch::Argmax(int level, Matrix<const float> output) {
 
 void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
                              const SamplingParams& sampling) {
+  const ThinkingBudget& budget = request_.thinking_budget;
   SlotConstants constants = {.seed = sampling.seed,
                              .temperature = sampling.temperature,
                              .top_p = sampling.top_p,
@@ -168,9 +169,14 @@ void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
                              .top_k = sampling.top_k,
                              .logprob_count = -1,
                              .first_stop_position = prompt_len + sampling.min_tokens,
-                             .stop_id_count = static_cast<int32_t>(stop_ids_.size()),
+                             .stop_id_count = static_cast<int32_t>(request_.stop_ids.size()),
                              .bias_count = static_cast<int32_t>(sampling.logit_bias.size())};
-  std::copy(stop_ids_.begin(), stop_ids_.end(), constants.stop_ids);
+  std::copy(request_.stop_ids.begin(), request_.stop_ids.end(), constants.stop_ids);
+  constants.thinking = request_.thinking;
+  constants.thought_limit = budget.limit;
+  constants.thought_end_count = static_cast<int32_t>(budget.end_ids.size());
+  std::copy(budget.end_ids.begin(), budget.end_ids.end(), constants.thought_end_ids);
+  SlotProgress progress = {.active = 1, .thought = {.phase = request_.prompt_phase}};
   std::copy(sampling.logit_bias.begin(), sampling.logit_bias.end(), constants.biases);
   std::vector<int32_t> output_counts(slot_.vocab_size, 0);
   std::vector<uint8_t> prompt_seen(slot_.vocab_size, 0);
@@ -179,9 +185,11 @@ void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
       prompt_seen[tokens[i]] = 1;
     } else {
       ++output_counts[tokens[i]];
+      progress.thought = progress.thought.After(constants.thinking, tokens[i]);
     }
   }
   Put(slot_.constants, &constants, 1);
+  Put(slot_.progress, &progress, 1);
   Put(slot_.output_counts, output_counts.data(), output_counts.size());
   Put(slot_.prompt_seen, prompt_seen.data(), prompt_seen.size());
 }
@@ -291,9 +299,7 @@ FromScratch::BlockDrafts FromScratch::DSparkDrafts(const std::vector<int32_t>& t
   const Matrix<float> block = Block(tokens, prompt_len);
   const Matrix<float> logits = logits_.first_rows(1), bias = logits_.row_range(1, 1);
   const StepOutput output = {.slot = 0, .emitted_count = 1};
-  const SlotProgress running = {.active = 1};
   Put(output_, &output, 1);
-  Put(slot_.progress, &running, 1);
   BlockDrafts drafts;
   for (int k = 0; k < count; ++k) {
     const int32_t before = k == 0 ? tokens.back() : drafts.ids.back();

@@ -15,7 +15,7 @@
 #include "engine/comm/solo_communicator.h"
 #include "engine/model/model.h"
 #include "kernels/device.h"
-#include "scheduler/sampling_params.h"
+#include "scheduler/request.h"
 
 namespace foredraft {
 
@@ -25,8 +25,8 @@ class FromScratch {
   FromScratch(Device& device, const ModelConfig& config, LoadedWeights weights, int capacity,
               DType kv_dtype = DType::kBF16);
 
-  // Of the request whose drafts follow: what its min_tokens excludes.
-  void SetStopIds(std::vector<int32_t> stop_ids) { stop_ids_ = std::move(stop_ids); }
+  // The request whose drafts follow: its stop ids, which min_tokens excludes, and its thinking budget.
+  void SetRules(const Request& request) { request_ = request; }
 
   // Prompt rows from `first` up to end - 1 have the decode form: an earlier turn generated their tokens, in
   // blocks that are reused. first_step_end: of that turn, as VanillaDrafts has it. (0, 0): none.
@@ -116,7 +116,7 @@ class FromScratch {
   int32_t* argmax_;
 
   // The one slot that Choose samples for, on the device.
-  std::vector<int32_t> stop_ids_;
+  Request request_;
   SlotArrays slot_;
   StepOutput* output_;  // [1]
   float* scratch_;      // [V]

@@ -68,7 +68,7 @@ const std::vector<int32_t>& SameTokensFixture::Reference(const SameTokensCase& c
     std::vector<int32_t> tokens = request.prompt_ids;
     tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);
     const int modules = model_.config.num_nextn_predict_layers;
-    scratch->SetStopIds(request.stop_ids);
+    scratch->SetRules(request);
     if (DraftsInBlocks(model_.config)) {
       entry =
           scratch->DSparkDrafts(tokens, prompt_len, model_.config.dspark->block_size, request.sampling).ids;
