@@ -21,6 +21,7 @@ enum class Backend { kCpu, kCuda };
 enum class LoadFormat { kAuto, kDummy };
 enum class RestartPolicy { kExit, kGroup };
 enum class KvDtype { kAuto, kBf16, kFp8 };
+enum class AttentionProducts { kBf16, kFp8 };
 enum class BlockReuseScope { kAll, kToken };
 enum class DecodingType { kMtp, kDSpark };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive, kConfidence };
@@ -34,6 +35,7 @@ constexpr auto EnumNames(Backend) { return std::to_array<const char*>({"cpu", "c
 constexpr auto EnumNames(LoadFormat) { return std::to_array<const char*>({"auto", "dummy"}); }
 constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"exit", "group"}); }
 constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
+constexpr auto EnumNames(AttentionProducts) { return std::to_array<const char*>({"bf16", "fp8"}); }
 constexpr auto EnumNames(BlockReuseScope) { return std::to_array<const char*>({"all", "token"}); }
 constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP", "DSpark"}); }
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive", "confidence"}); }
@@ -141,6 +143,7 @@ struct KvCacheConfig {
   int64_t max_tokens = 0;  // 0 = max_batch_size x max_seq_len, at most a quarter of RAM (cpu)
   int64_t host_cache_size = int64_t{1} << 30;  // bytes
   KvDtype dtype = KvDtype::kAuto;
+  AttentionProducts attention_products = AttentionProducts::kBf16;
 };
 
 struct CudaGraphConfig {

@@ -133,6 +133,14 @@ void CheckParallel(const Config& config, Check& check) {
   CheckWorkerTls(config, check);
 }
 
+void CheckAttentionProducts(const Config& config, Check& check) {
+  constexpr const char* kKey = "kv_cache_config.attention_products";
+  if (config.kv_cache_config.attention_products != AttentionProducts::kFp8) return;
+  if (config.kv_cache_config.dtype != KvDtype::kFp8) {
+    check.Refuse(kKey, "fp8", "bf16 where kv_cache_config.dtype is not fp8");
+  }
+}
+
 void CheckDecodePause(const Config& config, Check& check) {
   const std::string& pause = config.scheduler.max_decode_pause_ms;
   int milliseconds = 0;
@@ -304,6 +312,7 @@ void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors) {
                             "%s: model: missing, allowed a checkpoint directory", loaded.file)));
   }
   CheckParallel(config, check);
+  CheckAttentionProducts(config, check);
   CheckDecodePause(config, check);
   CheckTls(config.server.tls, check);
   CheckListeners(config.server, check);

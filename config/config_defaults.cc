@@ -67,6 +67,12 @@ void CheckThinkingTokens(const ModelLimits& model, const LoadedConfig& loaded, C
 void CheckAgainstModel(const ModelLimits& model, const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
   if (config.speculative_config && model.check_drafter) model.check_drafter(loaded, errors);
+  constexpr const char* kProducts = "kv_cache_config.attention_products";
+  if (config.kv_cache_config.attention_products == AttentionProducts::kFp8 && !model.fp8_products &&
+      !errors.Refused(kProducts)) {
+    errors.Add(kProducts,
+               RefuseKey(loaded, kProducts, "fp8", "bf16 with this model, whose keys are no latents"));
+  }
   if (config.parallel.attention_tp > 1 && model.check_parallel) model.check_parallel(loaded, errors);
   if (config.max_seq_len > model.longest_sequence) {
     errors.Add("max_seq_len",

@@ -30,6 +30,10 @@ std::string CacheDtype(const Config& c) {
   return c.kv_cache_config.dtype == KvDtype::kFp8 ? "kv F8_E4M3" : "kv BF16";
 }
 
+std::string AttentionFact(const Config& c) {
+  return c.kv_cache_config.attention_products == AttentionProducts::kFp8 ? "attention products F8_E4M3" : "";
+}
+
 std::string GeneratedReuse(const Config& c) {
   return c.kv_cache_config.reuse_generated ? "generated blocks reused" : "";
 }
@@ -279,7 +283,14 @@ const ConfigField kFields[] = {
      "Element type of the KV cache; `auto` is bf16. `fp8` holds the latents in E4M3 with a scale per 128 "
      "columns, and the RoPE part in BF16: for 512 + 64 columns 656 bytes instead of 1,152. DeepSeek-V4's "
      "keys and compressed entries have a scale per 64 columns: for 448 + 64 columns 608 bytes instead of "
-     "1,024. Tokens are not those of bf16."},
+     "1,024. Tokens are not those of bf16. Attention multiplies in BF16 all the same, see "
+     "`attention_products`."},
+    {"kv_cache_config.attention_products", MEMBER(c.kv_cache_config.attention_products), Any(), kRestart,
+     kSame, InClass(AttentionFact), kSet,
+     "What attention of generated tokens multiplies: bf16, or with `dtype: fp8` the E4M3 codes of the cache, "
+     "by queries and softmax weights that are rounded to E4M3 ([architecture.md](architecture.md), section "
+     "5). Tokens "
+     "are not those of bf16."},
     {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSame, NoBits(),
      kSet,
      "true pads a decode step to the next of `batch_sizes` and replays its graph. false replays the graphs "

@@ -100,6 +100,7 @@ class Builder {
     }
     ApplyTranslation(TranslateForeignKeys(first, loaded_.config));
     ApplyTranslation(TranslateForeignKeys(batch_sizes, loaded_.config));
+    if (!foreign_.empty()) NoteProducts();
   }
 
   LoadedConfig& loaded() { return loaded_; }
@@ -117,6 +118,14 @@ class Builder {
     }
     others.push_back(std::move(given));
     foreign_.swap(others);
+  }
+
+  // With an FP8 cache TensorRT-LLM multiplies in FP8, without a key that says so.
+  void NoteProducts() {
+    constexpr const char* kKey = "kv_cache_config.attention_products";
+    if (loaded_.config.kv_cache_config.dtype != KvDtype::kFp8 || loaded_.origins.contains(kKey)) return;
+    loaded_.notes.push_back(absl::StrCat("kv_cache_config.dtype: fp8: attention multiplies in BF16; with ",
+                                         kKey, ": fp8 in FP8"));
   }
 
   void NoteReplaced(const ForeignKeyGiven& key, const std::string& by) {

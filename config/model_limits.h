@@ -28,6 +28,7 @@ struct ModelLimits {
   std::function<void(const LoadedConfig&, ConfigErrors&)> check_drafter;
   // Adds an error for each factor of `parallel` that the model's weights cannot be cut by.
   std::function<void(const LoadedConfig&, ConfigErrors&)> check_parallel;
+  bool fp8_products = true;  // kv_cache_config.attention_products: fp8
   // The bytes that the cache takes; tokens_per_block and dtype of the configuration are resolved.
   std::function<CacheBytes(const Config&)> cache_bytes;
 };

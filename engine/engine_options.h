@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/checkpoint/rank_layout.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_row.h"
 #include "scheduler/drafter_numbers.h"
 
 namespace foredraft {
@@ -29,7 +29,7 @@ struct EngineOptions {
   int block_count =
       2049;  // of the history; block 0, scratch, included; 0 = as many as the device has room for
   double free_memory_fraction = 0.9;  // of what weights and buffers leave free, where block_count is 0
-  DType kv_dtype = DType::kBF16;      // of the KV cache: one of kKvDTypes (kernels/kv_row.h)
+  KvFormat kv_format;                 // of the KV cache
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
   std::vector<int> batch_sizes;                 // decode buckets, ascending, the last >= max_batch_size
   // Decode steps keep the boundaries of the blocks that they fill: blocks of generated tokens may be reused.

@@ -10,7 +10,7 @@ namespace {
 
 std::vector<CacheGroup> GroupsOf(const EngineOptions& options, const ModelConfig& config) {
   return CacheGroupsOf(config, options.drafter_numbers.module_count, options.tokens_per_block,
-                       options.kv_dtype);
+                       options.kv_format);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 // groups of 64 columns, as DeepSeek's own code rounds them (docs/deepseek-v4.md section 10).
 
 #include <bit>
+#include <compare>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
@@ -96,6 +97,14 @@ struct KvCodes<DType::kF8E4M3> {
                                                              : 0x7eu));
   }
 
+  // The E4M3 value nearest to x, ties to even. x: 0..448, or NaN, which stays.
+  static constexpr float Nearest(float x) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x);
+    const float normal = std::bit_cast<float>((bits + 0x7ffffu + ((bits >> 20) & 1u)) & 0xfff00000u);
+    const float subnormal = (x + 0x1p14f) - 0x1p14f;  // a multiple of 2^-9
+    return x >= 0x1p-6f ? normal : subnormal;
+  }
+
   // code * scale. No operand is subnormal: such products are slow on CPUs.
   static constexpr bf16 Value(uint8_t code, float scale) {
     const uint32_t magnitude = code & 0x7fu;
@@ -106,6 +115,21 @@ struct KvCodes<DType::kF8E4M3> {
     return {static_cast<uint16_t>((scaled >> 16) | static_cast<uint32_t>(code & 0x80u) << 8)};
   }
 };
+
+// How a cache keeps its latents, and how mla_decode multiplies them. A dtype alone has BF16 products.
+struct KvFormat {
+  DType dtype = DType::kBF16;
+  bool fp8_products = false;  // of E4M3 codes (MlaDecodeParams); with kF8E4M3
+
+  constexpr KvFormat() = default;
+  constexpr KvFormat(DType dtype_of, bool fp8_products_of = false)  // NOLINT(google-explicit-constructor)
+      : dtype(dtype_of), fp8_products(fp8_products_of) {}
+  constexpr auto operator<=>(const KvFormat&) const = default;
+};
+
+constexpr const char* KvFormatName(KvFormat format) {
+  return format.fp8_products ? "F8_E4M3, products F8_E4M3" : DTypeName(format.dtype);
+}
 
 // The dtypes of latents, as kv_cache_config.dtype names them.
 struct NamedKvDType {

@@ -132,6 +132,7 @@ struct KvLayer {
   int32_t latent_dim = 0;      // kv_lora_rank: c, after kv_a_layernorm
   int32_t rope_dim = 0;        // qk_rope_head_dim: k_pe, after rope
   DType dtype = DType::kBF16;  // of the latent, one of kKvDTypes
+  bool fp8_products = false;   // KvFormat
 
   constexpr bool coded() const { return layout().coded(); }
   constexpr KvRowLayout layout() const { return {latent_dim, rope_dim, dtype}; }

@@ -50,7 +50,7 @@ std::vector<CacheGroup> CacheRegistry::Groups() const {
       CHECK_EQ(group.tokens_per_block % rows.positions, 0) << group.name;
       group.rows.push_back({.rows_per_block = group.tokens_per_block / rows.positions,
                             .row_bytes = rows.row_bytes,
-                            .dtype = rows.dtype});
+                            .format = rows.format});
       group.bytes_per_block += group.rows.back().bytes();
     }
   }

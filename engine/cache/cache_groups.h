@@ -9,15 +9,15 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft {
 
 // The rows that a part keeps for one layer.
 struct CacheRows {
   int row_bytes = 0;
-  int positions = 1;           // that a row is of: a compressed entry is of several
-  DType dtype = DType::kBF16;  // of the row's values, for the part that reads them
+  int positions = 1;  // that a row is of: a compressed entry is of several
+  KvFormat format;    // of the row's values, for the part that reads them
 };
 
 // The lifetime of rows that no step reads more than `reach` positions later. Rows whose group has the same
@@ -40,7 +40,7 @@ struct CacheHandle {
 struct BlockRows {
   int rows_per_block = 0;
   int row_bytes = 0;
-  DType dtype = DType::kBF16;
+  KvFormat format;
 
   int64_t bytes() const { return int64_t{rows_per_block} * row_bytes; }
 };

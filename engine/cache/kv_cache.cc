@@ -66,7 +66,7 @@ CachedRows KvCache::rows(CacheHandle handle) const {
           .block_count = shape_.block_counts[handle.group],
           .rows_per_block = memory.rows.rows_per_block,
           .row_bytes = memory.rows.row_bytes,
-          .dtype = memory.rows.dtype};
+          .format = memory.rows.format};
 }
 
 // Calls copy(device, host, bytes) for each piece of the block that lies in one frame.

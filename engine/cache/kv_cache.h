@@ -33,7 +33,7 @@ struct CachedRows {
   int32_t block_count = 0;  // scratch included
   int32_t rows_per_block = 0;
   int32_t row_bytes = 0;
-  DType dtype = DType::kBF16;
+  KvFormat format;
 };
 
 class KvCache {

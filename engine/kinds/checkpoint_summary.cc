@@ -55,7 +55,7 @@ CheckpointSummary SummarizeShape(const ModelConfig& config) {
       WindowBytesPerSequence(config.num_nextn_predict_layers > 0 ? with_module : groups, kMaxDraftLen);
   const std::vector<CacheGroup> fp8 = CacheGroupsOf(config, 0, kTokensPerBlock, DType::kF8E4M3);
   if (std::any_of(fp8.front().rows.begin(), fp8.front().rows.end(),
-                  [](const BlockRows& rows) { return rows.dtype == DType::kF8E4M3; })) {
+                  [](const BlockRows& rows) { return rows.format.dtype == DType::kF8E4M3; })) {
     summary.fp8_kv_bytes_per_token = HistoryBytesPerToken(fp8);
     summary.fp8_kv_bytes_per_token_of_module =
         HistoryBytesPerToken(CacheGroupsOf(config, 1, kTokensPerBlock, DType::kF8E4M3)) -

@@ -19,8 +19,8 @@ namespace {
 CacheBytes CacheBytesOf(const ModelConfig& model, const Config& config) {
   const int draft_len = config.speculative_config ? config.speculative_config->max_draft_len : 0;
   const DrafterNumbers drafter = DrafterNumbersOf(config, model);
-  const std::vector<CacheGroup> groups =
-      CacheGroupsOf(model, drafter.module_count, config.kv_cache_config.tokens_per_block, CacheDType(config));
+  const std::vector<CacheGroup> groups = CacheGroupsOf(
+      model, drafter.module_count, config.kv_cache_config.tokens_per_block, CacheFormat(config));
   const std::vector<int> counts =
       BlockCountsOf(groups, /*history_blocks=*/0, config.max_batch_size, draft_len, drafter.rows_ahead);
   CacheBytes bytes{.per_token = HistoryBytesPerToken(groups)};
@@ -76,7 +76,10 @@ void CheckParallel(const ModelConfig& model, const LoadedConfig& loaded, ConfigE
 
 }  // namespace
 
-DType CacheDType(const Config& config) { return KvDTypeNamed(NameOf(config.kv_cache_config.dtype)); }
+KvFormat CacheFormat(const Config& config) {
+  const KvCacheConfig& cache = config.kv_cache_config;
+  return {KvDTypeNamed(NameOf(cache.dtype)), cache.attention_products == AttentionProducts::kFp8};
+}
 
 ModelLimits ModelLimitsOf(const ModelConfig& model) {
   const bool bound_by_indexer = model.longest_sequence() < model.max_position_embeddings;
@@ -92,6 +95,7 @@ ModelLimits ModelLimitsOf(const ModelConfig& model) {
               },
           .check_parallel = [model](const LoadedConfig& loaded,
                                     ConfigErrors& errors) { CheckParallel(model, loaded, errors); },
+          .fp8_products = model.kv_lora_rank > 0,
           .cache_bytes = [model](const Config& config) { return CacheBytesOf(model, config); }};
 }
 

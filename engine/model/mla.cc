@@ -117,9 +117,9 @@ void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& spa
 
 }  // namespace
 
-CacheHandle RegisterLatents(const ModelConfig& config, DType kv_dtype, CacheRegistry& registry) {
-  const KvRowLayout row = {config.kv_lora_rank, config.qk_rope_head_dim, kv_dtype};
-  return registry.Add({.row_bytes = row.bytes(), .dtype = kv_dtype});
+CacheHandle RegisterLatents(const ModelConfig& config, KvFormat kv_format, CacheRegistry& registry) {
+  const KvRowLayout row = {config.kv_lora_rank, config.qk_rope_head_dim, kv_format.dtype};
+  return registry.Add({.row_bytes = row.bytes(), .format = kv_format});
 }
 
 KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle handle) {
@@ -131,7 +131,8 @@ KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle h
           .tokens_per_block = rows.rows_per_block,
           .latent_dim = config.kv_lora_rank,
           .rope_dim = config.qk_rope_head_dim,
-          .dtype = rows.dtype};
+          .dtype = rows.format.dtype,
+          .fp8_products = rows.format.fp8_products};
 }
 
 int SoftmaxStateWidth(const ModelConfig& config, const ForwardCapacity& capacity, int heads) {

@@ -70,7 +70,7 @@ struct AttentionContext {
 PrefillSpan SelectingRows(const AttentionContext& context, const PrefillSpan& span);
 
 // The latents of one layer: every position, to the sequence's end.
-CacheHandle RegisterLatents(const ModelConfig& config, DType kv_dtype, CacheRegistry& registry);
+CacheHandle RegisterLatents(const ModelConfig& config, KvFormat kv_format, CacheRegistry& registry);
 KvLayer LatentsOf(const ModelConfig& config, const KvCache& cache, CacheHandle rows);
 
 // The two halves of a layer's attention, between which layers with an indexer select positions. The first

@@ -20,9 +20,9 @@ ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& s
 }
 
 std::vector<CacheGroup> CacheGroupsOf(const ModelConfig& config, int module_count, int tokens_per_block,
-                                      DType kv_dtype) {
+                                      KvFormat kv_format) {
   CacheRegistry registry(tokens_per_block);
-  config.kind->register_rows(config, module_count, kv_dtype, registry);
+  config.kind->register_rows(config, module_count, kv_format, registry);
   return registry.Groups();
 }
 

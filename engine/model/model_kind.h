@@ -15,7 +15,7 @@
 #include "engine/checkpoint/model_description.h"
 #include "engine/checkpoint/model_shard.h"
 #include "engine/model/model_config.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_row.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace foredraft {
@@ -55,7 +55,8 @@ struct ModelKind {
   void (*choose_formats)(ModelConfig& config) = nullptr;
   void (*write_formats)(const ModelConfig& config, nlohmann::ordered_json& config_json) = nullptr;
   // The rows that the target and `module_count` MTP modules keep in the cache.
-  void (*register_rows)(const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry);
+  void (*register_rows)(const ModelConfig& config, int module_count, KvFormat kv_format,
+                        CacheRegistry& registry);
   // The model that the weights are of. The device, the communicator and the weights' memory outlive it.
   // UNIMPLEMENTED where the device's backend lacks the model's ops.
   absl::StatusOr<std::unique_ptr<Model>> (*create)(Device& device, Communicator& comm,
@@ -69,9 +70,9 @@ ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, 
 // A description without tensors, for ModelKind::describe: what the files of every kind depend on.
 ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& shard);
 
-// The groups of a model of which `module_count` MTP modules take part. kv_dtype: of the rows that the model
+// The groups of a model of which `module_count` MTP modules take part. kv_format: of the rows that the model
 // can keep in more than one.
 std::vector<CacheGroup> CacheGroupsOf(const ModelConfig& config, int module_count, int tokens_per_block,
-                                      DType kv_dtype = DType::kBF16);
+                                      KvFormat kv_format = {});
 
 }  // namespace foredraft

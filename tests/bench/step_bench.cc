@@ -35,9 +35,9 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
   // As the daemon loads them: with stages of DSpark the target's forward writes their keys.
   if (engine.drafter == nullptr && weights.Find<V4Weights>() != nullptr) weights.Get<V4Weights>().dspark = {};
   engine.tokens_per_block = options.tokens_per_block;
-  engine.kv_dtype = options.kv_dtype;
+  engine.kv_format = options.kv_format;
   const std::vector<CacheGroup> groups =
-      CacheGroupsOf(config, engine.drafter_numbers.module_count, options.tokens_per_block, engine.kv_dtype);
+      CacheGroupsOf(config, engine.drafter_numbers.module_count, options.tokens_per_block, engine.kv_format);
   const int tokens = groups[kHistoryGroup].tokens_per_block;
   context_ = (options.context + tokens - 1) / tokens * tokens;
   // Callers that prefill have room for the context as they gave it.

@@ -15,7 +15,7 @@
 #include "engine/cache/cache_groups.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/rank_engine.h"
-#include "kernels/dtype.h"
+#include "kernels/kv_row.h"
 #include "tests/bench/counting_device.h"
 
 namespace foredraft {
@@ -45,7 +45,7 @@ struct StepBenchOptions {
   int max_num_tokens = 128;  // of a prefill
   int max_steps = 64;        // of a sequence, from one Start to the next
   bool graphs = true;
-  DType kv_dtype = DType::kBF16;  // of the KV cache
+  KvFormat kv_format = DType::kBF16;  // of the KV cache
   RankLayout layout;
 };
 

@@ -39,7 +39,12 @@ struct Options : StepOptions {
     return std::find(only.begin(), only.end(), section) != only.end();
   }
   StepMeter::Options Meter(int max_draft_len, const std::vector<int>& step_rows) const {
-    return {threads, context, max_draft_len, step_rows, fp8_cache ? DType::kF8E4M3 : DType::kBF16};
+    return {threads, context, max_draft_len, step_rows, kv_format()};
+  }
+  KvFormat kv_format() const {
+    if (kv == "bf16") return DType::kBF16;
+    CHECK(kv == "fp8" || kv == "fp8-products") << "--kv " << kv;
+    return {DType::kF8E4M3, kv != "fp8"};
   }
   int most_rows() const { return *std::max_element(rows.begin(), rows.end()); }
 };
@@ -304,9 +309,10 @@ absl::Status Run(const Options& options) {
     std::cout << absl::StreamFormat(
         "%s, %s, %d threads%s; read bandwidth %.1f GB/s (%.1f-%.1f): %d streams a thread, prefetch %d bytes "
         "ahead, a buffer of %d MB; BF16 products %.0f GFLOPS (%.0f-%.0f)\n\n",
-        options.model, model->device->name(), options.threads, options.fp8_cache ? ", KV cache in FP8" : "",
-        bandwidth.p50, bandwidth.p25, bandwidth.p75, rates.way().streams, rates.way().prefetch_bytes,
-        options.buffer_mb, dot.p50, dot.p25, dot.p75);
+        options.model, model->device->name(), options.threads,
+        options.kv == "bf16" ? "" : absl::StrCat(", KV ", KvFormatName(options.kv_format())), bandwidth.p50,
+        bandwidth.p25, bandwidth.p75, rates.way().streams, rates.way().prefetch_bytes, options.buffer_mb,
+        dot.p50, dot.p25, dot.p75);
     if (options.Wants("ops")) Ops(report, *model);
     if (options.Wants("table") || options.Wants("plain")) Steps(report, *model);
     if (options.Wants("prefill")) Prefill(report, *model);

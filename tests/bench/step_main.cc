@@ -2,7 +2,7 @@
 //
 // clang-format off
 // usage: step_bench [--backend cpu] [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
-//                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--fp8-cache] [--buffer-mb N] [--markdown]
+//                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--kv FORMAT] [--buffer-mb N] [--markdown]
 //        step_bench --backend cuda|paper [--gpu NAME] [--measured FILE] [--model CONFIG_JSON] [--ranks N] [--context N]
 //                   [--rows 1,4,...] [--how eager,graph,unforked] [--only prefill [--prompts 1024,8192]]
 //                   [--nccl|--windows] [--kernels] [--json FILE] [--markdown] [--quick]
@@ -13,7 +13,8 @@
 //                and skips dense
 //   --context    positions each sequence has at the start, computed from random prompts; default 128
 //   --prompts    lengths of the prompts of section prefill; default 512,4000
-//   --fp8-cache  the steps of table, plain and ops read a KV cache in FP8
+//   --kv         of the cache that the steps of table, plain and ops read: bf16 (default), fp8, or fp8-products, which are
+//                of FP8 codes, too
 // A GPU (step_gpu.cc): steps of a model of random weights, eager and as graphs, beside the predicted time.
 //   --backend    paper: a GPU that does not exist here; only its prediction is printed
 //   --gpu        whose prediction, h200 or h100; default: by the device's name, h200 on paper
@@ -41,28 +42,17 @@
 
 int main(int argc, char** argv) {
   foredraft::StepOptions options;
-  options.command = foredraft::ParseBenchFlags(argc, argv,
-                                               {{"--backend", &options.backend},
-                                                {"--model", &options.model},
-                                                {"--rows", &options.rows},
-                                                {"--context", &options.context},
-                                                {"--threads", &options.threads},
-                                                {"--rounds", &options.rounds},
-                                                {"--only", &options.only},
-                                                {"--prompts", &options.prompts},
-                                                {"--fp8-cache", &options.fp8_cache},
-                                                {"--buffer-mb", &options.buffer_mb},
-                                                {"--gpu", &options.gpu},
-                                                {"--measured", &options.measured},
-                                                {"--ranks", &options.ranks},
-                                                {"--attention-tp", &options.attention_tp},
-                                                {"--moe-tp", &options.moe_tp},
-                                                {"--how", &options.how},
-                                                {"--nccl", &options.nccl},
-                                                {"--windows", &options.windows},
-                                                {"--kernels", &options.kernels},
-                                                {"--json", &options.json},
-                                                {"--quick", &options.quick},
-                                                {"--markdown", &options.markdown}});
+  options.command = foredraft::ParseBenchFlags(
+      argc, argv, {{"--backend", &options.backend}, {"--model", &options.model},
+                   {"--rows", &options.rows},       {"--context", &options.context},
+                   {"--threads", &options.threads}, {"--rounds", &options.rounds},
+                   {"--only", &options.only},       {"--prompts", &options.prompts},
+                   {"--kv", &options.kv},           {"--buffer-mb", &options.buffer_mb},
+                   {"--gpu", &options.gpu},         {"--measured", &options.measured},
+                   {"--ranks", &options.ranks},     {"--attention-tp", &options.attention_tp},
+                   {"--moe-tp", &options.moe_tp},   {"--how", &options.how},
+                   {"--nccl", &options.nccl},       {"--windows", &options.windows},
+                   {"--kernels", &options.kernels}, {"--json", &options.json},
+                   {"--quick", &options.quick},     {"--markdown", &options.markdown}});
   return options.backend == "cpu" ? foredraft::RunCpuSteps(options) : foredraft::RunGpuSteps(options);
 }

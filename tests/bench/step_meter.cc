@@ -49,7 +49,7 @@ StepMeter::StepMeter(const Options& options, const BenchModel& model)
                         .tokens_per_block = kCpuTokensPerBlock,
                         .max_num_tokens = std::max(options.context, kMinPrefillTokens),
                         .max_steps = kWarmSteps + kMaxTimedSteps + 2,
-                        .kv_dtype = options.kv_dtype};
+                        .kv_format = options.kv_format};
   auto counting = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads));
   counting_ = counting.get();
   bench_ = std::make_unique<StepBench>(step, model.config, std::move(counting), model.weights);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "kernels/kv_row.h"
 #include "tests/bench/counting_device.h"
 #include "tests/bench/cpu_rates.h"
 #include "tests/bench/step_bench.h"
@@ -54,7 +54,7 @@ class StepMeter {
     int context = 128;
     int max_draft_len = 0;  // 0: no module
     std::vector<int> rows;  // ascending
-    DType kv_dtype = DType::kBF16;
+    KvFormat kv_format = DType::kBF16;
   };
   // `model` must outlive this object.
   StepMeter(const Options& options, const BenchModel& model);

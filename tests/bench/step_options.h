@@ -19,7 +19,7 @@ struct StepOptions {
   std::vector<int> prompts = {512, 4000};
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int rounds = 5;
-  bool fp8_cache = false;
+  std::string kv = "bf16";
   int buffer_mb = 512;  // of the read bandwidth
   std::string command;  // as given
   // Options of a GPU.

@@ -16,6 +16,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 struct Parsed {
   LoadedConfig loaded;
@@ -211,6 +212,16 @@ TEST_P(ForeignKeysOfTwoSources, TheLaterOneCounts) {
                                       : ShowField(*FindField(key), parsed.loaded.config),
             GetParam().value);
   EXPECT_THAT(parsed.loaded.notes, Contains(GetParam().note));
+}
+
+TEST(ForeignKeys, SayThatAnFp8CacheKeepsBf16Products) {
+  const auto notes = [](const std::string& text) { return Parse("model: /m\n" + text).loaded.notes; };
+  const auto products = Contains(HasSubstr("kv_cache_config.attention_products"));
+  EXPECT_THAT(notes("kv_cache_dtype: fp8"), products);
+  EXPECT_THAT(notes("kv_cache_config: {dtype: fp8}\nmoe_backend: CUTLASS"), products);
+  EXPECT_THAT(notes("kv_cache_config: {dtype: fp8}"), Not(products));
+  EXPECT_THAT(notes("kv_cache_dtype: auto"), Not(products));
+  EXPECT_THAT(notes("kv_cache_dtype: fp8\nkv_cache_config: {attention_products: bf16}"), Not(products));
 }
 
 const TwoSources kTwoSources[] = {

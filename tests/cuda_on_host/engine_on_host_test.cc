@@ -235,7 +235,7 @@ TEST(EngineOnHost, SwappingChangesNothing) {
   for (const DrafterKind* drafter : {&kEagle, &kVanilla}) {
     SCOPED_TRACE(drafter->name);
     EngineOptions options = SmallOptions(*drafter);
-    if (drafter == &kVanilla) options.kv_dtype = DType::kF8E4M3;
+    if (drafter == &kVanilla) options.kv_format = DType::kF8E4M3;
     options.capture_graphs = false;
     const auto engine = MakeEngine("cuda", options);
     const auto untouched = MakeEngine("cuda", options);
@@ -329,7 +329,7 @@ TEST(EngineOnHost, LogprobsAreNearTheCpus) {
     const char* name;
     ModelConfig config;
     double tolerance;
-    DType kv_dtype = DType::kBF16;
+    KvFormat kv_format = DType::kBF16;
   } cases[] = {{"bf16", SmallConfig(), 0.05},
                {"bf16, FP8 cache", SmallConfig(), 0.3, DType::kF8E4M3},
                {"fp8", SmallConfig(/*fp8=*/true), 0.3},
@@ -340,7 +340,7 @@ TEST(EngineOnHost, LogprobsAreNearTheCpus) {
                {"nvfp4", FourBitConfig(kNvfp4Format), 0.05}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
-    options.kv_dtype = c.kv_dtype;
+    options.kv_format = c.kv_format;
     const auto gpu = MakeEngine("cuda", options, c.config);
     const auto cpu = MakeEngine("cpu", options, c.config);
     const TokenLogprob a = RunPlan(*gpu, Start(0, {}, 20, 0)).slots[0].logprobs[0];
@@ -389,7 +389,7 @@ TEST(EngineOnHost, TheKvCacheTakesItsShareOfWhatIsLeft) {
   options.free_memory_fraction = 0.5;
   cuda_on_host::SetDeviceMemory(size_t{64} << 20);
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-    options.kv_dtype = dtype;
+    options.kv_format = dtype;
     const auto engine = MakeEngine("cuda", options);
     const KvCacheShape shape = {
         .groups = CacheGroupsOf(SmallConfig(), 1, 16, dtype), .block_counts = {1}, .boundaries = {}};

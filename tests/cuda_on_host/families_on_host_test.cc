@@ -55,7 +55,7 @@ Setting Plain() {
 
 // A setting with an FP8 cache.
 Setting InFp8(Setting setting) {
-  setting.kv_dtype = DType::kF8E4M3;
+  setting.kv_format = DType::kF8E4M3;
   return setting;
 }
 

@@ -124,7 +124,7 @@ TEST(RanksOnHost, TwoRanksGiveTheTokensOfOne) {
         absl::StrCat(graphs ? "captured steps, FP8 cache" : "eager", windows ? ", windows" : ", NCCL"));
     Setting one = SmallSetting(1, 0, /*graphs=*/false), two = SmallSetting(kRanks, 2, graphs);
     two.shared_memory = windows;
-    one.kv_dtype = two.kv_dtype = graphs ? DType::kF8E4M3 : DType::kBF16;
+    one.kv_format = two.kv_format = graphs ? DType::kF8E4M3 : DType::kBF16;
     const RunRecord alone = RunRequests(SmallModel(), one, SmallRequests());
     const RunRecord run = RunRequests(SmallModel(), two, SmallRequests());
     EXPECT_EQ(run.replays > 0, graphs);

@@ -69,21 +69,25 @@ std::vector<std::string> InstructionPaths() {
   return isas;
 }
 
-constexpr DType kKvDTypes[] = {DType::kBF16, DType::kF8E4M3};
+// DeepSeek-V4's cache has no latents.
+std::vector<KvFormat> FormatsOf(const ModelConfig& config) {
+  if (config.kv_lora_rank == 0) return {DType::kBF16, DType::kF8E4M3};
+  return {std::begin(kKvFormats), std::end(kKvFormats)};
+}
 
-std::string PartOf(const std::string& checkpoint, DType kv_dtype) {
-  return absl::StrCat(checkpoint, ", KV ", DTypeName(kv_dtype));
+std::string PartOf(const std::string& checkpoint, KvFormat kv_format) {
+  return absl::StrCat(checkpoint, ", KV ", KvFormatName(kv_format));
 }
 
 // Vanilla needs a module per draft; with a single module it drafts as Eagle does. DSpark's stages are none.
-std::vector<Setting> SettingsOf(const ModelConfig& config, DType kv_dtype) {
+std::vector<Setting> SettingsOf(const ModelConfig& config, KvFormat kv_format) {
   const int modules = config.num_nextn_predict_layers;
   Setting setting = {.max_draft_len = 3,
                      .mtp = modules > 0,
                      .overlap = false,
                      .max_batch_size = 16,
                      .max_num_tokens = 512,
-                     .kv_dtype = kv_dtype};
+                     .kv_format = kv_format};
   std::vector<Setting> settings;
   for (setting.ranks = 1; setting.ranks <= 2; ++setting.ranks) {
     for (const int draft_len : {0, 1, 3}) {
@@ -225,13 +229,13 @@ TEST_P(Bits, AreThoseRecorded) {
   if (!Golden().Has(path) && !IsAlwaysRecorded(isa)) GTEST_SKIP() << path << ": not recorded";
   const std::vector<Request> requests =
       checkpoint == kAbacus ? AbacusRequests() : RandomRequests(checkpoint, model.config);
-  for (const DType kv_dtype : kKvDTypes) {
-    const std::string part = PartOf(checkpoint, kv_dtype);
+  for (const KvFormat kv_format : FormatsOf(model.config)) {
+    const std::string part = PartOf(checkpoint, kv_format);
     if (!IsAlwaysRecorded(isa) && !Golden().Has(path, part)) {  // a checkpoint added on a machine without it
       GTEST_SKIP() << path << ": " << part << ": not recorded";
     }
     std::set<std::string> names = {"tokens"};
-    for (const Setting& setting : SettingsOf(model.config, kv_dtype)) {
+    for (const Setting& setting : SettingsOf(model.config, kv_format)) {
       const std::string name = NameOf(setting, model.config);
       SCOPED_TRACE(absl::StrCat(path, ": ", part, ": ", name));
       const RunRecord run = RunRequests(model, setting, requests);
@@ -248,7 +252,7 @@ TEST(RecordedBits, AreOfCheckpointsThatThereAre) {
   for (const std::string& checkpoint : Checkpoints()) {
     const auto config = ReadModelConfig(DirOf(checkpoint) + "/config.json");
     ASSERT_TRUE(config.ok()) << config.status();
-    for (const DType kv_dtype : kKvDTypes) parts.insert(PartOf(checkpoint, kv_dtype));
+    for (const KvFormat kv_format : FormatsOf(*config)) parts.insert(PartOf(checkpoint, kv_format));
   }
   for (const std::string& isa : InstructionPaths()) {
     const auto device = CreateDevice("cpu", {.isa = isa});

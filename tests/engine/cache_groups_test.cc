@@ -96,7 +96,7 @@ TEST(CacheGroups, FlashsKeysAndEntriesTake608BytesInFp8) {
   for (size_t i = 0; i < fp8.size(); ++i) {
     EXPECT_EQ(fp8[i].tokens_per_block, bf16[i].tokens_per_block);
     for (size_t j = 0; j < fp8[i].rows.size(); ++j) {
-      const bool of_keys = bf16[i].rows[j].row_bytes == 1024 && bf16[i].rows[j].dtype == DType::kBF16;
+      const bool of_keys = bf16[i].rows[j].row_bytes == 1024 && bf16[i].rows[j].format.dtype == DType::kBF16;
       EXPECT_EQ(fp8[i].rows[j].row_bytes, of_keys ? 608 : bf16[i].rows[j].row_bytes);
     }
   }

@@ -125,7 +125,7 @@ TEST_F(ContinuedTokens, AreTheSameUnderEverySetting) {
       {.draft_len = 3, .draft_caps = true, .draft_len_changes = {3, 0, 7, 1, 1, 2}},
       {.max_open = 2, .draft_len = 7, .policy = DraftPolicyKind::kAdaptive},
       {.draft_len = 3, .vanilla = true},
-      {.draft_len = 3, .kv_dtype = DType::kF8E4M3},
+      {.draft_len = 3, .kv_format = DType::kF8E4M3},
       {.ranks = 2, .draft_len = 3},
       {.attention_tp = 2, .draft_len = 3, .losses = {9}}};
   std::vector<SameTokensCase> cases;

@@ -29,7 +29,7 @@ constexpr int kDraftLens[] = {0, 1, 3, 7};
 // the way, losses of the rank, sampled, ranks, dtype of the KV cache
 std::vector<int> Levels() {
   const bool cpu = TestBackend() == "cpu";  // of a GPU's ranks each needs a GPU of its own
-  return {4, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, cpu ? 3 : 1, 2};
+  return {4, 2, 3, 2, 2, 2, 2, 2, 2, 2, 2, cpu ? 3 : 1, static_cast<int>(std::size(kKvFormats))};
 }
 
 bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
@@ -49,7 +49,7 @@ SameTokensCase CaseOf(const std::vector<int>& row) {
   if (row[9] == 1) c.setting.losses = {4, 11, 30};
   c.sampled = row[10] == 1;
   c.setting.ranks = 1 << row[11];
-  c.setting.kv_dtype = row[12] == 0 ? DType::kBF16 : DType::kF8E4M3;
+  c.setting.kv_format = kKvFormats[row[12]];
   return c;
 }
 

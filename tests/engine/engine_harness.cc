@@ -136,10 +136,10 @@ std::string Setting::DebugString() const {
                       max_draft_len, mtp ? "" : " (no MTP)", vanilla ? " vanilla" : "", ", overlap ", overlap,
                       ", graphs ", graphs, padding ? "" : " (no padding)", ", batch ", max_batch_size,
                       ", budget ", max_num_tokens, ", reuse ", reuse, reuse_generated ? " (generated)" : "",
-                      ", KV ", DTypeName(kv_dtype), ", small pool ", small_pool, ", draft caps ", draft_caps,
-                      ", policy ", static_cast<int>(policy), ", rows for ", verify_len, " drafts, late ",
-                      late_percent, "%, losses [", absl::StrJoin(losses, " "), "], K changes ",
-                      absl::StrJoin(draft_len_changes, " "));
+                      ", KV ", KvFormatName(kv_format), ", small pool ", small_pool, ", draft caps ",
+                      draft_caps, ", policy ", static_cast<int>(policy), ", rows for ", verify_len,
+                      " drafts, late ", late_percent, "%, losses [", absl::StrJoin(losses, " "),
+                      "], K changes ", absl::StrJoin(draft_len_changes, " "));
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
@@ -204,7 +204,7 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
   options.cuts_drafts = options.drafter == &kDSpark &&
                         (setting.policy == DraftPolicyKind::kConfidence || setting.verify_len > 0);
   options.tokens_per_block = kTokensPerBlock;
-  options.kv_dtype = setting.kv_dtype;
+  options.kv_format = setting.kv_format;
   const int block_tokens = KvCacheShapeOf(options, model.config, 1).tokens_per_block();
   const int sequence_blocks = (kMaxSeqLen + 14) / block_tokens + 1;
   options.block_count = setting.small_pool ? 1 + std::max(kSmallPoolTokens / block_tokens, kSmallPoolBlocks)

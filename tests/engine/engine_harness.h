@@ -48,7 +48,10 @@ inline bool DraftsInBlocks(const ModelConfig& config) { return config.dspark.has
 // because the target's forward then writes their keys.
 LoadedWeights WeightsFor(const LoadedWeights& weights, const EngineOptions& options);
 
-// The settings that may change how tokens are computed, but must not change the tokens (kv_dtype aside).
+// The formats of a cache of latents.
+inline constexpr KvFormat kKvFormats[] = {DType::kBF16, DType::kF8E4M3, {DType::kF8E4M3, true}};
+
+// The settings that may change how tokens are computed, but must not change the tokens (kv_format aside).
 struct Setting {
   // Tensor groups, and ranks of each: threads of this process, joined over loopback as processes would be.
   int ranks = 1;
@@ -68,7 +71,7 @@ struct Setting {
   int max_num_tokens = 8192;
   bool reuse = true;
   bool reuse_generated = false;
-  DType kv_dtype = DType::kBF16;                     // its tokens are its own; nothing else changes them
+  KvFormat kv_format = DType::kBF16;                 // its tokens are its own; nothing else changes them
   bool small_pool = false;                           // so small that sequences are swapped
   bool draft_caps = false;                           // every request has its own
   DraftPolicyKind policy = DraftPolicyKind::kFixed;  // draft_len is then the most it may choose

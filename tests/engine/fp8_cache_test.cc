@@ -1,5 +1,5 @@
-// What an FP8 cache costs in answers: abacus' held-out questions, with either dtype of the KV cache, and the
-// same for abacus-v4, which knows fewer of the answers.
+// What an FP8 cache and FP8 products cost in answers: abacus' held-out questions, with each format of the KV
+// cache, and the same for abacus-v4, which knows fewer of the answers.
 
 #include <gtest/gtest.h>
 
@@ -72,40 +72,42 @@ struct Answers {
   int same = 0;  // replies with the tokens of a BF16 cache
 };
 
-// The answers with either dtype, which it prints.
-std::map<DType, Answers> AnswersOf(const std::string& dir) {
+// The answers with each format, which it prints.
+std::map<KvFormat, Answers> AnswersOf(const std::string& dir, const std::vector<KvFormat>& formats) {
   const Questions questions = ReadQuestions();
   const LoadedModel& model = LoadModelOnce(dir);
-  std::map<DType, RunRecord> runs;
-  std::map<DType, Answers> answers;
-  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-    const RunRecord& run = runs[dtype] =
-        RunRequests(model, {.draft_len = 3, .kv_dtype = dtype}, questions.requests);
-    Answers& of_dtype = answers[dtype];
-    of_dtype.count = static_cast<int>(questions.answers.size());
+  std::map<KvFormat, RunRecord> runs;
+  std::map<KvFormat, Answers> answers;
+  for (const KvFormat format : formats) {
+    const RunRecord& run = runs[format] =
+        RunRequests(model, {.draft_len = 3, .kv_format = format}, questions.requests);
+    Answers& of_format = answers[format];
+    of_format.count = static_cast<int>(questions.answers.size());
     int steps = 0, accepted = 0;
     for (size_t i = 0; i < questions.answers.size(); ++i) {
-      of_dtype.right += AnswerOf(questions, run.requests[i].token_ids) == questions.answers[i];
-      of_dtype.same += run.requests[i].token_ids == runs[DType::kBF16].requests[i].token_ids;
+      of_format.right += AnswerOf(questions, run.requests[i].token_ids) == questions.answers[i];
+      of_format.same += run.requests[i].token_ids == runs[DType::kBF16].requests[i].token_ids;
       steps += run.requests[i].steps;
       accepted += run.requests[i].accepted_tokens;
     }
     std::cout << absl::StreamFormat("%s: %d of %d right, %d replies as with BF16, acceptance length %.3f\n",
-                                    DTypeName(dtype), of_dtype.right, of_dtype.count, of_dtype.same,
+                                    KvFormatName(format), of_format.right, of_format.count, of_format.same,
                                     1 + double(accepted) / steps);
   }
   return answers;
 }
 
 TEST(Fp8Cache, AbacusKeepsItsAnswers) {
-  for (const auto& [dtype, answers] : AnswersOf(kAbacusDir)) {
-    EXPECT_GE(answers.right, 0.95 * answers.count) << "what abacus' card promises";
+  for (const auto& [format, answers] :
+       AnswersOf(kAbacusDir, {std::begin(kKvFormats), std::end(kKvFormats)})) {
+    EXPECT_GE(answers.right, 0.95 * answers.count) << KvFormatName(format) << ": what abacus' card promises";
   }
 }
 
 // Replies that differ may each be right or wrong, in either direction: three deviations of as many coins.
 TEST(Fp8Cache, AbacusV4KnowsAsMuch) {
-  std::map<DType, Answers> answers = AnswersOf("deploy/models/abacus-v4/mtp");
+  std::map<KvFormat, Answers> answers =
+      AnswersOf("deploy/models/abacus-v4/mtp", {DType::kBF16, DType::kF8E4M3});
   const Answers &fp8 = answers[DType::kF8E4M3], &bf16 = answers[DType::kBF16];
   EXPECT_GT(bf16.right, bf16.count / 3);
   EXPECT_GE(fp8.right, bf16.right - 3 * std::sqrt(fp8.count - fp8.same));

@@ -24,7 +24,7 @@ T* MustAllocate(Device& device, size_t count) {
 }  // namespace
 
 FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeights weights, int capacity,
-                         DType kv_dtype)
+                         KvFormat kv_format)
     : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
   auto model =
       config.kind->create(device, solo_, config, std::move(weights),
@@ -34,7 +34,7 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeight
   model_ = *std::move(model);
   std::vector<CacheGroupTable> tables;
   std::vector<int> block_counts;
-  for (const CacheGroup& group : CacheGroupsOf(config, model_->module_count(), kTokensPerBlock, kv_dtype)) {
+  for (const CacheGroup& group : CacheGroupsOf(config, model_->module_count(), kTokensPerBlock, kv_format)) {
     const int blocks = (capacity + group.tokens_per_block - 1) / group.tokens_per_block;
     std::vector<int32_t> blocks_in_order(blocks);
     std::iota(blocks_in_order.begin(), blocks_in_order.end(), 1);
@@ -44,7 +44,7 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeight
     block_counts.push_back(blocks + 1);
   }
   const KvCacheShape shape = {
-      .groups = CacheGroupsOf(config, model_->module_count(), kTokensPerBlock, kv_dtype),
+      .groups = CacheGroupsOf(config, model_->module_count(), kTokensPerBlock, kv_format),
       .block_counts = block_counts,
       .boundaries = {}};
   auto cache = KvCache::Create(device, shape, tables, /*poison=*/true);

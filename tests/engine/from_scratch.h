@@ -21,9 +21,9 @@ namespace foredraft {
 
 class FromScratch {
  public:
-  // capacity: tokens of the longest sequence. kv_dtype: as EngineOptions has it.
+  // capacity: tokens of the longest sequence. kv_format: as EngineOptions has it.
   FromScratch(Device& device, const ModelConfig& config, LoadedWeights weights, int capacity,
-              DType kv_dtype = DType::kBF16);
+              KvFormat kv_format = DType::kBF16);
 
   // The request whose drafts follow: its stop ids, which min_tokens excludes, and its thinking budget.
   void SetRules(const Request& request) { request_ = request; }

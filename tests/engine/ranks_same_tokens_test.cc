@@ -113,7 +113,7 @@ std::vector<Case> FastCases() {
        Changed(Small(3),
                [](Setting& s) {
                  s.max_open = 0;
-                 s.kv_dtype = DType::kF8E4M3;
+                 s.kv_format = DType::kF8E4M3;
                }),
        all},
       {"abacus, sampled, K 3, a rank is lost three times",
@@ -150,9 +150,17 @@ std::vector<Case> FastCases() {
        Changed(Small(3),
                [](Setting& s) {
                  s.small_pool = true;
-                 s.kv_dtype = DType::kF8E4M3;
+                 s.kv_format = DType::kF8E4M3;
                }),
        {1, 4}},
+      {"abacus, sampled, K 3, FP8 products",
+       Model::kAbacus,
+       true,
+       Changed(Small(3),
+               [](Setting& s) {
+                 s.kv_format = {DType::kF8E4M3, true};
+               }),
+       {1, 2, 4}},
   };
 }
 
@@ -168,7 +176,7 @@ std::vector<Case> AllCases() {
     if (row[6] == 1) setting.max_num_tokens = 16;
     setting.small_pool = row[7] == 1;
     setting.max_open = row[8] == 0 ? 9 : 3;
-    if (row[9] == 1) setting.kv_dtype = DType::kF8E4M3;
+    if (row[9] == 1) setting.kv_format = DType::kF8E4M3;
     const bool sampled = row[1] == 1;
     cases.push_back({absl::StrCat("model ", row[0], sampled ? ", sampled, " : ", ", setting.DebugString()),
                      kModels[row[0]],
@@ -190,9 +198,9 @@ class RanksSameTokensOver : public ::testing::TestWithParam<int> {
  protected:
   // The baseline: one rank, eager, no module, no overlap, one request at a time, no reuse.
   static const RunRecord& Baseline(const Case& c) {
-    using Key = std::tuple<Model, bool, DType>;
+    using Key = std::tuple<Model, bool, KvFormat>;
     static auto* const baselines = new std::map<Key, RunRecord>;
-    const Key key = {c.model, c.sampled, c.setting.kv_dtype};
+    const Key key = {c.model, c.sampled, c.setting.kv_format};
     const auto found = baselines->find(key);
     if (found != baselines->end()) return found->second;
     const Setting plain = {.mtp = false,
@@ -200,7 +208,7 @@ class RanksSameTokensOver : public ::testing::TestWithParam<int> {
                            .graphs = false,
                            .max_batch_size = 1,
                            .reuse = false,
-                           .kv_dtype = c.setting.kv_dtype};
+                           .kv_format = c.setting.kv_format};
     return baselines->emplace(key, RunRequests(ModelOf(c.model), plain, RequestsOf(c.model, c.sampled)))
         .first->second;
   }
@@ -209,19 +217,19 @@ class RanksSameTokensOver : public ::testing::TestWithParam<int> {
   // tokens alone.
   static std::vector<int32_t> Reference(const Case& c, const Request& request, int id,
                                         const RequestRecord& record, int token_count) {
-    using Key = std::tuple<Model, DType, bool, bool, int, int, int>;
+    using Key = std::tuple<Model, KvFormat, bool, bool, int, int, int>;
     static auto* const drafts = new std::map<Key, std::vector<int32_t>>;
-    static auto* const scratch = new std::map<std::pair<Model, DType>, FromScratch*>;
-    const DType kv_dtype = c.setting.kv_dtype;
+    static auto* const scratch = new std::map<std::pair<Model, KvFormat>, FromScratch*>;
+    const KvFormat kv_format = c.setting.kv_format;
     const LoadedModel& model = ModelOf(c.model);
     const int prompt_len = static_cast<int>(request.prompt_ids.size());
     const int first_step_end = c.setting.vanilla ? prompt_len + record.records.front().token_count - 1 : -1;
     std::vector<int32_t>& entry =
-        (*drafts)[{c.model, kv_dtype, c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
+        (*drafts)[{c.model, kv_format, c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
     if (!entry.empty()) return entry;
-    FromScratch*& reference = (*scratch)[{c.model, kv_dtype}];
+    FromScratch*& reference = (*scratch)[{c.model, kv_format}];
     if (reference == nullptr) {
-      reference = new FromScratch(*model.device, model.config, model.weights, 400, kv_dtype);
+      reference = new FromScratch(*model.device, model.config, model.weights, 400, kv_format);
     }
     std::vector<int32_t> tokens = request.prompt_ids;
     tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);

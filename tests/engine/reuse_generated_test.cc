@@ -111,13 +111,13 @@ class ReuseGenerated : public ::testing::TestWithParam<Conversations> {
             .max_batch_size = kSlots,
             .reuse_generated = true};
   }
-  const RunRecord& Reference(DType kv_dtype) {
-    static auto* const records = new std::map<std::pair<std::string, DType>, RunRecord>;
-    const auto found = records->find({GetParam().name, kv_dtype});
+  const RunRecord& Reference(KvFormat kv_format) {
+    static auto* const records = new std::map<std::pair<std::string, KvFormat>, RunRecord>;
+    const auto found = records->find({GetParam().name, kv_format});
     if (found != records->end()) return found->second;
     Setting plain = Plain();
-    plain.kv_dtype = kv_dtype;
-    return records->emplace(std::pair(GetParam().name, kv_dtype), RunRequests(model_, plain, Turns()))
+    plain.kv_format = kv_format;
+    return records->emplace(std::pair(GetParam().name, kv_format), RunRequests(model_, plain, Turns()))
         .first->second;
   }
 
@@ -139,11 +139,12 @@ class ReuseGenerated : public ::testing::TestWithParam<Conversations> {
     EXPECT_GE(generated_blocks, 4);
   }
 
-  FromScratch& Scratch(DType kv_dtype) {
-    static auto* const scratches = new std::map<std::pair<std::string, DType>, std::unique_ptr<FromScratch>>;
-    std::unique_ptr<FromScratch>& scratch = (*scratches)[{GetParam().name, kv_dtype}];
+  FromScratch& Scratch(KvFormat kv_format) {
+    static auto* const scratches =
+        new std::map<std::pair<std::string, KvFormat>, std::unique_ptr<FromScratch>>;
+    std::unique_ptr<FromScratch>& scratch = (*scratches)[{GetParam().name, kv_format}];
     if (scratch == nullptr) {
-      scratch = std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400, kv_dtype);
+      scratch = std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400, kv_format);
     }
     return *scratch;
   }
@@ -159,13 +160,13 @@ class ReuseGenerated : public ::testing::TestWithParam<Conversations> {
     std::vector<int32_t> key = tokens;
     for (const int fact : {static_cast<int>(&GetParam() - kConversations), decoded_.first, decoded_.end,
                            decoded_.first_step_end, setting.vanilla ? first_step_end : -2,
-                           static_cast<int>(setting.kv_dtype)}) {
+                           static_cast<int>(setting.kv_format.dtype)}) {
       key.push_back(fact);
     }
     const auto [entry, is_new] = computed->try_emplace(key);
     if (!is_new) return entry->second;
     const int prompt_len = static_cast<int>(request.prompt_ids.size());
-    FromScratch& scratch = Scratch(setting.kv_dtype);
+    FromScratch& scratch = Scratch(setting.kv_format);
     scratch.SetDecoded(decoded_.first, decoded_.end, decoded_.first_step_end);
     Following& following = entry->second;
     following.token = scratch.GreedyToken(tokens, prompt_len);
@@ -214,7 +215,7 @@ class ReuseGenerated : public ::testing::TestWithParam<Conversations> {
   // Equal cached blocks, equal tokens and logprobs to the bit.
   void ExpectSecondTurns(const Setting& setting) {
     SCOPED_TRACE(setting.DebugString());
-    const RunRecord& reference = Reference(setting.kv_dtype);
+    const RunRecord& reference = Reference(setting.kv_format);
     const RunRecord run = RunRequests(model_, setting, Turns());
     EXPECT_EQ(run.load.blocks_used, 0);
     int compared = 0;
@@ -260,7 +261,7 @@ TEST_P(ReuseGenerated, TokensDependOnNothingButTheCachedBlocks) {
   settings[5].small_pool = true;
   settings[5].draft_caps = true;
   settings[6].draft_len = 3;
-  settings[6].kv_dtype = DType::kF8E4M3;
+  settings[6].kv_format = DType::kF8E4M3;
   settings[7].draft_len = 3;
   settings[7].ranks = 2;
   settings[8].draft_len = 3;

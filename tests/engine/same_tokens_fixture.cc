@@ -36,8 +36,8 @@ SameTokensFixture::References& SameTokensFixture::ReferencesOf(const LoadedModel
   return (*references)[&model];
 }
 
-const RunRecord& SameTokensFixture::Baseline(DType kv_dtype, bool sampled) {
-  const auto found = references_.baselines.find({kv_dtype, sampled});
+const RunRecord& SameTokensFixture::Baseline(KvFormat kv_format, bool sampled) {
+  const auto found = references_.baselines.find({kv_format, sampled});
   if (found != references_.baselines.end()) return found->second;
   Setting plain;
   plain.mtp = false;
@@ -45,25 +45,26 @@ const RunRecord& SameTokensFixture::Baseline(DType kv_dtype, bool sampled) {
   plain.graphs = false;
   plain.max_batch_size = 1;
   plain.reuse = false;
-  plain.kv_dtype = kv_dtype;
+  plain.kv_format = kv_format;
   return references_.baselines
-      .emplace(std::pair(kv_dtype, sampled), RunRequests(model_, plain, requests_(sampled)))
+      .emplace(std::pair(kv_format, sampled), RunRequests(model_, plain, requests_(sampled)))
       .first->second;
 }
 
 const std::vector<int32_t>& SameTokensFixture::Reference(const SameTokensCase& c, const Request& request,
                                                          int id, int token_count, int first_step_count,
                                                          const RequestRecord& record) {
-  std::unique_ptr<FromScratch>& scratch = references_.scratch[c.setting.kv_dtype];
+  std::unique_ptr<FromScratch>& scratch = references_.scratch[c.setting.kv_format];
   if (scratch == nullptr) {
-    scratch =
-        std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400, c.setting.kv_dtype);
+    scratch = std::make_unique<FromScratch>(*model_.device, model_.config, model_.weights, 400,
+                                            c.setting.kv_format);
   }
   const int prompt_len = static_cast<int>(request.prompt_ids.size());
   const int first_step_end =
       c.setting.vanilla && first_step_count > 0 ? prompt_len + first_step_count - 1 : -1;
-  std::vector<int32_t>& entry = references_.drafts[{static_cast<int>(c.setting.kv_dtype), c.sampled,
-                                                    c.setting.vanilla, id, token_count, first_step_end}];
+  std::vector<int32_t>& entry =
+      references_
+          .drafts[{c.setting.kv_format, c.sampled, c.setting.vanilla, id, token_count, first_step_end}];
   if (entry.empty()) {
     std::vector<int32_t> tokens = request.prompt_ids;
     tokens.insert(tokens.end(), record.token_ids.begin(), record.token_ids.begin() + token_count);
@@ -82,7 +83,7 @@ const std::vector<int32_t>& SameTokensFixture::Reference(const SameTokensCase& c
 }
 
 void SameTokensFixture::ExpectSameTokens(const SameTokensCase& c, const RunRecord& run) {
-  const RunRecord& baseline = Baseline(c.setting.kv_dtype, c.sampled);
+  const RunRecord& baseline = Baseline(c.setting.kv_format, c.sampled);
   for (size_t id = 0; id < run.requests.size(); ++id) {
     const RequestRecord& request = run.requests[id];
     ASSERT_EQ(request.token_ids, baseline.requests[id].token_ids) << "tokens of request " << id;

@@ -41,14 +41,14 @@ class SameTokensFixture : public ::testing::Test {
 
  private:
   struct References {
-    std::map<std::pair<DType, bool>, RunRecord> baselines;  // by kv_dtype and `sampled`
-    std::map<std::vector<int>, std::vector<int32_t>> drafts;
-    std::map<DType, std::unique_ptr<FromScratch>> scratch;  // by kv_dtype
+    std::map<std::pair<KvFormat, bool>, RunRecord> baselines;  // by kv_format and `sampled`
+    std::map<std::tuple<KvFormat, bool, bool, int, int, int>, std::vector<int32_t>> drafts;
+    std::map<KvFormat, std::unique_ptr<FromScratch>> scratch;  // by kv_format
   };
   static References& ReferencesOf(const LoadedModel& model);
 
   // The baseline: eager, no module, no overlap, one request at a time, no reuse.
-  const RunRecord& Baseline(DType kv_dtype, bool sampled);
+  const RunRecord& Baseline(KvFormat kv_format, bool sampled);
   // The drafts after the first `token_count` output tokens of a request. Drafts of one step never change
   // those of the next, so one recomputation serves all settings (for Vanilla: those with the same first
   // step).

@@ -27,8 +27,10 @@ constexpr int kDraftLens[] = {0, 1, 3, 7};
 constexpr DraftPolicyKind kPolicies[] = {DraftPolicyKind::kFixed, DraftPolicyKind::kSchedule,
                                          DraftPolicyKind::kAdaptive};
 // K, overlap, graphs (padded, none, exact sizes), batch, budget, reuse, small pool, draft caps, K changing on
-// the way, drafter, sampled, policy, losses of the rank, dtype of the KV cache
-const std::vector<int> kLevels = {4, 2, 3, 2, 2, 2, 2, 2, 2, 3, 2, 3, 2, 2};
+// the way, drafter, sampled, policy, losses of the rank, format of the KV cache
+std::vector<int> Levels() {
+  return {4, 2, 3, 2, 2, 2, 2, 2, 2, 3, 2, 3, 2, static_cast<int>(std::size(kKvFormats))};
+}
 
 SameTokensCase CaseOf(const std::vector<int>& row) {
   SameTokensCase c{.name = absl::StrCat("row [", absl::StrJoin(row, " "), "]"), .setting = {}};
@@ -47,7 +49,7 @@ SameTokensCase CaseOf(const std::vector<int>& row) {
   c.sampled = row[10] == 1;
   c.setting.policy = kPolicies[row[11]];
   if (row[12] == 1) c.setting.losses = {4, 11, 30};  // the second one is in the replay after the first
-  c.setting.kv_dtype = row[13] == 0 ? DType::kBF16 : DType::kF8E4M3;
+  c.setting.kv_format = kKvFormats[row[13]];
   return c;
 }
 
@@ -67,7 +69,7 @@ class SameTokens : public SameTokensFixture {
 bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
 
 TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
-  ExpectTheSame(CasesOf(CoveringArray(kLevels, /*strength=*/IsFullTier() ? 3 : 2)));
+  ExpectTheSame(CasesOf(CoveringArray(Levels(), /*strength=*/IsFullTier() ? 3 : 2)));
 }
 
 // abacus as `foredraft quantize` writes it; once for a format.
@@ -93,15 +95,15 @@ class SameTokensNvfp4 : public SameTokens {
   SameTokensNvfp4() : SameTokens(AbacusIn(kNvfp4Format)) {}
 };
 
-// In the fast tier one row of three: those that INT4 leaves out.
+// In the fast tier one row of three, among them one that swaps.
 TEST_F(SameTokensNvfp4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   const V3Weights& weights = *model_.weights.Find<V3Weights>();
   ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.format, kNvfp4Format);
   ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.format, kBf16Format);
-  const auto rows = CoveringArray(kLevels, 2);
+  const auto rows = CoveringArray(Levels(), 2);
   std::vector<std::vector<int>> chosen;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (IsFullTier() || i % 3 == 2) chosen.push_back(rows[i]);
+    if (IsFullTier() || i % 3 == 0) chosen.push_back(rows[i]);
   }
   ExpectTheSame(CasesOf(chosen));
 }
@@ -111,7 +113,7 @@ TEST_F(SameTokensInt4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   const V3Weights& weights = *model_.weights.Find<V3Weights>();
   ASSERT_EQ(weights.layers[1].moe.expert_gate_up.first.format.code, DType::kInt4);
   ASSERT_EQ(weights.mtp_modules[2].layer.self_attn.qkv_a.format.code, DType::kInt4);
-  const auto rows = CoveringArray(kLevels, 2);
+  const auto rows = CoveringArray(Levels(), 2);
   std::vector<std::vector<int>> chosen;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (IsFullTier() || i % 3 != 2) chosen.push_back(rows[i]);
@@ -168,18 +170,19 @@ void ExpectSameLogprobs(const RunRecord& plain, const RunRecord& busy) {
 }
 
 TEST_F(SameTokens, LogprobsHaveTheSameBitsInEveryMode) {
-  std::vector<float> first;  // of each dtype
-  for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
-    SCOPED_TRACE(DTypeName(kv_dtype));
+  std::set<float> first;  // of each format
+  for (const KvFormat kv_format : kKvFormats) {
+    SCOPED_TRACE(KvFormatName(kv_format));
     const RunRecord plain = RunRequests(
-        model_, {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .kv_dtype = kv_dtype},
+        model_,
+        {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .kv_format = kv_format},
         TestRequests({.logprobs = true}));
-    const RunRecord busy = RunRequests(model_, {.draft_len = 3, .max_num_tokens = 16, .kv_dtype = kv_dtype},
+    const RunRecord busy = RunRequests(model_, {.draft_len = 3, .max_num_tokens = 16, .kv_format = kv_format},
                                        TestRequests({.logprobs = true}));
     ExpectSameLogprobs(plain, busy);
-    first.push_back(plain.requests[1].logprobs.at(0).logprob);
+    first.insert(plain.requests[1].logprobs.at(1).logprob);  // of a decode step
   }
-  EXPECT_NE(first[0], first[1]) << "the FP8 cache was not read";
+  EXPECT_EQ(first.size(), std::size(kKvFormats)) << "a format was not heeded";
 }
 
 // Drafting overruns the context by up to 2 Kmax rows; the tokens there are those of a run without drafts.

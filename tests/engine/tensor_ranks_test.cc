@@ -149,11 +149,16 @@ std::vector<SameTokensCase> FastCases(const ModelConfig& config) {
       s.draft_len_changes = {3, 0, 1, 3};
     }));
     cases.push_back(Case(ranks, "sampled, FP8 cache, swaps", true, [](Setting& s) {
-      s.kv_dtype = DType::kF8E4M3;
+      s.kv_format = DType::kF8E4M3;
       s.small_pool = true;
       s.max_batch_size = 6;
       s.graphs = false;
     }));
+    if (config.kv_lora_rank > 0) {
+      cases.push_back(Case(ranks, "greedy, FP8 products", false, [](Setting& s) {
+        s.kv_format = {DType::kF8E4M3, true};
+      }));
+    }
     if (ranks < 8) {
       cases.push_back(Case(ranks, "two groups or four, sampled, chunks", true, [ranks](Setting& s) {
         s.ranks = ranks == 2 ? 4 : 2;
@@ -202,7 +207,7 @@ std::vector<SameTokensCase> AllCases(const ModelConfig& config) {
       s.graphs = row[4] == 0;
       if (row[5] == 1) s.max_num_tokens = 16;
       s.small_pool = row[6] == 1;
-      if (row[7] == 1) s.kv_dtype = DType::kF8E4M3;
+      if (row[7] == 1) s.kv_format = DType::kF8E4M3;
       s.vanilla = row[8] == 1;
       s.moe_tp = 1 + row[9];
     }));

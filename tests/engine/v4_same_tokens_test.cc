@@ -48,7 +48,7 @@ SameTokensCase CaseOf(const std::vector<int>& row, bool dspark) {
   // Where drafts have no confidences, the policy is adaptive and nothing is cut.
   if (row[12] == 1) c.setting.policy = dspark ? DraftPolicyKind::kConfidence : DraftPolicyKind::kAdaptive;
   if (row[12] == 2 && dspark) c.setting.verify_len = 1;
-  if (row[13] == 1) c.setting.kv_dtype = DType::kF8E4M3;
+  if (row[13] == 1) c.setting.kv_format = DType::kF8E4M3;
   return c;
 }
 

@@ -78,15 +78,16 @@ class KvFixture {
 
   KvLayer Put(OpRig& rig) const { return Put(rig, dtype_); }
   // Rows of an FP8 fixture have the same values in either dtype.
-  KvLayer Put(OpRig& rig, DType dtype) const {
-    return {.data = rig.Put(Bytes(dtype)),
+  KvLayer Put(OpRig& rig, KvFormat format) const {
+    return {.data = rig.Put(Bytes(format.dtype)),
             .block_tables = rig.Put(tables_),
             .table_stride = blocks_per_slot_,
             .block_count = static_cast<int32_t>(row_count() / tokens_per_block_),
             .tokens_per_block = tokens_per_block_,
             .latent_dim = latent_dim_,
             .rope_dim = rope_dim_,
-            .dtype = dtype};
+            .dtype = format.dtype,
+            .fp8_products = format.fp8_products};
   }
 
   // The values of all rows of a layer on the device, as rows() has them.

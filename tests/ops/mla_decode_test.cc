@@ -6,32 +6,18 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/ops/attention_reference.h"
-#include "tests/ops/kv_fixture.h"
-#include "tests/ops/op_harness.h"
+#include "tests/ops/decode_rows.h"
 
 namespace foredraft {
 namespace {
-
-struct Shape {
-  const char* name;
-  int heads;
-  int latent;
-  int rope;
-  int nope;
-  int tokens_per_block;
-  int first_position;
-  std::vector<int> positions;  // of the rows: the last position that each attends
-
-  int row_count() const { return static_cast<int>(positions.size()); }
-  int cache_len() const { return *std::max_element(positions.begin(), positions.end()) + 10; }
-};
 
 // Around the boundaries of blocks, tiles and the CPU's splits, and of CUDA's splits.
 const std::vector<int> kShort = {3, 31, 32, 62, 63, 64, 65, 127, 128, 190};
 const std::vector<int> kLong = {5, 510, 511, 512, 1023, 1025, 1500, 2047, 2048, 3100};
 
-const Shape kShapes[] = {
+const DecodeRows kShapes[] = {
     {"abacus", 4, 64, 16, 32, 32, 0, kShort},
     {"abacus, module 1", 4, 64, 16, 32, 32, 1, kShort},
     {"R1 slice", 16, 512, 64, 128, 64, 0, kShort},
@@ -43,7 +29,7 @@ const Shape kShapes[] = {
     {"module 3, long", 4, 64, 16, 32, 16, 3, kLong},
 };
 
-void CheckHead(const Shape& shape, const KvFixture& kv, int slot, int last, const bf16* q_lat,
+void CheckHead(const DecodeRows& shape, const KvFixture& kv, int slot, int last, const bf16* q_lat,
                const bf16* q_pe, double scale, const bf16* out) {
   const auto row = [&](int t) { return kv.Row(slot, shape.first_position + t); };
   const HeadReference reference = ReferenceAttention(
@@ -55,67 +41,18 @@ void CheckHead(const Shape& shape, const KvFixture& kv, int slot, int last, cons
   }
 }
 
-// A row of a batch: which queries, where.
-struct BatchRow {
-  int query;
-  int slot;  // -1: idle, its queries are NaN
-  int position;
-};
-
-struct Queries {
-  std::vector<bf16> q_lat;  // [queries, heads * latent]
-  std::vector<bf16> q;      // [queries, heads * (nope + rope)]
-};
-
-Queries MakeQueries(Noise& noise, const Shape& shape, int count) {
-  return {noise.Bf16s(count * shape.heads * shape.latent),
-          noise.Bf16s(count * shape.heads * (shape.nope + shape.rope))};
-}
-
-float ScaleOf(const Shape& shape) { return 1.0f / std::sqrt(static_cast<float>(shape.nope + shape.rope)); }
-
-// The output of each row. dtype: of the layer; by default the fixture's.
-std::vector<Bytes> RunBatch(OpRig& rig, const Shape& shape, const KvFixture& kv, const Queries& queries,
-                            const std::vector<BatchRow>& batch, std::optional<DType> dtype = {}) {
-  const int head_dim = shape.nope + shape.rope;
-  const int lat_width = shape.heads * shape.latent;
-  const int q_width = shape.heads * head_dim;
-  const int count = static_cast<int>(batch.size());
-  std::vector<bf16> lat_in(count * lat_width, bf16{0x7fc0}), q_in(count * q_width, bf16{0x7fc0});
-  std::vector<int32_t> slots, positions;
-  for (int i = 0; i < count; ++i) {
-    slots.push_back(batch[i].slot);
-    positions.push_back(batch[i].position);
-    if (batch[i].slot < 0) continue;
-    std::copy_n(&queries.q_lat[batch[i].query * lat_width], lat_width, &lat_in[i * lat_width]);
-    std::copy_n(&queries.q[batch[i].query * q_width], q_width, &q_in[i * q_width]);
-  }
-  bf16* out = rig.Poisoned<bf16>(count * lat_width);
-  const MlaDecodeParams params = {.out = Dense(out, count, lat_width),
-                                  .q_lat = Dense<const bf16>(rig.Put(lat_in), count, lat_width),
-                                  .q = Dense<const bf16>(rig.Put(q_in), count, q_width),
-                                  .layer = kv.Put(rig, dtype.value_or(kv.dtype())),
-                                  .index = {rig.Put(slots), rig.Put(positions), count},
-                                  .head_count = shape.heads,
-                                  .head_dim = head_dim,
-                                  .first_position = shape.first_position,
-                                  .scale = ScaleOf(shape)};
-  rig.Run([&] { rig.ops().mla_decode(rig.stream(), params); });
-  return SplitRows(rig.Get(out, count * lat_width), lat_width);
-}
-
-OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const Queries& queries,
-                  std::optional<DType> dtype = {}) {
+OpCase DecodeCase(const DecodeRows& shape, const KvFixture& kv, const DecodeQueries& queries,
+                  std::optional<KvFormat> format = {}) {
   OpCase op_case;
   op_case.name = shape.name;
   op_case.row_count = shape.row_count();
-  op_case.run = [&shape, &kv, &queries, dtype](OpRig& rig, const std::vector<int>& rows) {
+  op_case.run = [&shape, &kv, &queries, format](OpRig& rig, const std::vector<int>& rows) {
     std::vector<BatchRow> batch;
     for (const int row : rows) {  // an idle row between any two
       batch.push_back({row, row % kv.slot_count(), shape.positions[row]});
       batch.push_back({0, -1, 0});
     }
-    const std::vector<Bytes> all = RunBatch(rig, shape, kv, queries, batch, dtype);
+    const std::vector<Bytes> all = RunBatch(rig, shape, kv, queries, batch, format);
     std::vector<Bytes> outputs;
     for (size_t i = 0; i < all.size(); i += 2) outputs.push_back(all[i]);
     return outputs;
@@ -134,10 +71,10 @@ OpCase DecodeCase(const Shape& shape, const KvFixture& kv, const Queries& querie
   return op_case;
 }
 
-void ExpectHolds(const std::vector<Shape>& shapes, DType dtype) {
-  for (const Shape& shape : shapes) {
+void ExpectHolds(const std::vector<DecodeRows>& shapes, DType dtype) {
+  for (const DecodeRows& shape : shapes) {
     Noise noise(11);
-    const Queries queries = MakeQueries(noise, shape, shape.row_count());
+    const DecodeQueries queries = MakeQueries(noise, shape, shape.row_count());
     const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope, dtype);
     ExpectOpHolds(DecodeCase(shape, kv, queries));
     if (testing::Test::HasFailure()) return;
@@ -146,7 +83,7 @@ void ExpectHolds(const std::vector<Shape>& shapes, DType dtype) {
 
 TEST(MlaDecode, Holds) { ExpectHolds({std::begin(kShapes), std::end(kShapes)}, DType::kBF16); }
 
-const Shape kFp8Shapes[] = {
+const DecodeRows kFp8Shapes[] = {
     {"abacus, module 1", 4, 64, 16, 32, 32, 1, {3, 64, 127}},
     {"64 heads of R1", 64, 512, 64, 128, 64, 2, {3, 128}},
     {"R1 slice, small blocks", 16, 512, 64, 128, 8, 0, {5, 64}},
@@ -159,9 +96,9 @@ TEST(MlaDecode, HoldsForFp8) { ExpectHolds({std::begin(kFp8Shapes), std::end(kFp
 
 // The FP8 cache and the BF16 cache of the same values.
 TEST(MlaDecode, Fp8RowsGiveTheBitsOfTheirBf16Values) {
-  for (const Shape& shape : kFp8Shapes) {
+  for (const DecodeRows& shape : kFp8Shapes) {
     Noise noise(19);
-    const Queries queries = MakeQueries(noise, shape, shape.row_count());
+    const DecodeQueries queries = MakeQueries(noise, shape, shape.row_count());
     const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope,
                        DType::kF8E4M3);
     std::vector<int> rows(shape.row_count());
@@ -177,9 +114,9 @@ TEST(MlaDecode, Fp8RowsGiveTheBitsOfTheirBf16Values) {
 
 // Where CUDA's splits become longer. The rows differ, so the blocks of the second one start inside the first.
 TEST(MlaDecode, HoldsForLongContexts) {
-  const Shape shape = {"long", 4, 32, 16, 32, 64, 1, {16383, 16384, 300}};
+  const DecodeRows shape = {"long", 4, 32, 16, 32, 64, 1, {16383, 16384, 300}};
   Noise noise(17);
-  const Queries queries = MakeQueries(noise, shape, shape.row_count());
+  const DecodeQueries queries = MakeQueries(noise, shape, shape.row_count());
   const KvFixture kv(noise, 2, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
   const OpCase op_case = DecodeCase(shape, kv, queries);
   OpRig rig({}, RunMode::kEager);
@@ -194,8 +131,8 @@ TEST(MlaDecode, HoldsForLongContexts) {
 
 // Adjacent rows of a sequence share their keys: K + 1 rows in order, and orders that no step has. Few rows
 // and many, so that a backend divides the work in different ways.
-void ExpectTogetherAsAlone(const Shape& shape) {
-  SCOPED_TRACE(shape.name);
+void ExpectTogetherAsAlone(const DecodeRows& shape, KvFormat format) {
+  SCOPED_TRACE(absl::StrCat(shape.name, ", ", KvFormatName(format)));
   struct Case {
     const char* name;
     std::vector<std::vector<int>> sequences;  // positions of adjacent rows
@@ -210,7 +147,7 @@ void ExpectTogetherAsAlone(const Shape& shape) {
   };
   Noise noise(19);
   constexpr int kQueries = 7;
-  const Queries queries = MakeQueries(noise, shape, kQueries);
+  const DecodeQueries queries = MakeQueries(noise, shape, kQueries);
   const KvFixture kv(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope);
   for (const Case& c : cases) {
     std::vector<BatchRow> batch;
@@ -225,13 +162,13 @@ void ExpectTogetherAsAlone(const Shape& shape) {
       std::vector<Bytes> alone;
       for (const BatchRow& row : batch) {
         Bytes& output = known[{row.query, row.slot, row.position}];
-        if (output.empty()) output = RunBatch(one, shape, kv, queries, {row})[0];
+        if (output.empty()) output = RunBatch(one, shape, kv, queries, {row}, format)[0];
         alone.push_back(output);
       }
       for (const int threads : {1, 3}) {
         if (threads > 1 && TestBackend() != "cpu") continue;  // host threads matter only to the CPU
         OpRig rig({.threads = threads, .isa = isa}, RunMode::kEager);
-        EXPECT_EQ(RunBatch(rig, shape, kv, queries, batch), alone)
+        EXPECT_EQ(RunBatch(rig, shape, kv, queries, batch, format), alone)
             << c.name << ", isa " << isa << ", " << threads << " threads";
       }
     }
@@ -239,14 +176,17 @@ void ExpectTogetherAsAlone(const Shape& shape) {
 }
 
 TEST(MlaDecode, RowsOfASequenceTogetherAreAsAlone) {
-  ExpectTogetherAsAlone({"short keys", 5, 48, 16, 32, 16, 1, {1100}});
-  ExpectTogetherAsAlone({"long keys", 5, 244, 14, 32, 16, 1, {1100}});
+  for (const KvFormat format : kDecodeFormats) {
+    if (format == KvFormat(DType::kF8E4M3)) continue;  // in order as BF16
+    ExpectTogetherAsAlone({"short keys", 5, 48, 16, 32, 16, 1, {1100}}, format);
+    ExpectTogetherAsAlone({"long keys", 5, 244, 14, 32, 16, 1, {1100}}, format);
+  }
 }
 
-void ExpectLaterRowsMayBeNaN(const Shape& shape) {
+void ExpectLaterRowsMayBeNaN(const DecodeRows& shape) {
   SCOPED_TRACE(shape.name);
   Noise noise(13);
-  const Queries queries = MakeQueries(noise, shape, shape.row_count());
+  const DecodeQueries queries = MakeQueries(noise, shape, shape.row_count());
   const KvFixture whole(noise, 3, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope,
                         DType::kF8E4M3);
   for (int row = 0; row < shape.row_count(); ++row) {
@@ -254,11 +194,11 @@ void ExpectLaterRowsMayBeNaN(const Shape& shape) {
     masked.Poison(row % 3, shape.positions[row] + 1, shape.cache_len());
     masked.Poison(row % 3, 0, shape.first_position);
     for (const std::string& isa : SupportedIsas()) {
-      for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+      for (const KvFormat format : kDecodeFormats) {
         OpRig rig({.isa = isa}, RunMode::kEager), other({.isa = isa}, RunMode::kEager);
-        EXPECT_EQ(DecodeCase(shape, masked, queries, dtype).run(rig, {row}),
-                  DecodeCase(shape, whole, queries, dtype).run(other, {row}))
-            << "row " << row << ", isa " << isa << ", " << DTypeName(dtype);
+        EXPECT_EQ(DecodeCase(shape, masked, queries, format).run(rig, {row}),
+                  DecodeCase(shape, whole, queries, format).run(other, {row}))
+            << "row " << row << ", isa " << isa << ", " << KvFormatName(format);
       }
     }
   }

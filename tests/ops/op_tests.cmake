@@ -8,6 +8,7 @@ set(op_tests
     gemm_segments_test.cc
     gemm_slices_test.cc
     gemm_test.cc
+    fp8_products_test.cc
     gate_test.cc
     head_gemm_test.cc
     index_rows_test.cc

@@ -117,7 +117,7 @@ TEST(ConfigKeys, TheCachesFactIsTheDtypeOfTheEnginesRows) {
     Config config = Resolved();
     config.kv_cache_config.dtype = dtype;
     EXPECT_THAT(ClassFacts(config),
-                Contains(std::string("kv ") + DTypeName(EngineOptionsOf(config, Model()).kv_dtype)));
+                Contains(std::string("kv ") + KvFormatName(EngineOptionsOf(config, Model()).kv_format)));
   }
 }
 

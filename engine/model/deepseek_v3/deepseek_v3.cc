@@ -11,11 +11,11 @@
 
 namespace foredraft {
 
-std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_count, KvFormat kv_format,
                                         CacheRegistry& registry) {
   std::vector<V3LayerRows> layers(config.num_hidden_layers + module_count);
   for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
-    layers[i].latents = RegisterLatents(config, kv_dtype, registry);
+    layers[i].latents = RegisterLatents(config, kv_format, registry);
     if (config.HasIndexer(i)) layers[i].index_keys = RegisterIndexKeys(config, registry);
   }
   return layers;

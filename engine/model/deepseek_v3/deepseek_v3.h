@@ -26,7 +26,7 @@ struct V3LayerRows {
 };
 
 // [num_hidden_layers], then the MTP modules.
-std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_count, KvFormat kv_format,
                                         CacheRegistry& registry);
 
 class DeepseekV3 : public Model {

@@ -30,8 +30,8 @@ const ModelKind kDeepseekV3Kind = {
                               SegmentUnit(config.projections));
         },
     .register_rows =
-        [](const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry) {
-          RegisterV3Rows(config, module_count, kv_dtype, registry);
+        [](const ModelConfig& config, int module_count, KvFormat kv_format, CacheRegistry& registry) {
+          RegisterV3Rows(config, module_count, kv_format, registry);
         },
     .create = [](Device& device, Communicator& comm, const ModelConfig& config, LoadedWeights weights,
                  const ForwardCapacity& capacity) -> absl::StatusOr<std::unique_ptr<Model>> {

@@ -7,20 +7,20 @@ namespace foredraft {
 namespace {
 
 CacheRows Keys(const ModelConfig& config, DType kv_dtype, int positions) {
-  return {.row_bytes = V4KeyLayout(config, kv_dtype).bytes(), .positions = positions, .dtype = kv_dtype};
+  return {.row_bytes = V4KeyLayout(config, kv_dtype).bytes(), .positions = positions, .format = kv_dtype};
 }
 
 CacheRows IndexEntries(const ModelConfig& config) {
   return {.row_bytes = config.index_head_dim * static_cast<int>(sizeof(bf16)),
           .positions = V4ShapeOf(config).sparse_ratio,
-          .dtype = DType::kBF16};
+          .format = DType::kBF16};
 }
 
 // A compressor keeps the values and gates of a position until its windows are complete; one whose windows
 // overlap has two halves of each.
 CacheRows State(int width, bool overlapping) {
   const int channels = (overlapping ? 2 : 1) * width;
-  return {.row_bytes = 2 * channels * static_cast<int>(sizeof(float)), .dtype = DType::kF32};
+  return {.row_bytes = 2 * channels * static_cast<int>(sizeof(float)), .format = DType::kF32};
 }
 
 template <class T>
@@ -44,7 +44,7 @@ KvRowLayout V4KeyLayout(const ModelConfig& config, DType kv_dtype) {
           .group = KvRowLayout::kKeyGroup};
 }
 
-std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count, KvFormat kv_format,
                                         CacheRegistry& registry) {
   const DeepseekV4Shape& v4 = V4ShapeOf(config);
   // The block of a DSpark stage reads the whole window before its first row.
@@ -57,11 +57,11 @@ std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_co
   std::vector<V4LayerRows> layers(config.num_hidden_layers + module_count);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     V4LayerRows& rows = layers[layer];
-    rows.keys = registry.AddRecent(window, Keys(config, kv_dtype, 1));
+    rows.keys = registry.AddRecent(window, Keys(config, kv_format.dtype, 1));
     const AttentionKind kind = v4.Kind(static_cast<int>(layer));
     if (kind == AttentionKind::kWindow) continue;
     const bool sparse = kind == AttentionKind::kCompressedSparse;
-    rows.entries = registry.Add(Keys(config, kv_dtype, v4.Ratio(kind)));
+    rows.entries = registry.Add(Keys(config, kv_format.dtype, v4.Ratio(kind)));
     rows.state = registry.AddRecent(sparse ? tail : heavy_window, State(v4.head_dim, sparse));
     if (!sparse) continue;
     rows.index_entries = registry.Add(IndexEntries(config));
@@ -71,7 +71,7 @@ std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_co
 }
 
 V4LayerCache LayerCacheOf(const ModelConfig& config, const KvCache& cache, const V4LayerRows& rows) {
-  return {.layout = V4KeyLayout(config, cache.rows(rows.keys).dtype),
+  return {.layout = V4KeyLayout(config, cache.rows(rows.keys).format.dtype),
           .keys = Paged<uint8_t>(cache, rows.keys),
           .entries = Paged<uint8_t>(cache, rows.entries),
           .state = Paged<float>(cache, rows.state),

@@ -21,8 +21,8 @@ struct V4LayerRows {
   CacheHandle index_state;    // of CSA layers
 };
 
-// [num_hidden_layers], then the MTP modules. kv_dtype: of keys and entries, BF16 or F8E4M3.
-std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count, DType kv_dtype,
+// [num_hidden_layers], then the MTP modules. kv_format: of keys and entries, BF16 or F8E4M3.
+std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_count, KvFormat kv_format,
                                         CacheRegistry& registry);
 
 // A row of keys or entries (kernels/kv_row.h).

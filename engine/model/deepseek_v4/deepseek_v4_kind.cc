@@ -36,8 +36,8 @@ const ModelKind kDeepseekV4Kind = {
     .choose_formats = ChooseDeepseekV4Formats,
     .write_formats = WriteDeepseekV4Formats,
     .register_rows =
-        [](const ModelConfig& config, int module_count, DType kv_dtype, CacheRegistry& registry) {
-          RegisterV4Rows(config, module_count, kv_dtype, registry);
+        [](const ModelConfig& config, int module_count, KvFormat kv_format, CacheRegistry& registry) {
+          RegisterV4Rows(config, module_count, kv_format, registry);
         },
     .create = [](Device& device, Communicator& comm, const ModelConfig& config, LoadedWeights weights,
                  const ForwardCapacity& capacity) -> absl::StatusOr<std::unique_ptr<Model>> {

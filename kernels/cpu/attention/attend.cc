@@ -1,10 +1,14 @@
 #include "kernels/cpu/attention/attend.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
 
 #include "kernels/cpu/common/row_math.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/exp.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft::cpu {
 namespace {
@@ -13,6 +17,141 @@ namespace {
 FOREDRAFT_WIDE void AddScaled(const float* y, float take, float keep, int32_t count, float* x) {
   for (int32_t i = 0; i < count; ++i) x[i] = x[i] * keep + y[i] * take;
 }
+
+struct alignas(64) TileWeights {
+  Bf16Pair pairs[kMaxTileQueries * kTileLen / 2];
+
+  Bf16Pair* of(int32_t query) { return pairs + query * kTileLen / 2; }
+};
+
+// Some queries of a block at a tile, from `first` on.
+struct TileQueries {
+  int32_t first;
+  int32_t count;
+  int32_t counts[kMaxTileQueries];
+  float keep[kMaxTileQueries];
+  float smallest[kMaxTileQueries];  // weight that is not 0; of FP8 products
+  alignas(64) float scores[kMaxTileQueries * kTileLen];
+  TileWeights weights;
+};
+
+// E4M3(2^8 w s / S), over 2^8 s / S, has the three bits of w's mantissa whatever the scales are, but for
+// weights so small that the code is subnormal. s: a position's scale in a group of columns, S: the largest
+// one that is attended; powers of two.
+struct SubnormalWeights {
+  float limits[kTileLen];  // weights below them are subnormal
+  float units[kTileLen];   // (w + unit) - unit is such a weight rounded
+  float largest_limit = 0;
+
+  SubnormalWeights(const float* const* scales, int32_t group, int32_t count) {
+    float largest = 0;
+    for (int32_t t = 0; t < count; ++t) largest = std::max(largest, scales[t][group]);
+    // Beyond it every weight is rounded to 0. A NaN is in the values, too.
+    constexpr float kLargestUnit = 0x1p46f;
+    for (int32_t t = 0; t < kTileLen; ++t) {
+      units[t] = t < count ? std::min(kLargestUnit, 0x1p6f * (largest / scales[t][group])) : 0.0f;
+      limits[t] = units[t] * 0x1p-20f;
+      largest_limit = std::max(largest_limit, limits[t]);
+    }
+  }
+};
+
+uint16_t HighHalf(float x) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16); }
+
+FOREDRAFT_WIDE void RoundMantissas(const float* weights, uint16_t* rounded) {
+  for (int32_t t = 0; t < kTileLen; ++t) {
+    const uint32_t bits = std::bit_cast<uint32_t>(weights[t]);
+    rounded[t] = static_cast<uint16_t>(((bits + 0x7ffffu + ((bits >> 20) & 1u)) & 0xfff00000u) >> 16);
+  }
+}
+
+// Of the weights that are not 0. As integers, which compilers take the least of in wide registers.
+FOREDRAFT_WIDE float SmallestOf(const float* weights) {
+  uint32_t smallest = UINT32_MAX;
+  for (int32_t t = 0; t < kTileLen; ++t) {
+    const uint32_t bits = std::bit_cast<uint32_t>(weights[t]) - 1;  // 0 becomes the largest
+    smallest = bits < smallest ? bits : smallest;
+  }
+  return std::bit_cast<float>(smallest + 1);
+}
+
+FOREDRAFT_WIDE void RoundSubnormals(const SubnormalWeights& subnormal, const float* weights,
+                                    uint16_t* rounded) {
+  for (int32_t t = 0; t < kTileLen; ++t) {
+    const uint16_t own = HighHalf((weights[t] + subnormal.units[t]) - subnormal.units[t]);
+    rounded[t] = weights[t] < subnormal.limits[t] ? own : rounded[t];
+  }
+}
+
+// Rounds the weights that tile_softmax has left in `scores`, as no code of theirs were subnormal.
+void RoundWeights(TileQueries& queries) {
+  uint16_t rounded[kTileLen];
+  for (int32_t q = 0; q < queries.count; ++q) {
+    const float* const weights = queries.scores + q * kTileLen;
+    RoundMantissas(weights, rounded);
+    std::memcpy(queries.weights.of(q), rounded, sizeof(rounded));
+    queries.smallest[q] = SmallestOf(weights);
+  }
+}
+
+// The same for a group of columns, where some are. False: none is, and nothing is written.
+bool RoundWeightsOf(const float* const* scales, int32_t group, TileQueries& queries, TileWeights& weights) {
+  uint16_t rounded[kTileLen];
+  bool differ = false;
+  int32_t count = queries.counts[0];
+  SubnormalWeights subnormal(scales, group, count);
+  for (int32_t q = 0; q < queries.count; ++q) {
+    if (queries.counts[q] != count) subnormal = SubnormalWeights(scales, group, count = queries.counts[q]);
+    if (queries.smallest[q] >= subnormal.largest_limit) continue;
+    if (!std::exchange(differ, true)) weights = queries.weights;
+    std::memcpy(rounded, weights.of(q), sizeof(rounded));
+    RoundSubnormals(subnormal, queries.scores + q * kTileLen, rounded);
+    std::memcpy(weights.of(q), rounded, sizeof(rounded));
+  }
+  return differ;
+}
+
+struct ColumnRange {
+  int32_t begin;  // a multiple of KvRowLayout::kLatentGroup
+  int32_t end;
+};
+
+// What the sums of a tile's values are made of.
+struct TileSums {
+  const IsaKernels& isa;
+  const TileShape& shape;
+  const KeyTile& tile;
+  RowPrefetch& next;
+  const BlockSums& sums;
+
+  // Continues the sums of some columns.
+  void Add(const TileQueries& queries, const TileWeights& weights, const ColumnRange& columns) const {
+    const int32_t stride = shape.width();
+    const int32_t len = columns.end - columns.begin;
+    const int32_t width =
+        std::min(stride - columns.begin, (len + kValueColumns - 1) / kValueColumns * kValueColumns);
+    float* const acc = sums.acc + int64_t{queries.first} * stride + columns.begin;
+    if (tile.rows == nullptr) {
+      return isa.tile_sum({acc, queries.keep, weights.pairs, tile.values + columns.begin, queries.counts,
+                           width, stride, queries.count, &next});
+    }
+    const uint16_t* values[kTileLen];
+    for (int32_t t = 0; t < kTileLen; ++t) values[t] = tile.rows->value[t] + columns.begin;
+    isa.row_sums(
+        {acc, queries.keep, weights.pairs, values, queries.counts, len, width, stride, queries.count, &next});
+  }
+
+  // BF16 holds the weights that multiply codes, so their products with the latents are those of the codes.
+  void AddByGroup(TileQueries& queries) const {
+    RoundWeights(queries);
+    TileWeights of_group;
+    for (int32_t begin = 0; begin < shape.value_len; begin += KvRowLayout::kLatentGroup) {
+      const ColumnRange columns = {begin, std::min(shape.value_len, begin + KvRowLayout::kLatentGroup)};
+      const bool differ = RoundWeightsOf(tile.scales, begin / KvRowLayout::kLatentGroup, queries, of_group);
+      Add(queries, differ ? of_group : queries.weights, columns);
+    }
+  }
+};
 
 struct alignas(64) CacheLine {
   float floats[16];
@@ -24,33 +163,27 @@ size_t LinesOf(size_t floats) { return (floats + 15) / 16; }
 
 void AttendTile(const IsaKernels& isa, const QueryBlock& block, const KeyTile& tile, int32_t begin,
                 int32_t count, bool first, RowPrefetch& next, const BlockSums& sums) {
-  alignas(64) float scores[kMaxTileQueries * kTileLen];
-  alignas(64) Bf16Pair weights[kMaxTileQueries * kTileLen / 2];
-  float keep[kMaxTileQueries];
-  int32_t counts[kMaxTileQueries];
+  TileQueries queries;
   const int32_t pairs = block.shape.pairs();
   const int32_t width = block.shape.width();
+  const bool fp8_products = tile.scales != nullptr;
   for (int32_t q = block.FirstAttending(begin); q < block.count; q += kMaxTileQueries) {
-    const int32_t queries = std::min(kMaxTileQueries, block.count - q);
-    for (int32_t i = 0; i < queries; ++i)
-      counts[i] = std::min(count, block.last_positions[q + i] + 1 - begin);
+    queries.first = q;
+    queries.count = std::min(kMaxTileQueries, block.count - q);
+    for (int32_t i = 0; i < queries.count; ++i)
+      queries.counts[i] = std::min(count, block.last_positions[q + i] + 1 - begin);
     const Bf16Pair* const packed = block.queries + static_cast<int64_t>(q) * pairs;
     if (tile.rows != nullptr) {
-      isa.row_scores({scores, packed, tile.rows->a, tile.rows->b, counts, block.shape.a_len,
-                      block.shape.b_len, queries, &next});
+      isa.row_scores({queries.scores, packed, tile.rows->a, tile.rows->b, queries.counts, block.shape.a_len,
+                      block.shape.b_len, queries.count, &next});
     } else {
-      isa.tile_scores({scores, packed, tile.keys, counts, pairs, queries, &next});
+      isa.tile_scores({queries.scores, packed, tile.keys, queries.counts, pairs, queries.count, &next});
     }
-    isa.tile_softmax(
-        {weights, keep, sums.max + q, sums.sum + q, scores, counts, block.scale, queries, first});
-    float* const acc = sums.acc + static_cast<int64_t>(q) * width;
-    if (first) std::fill_n(acc, static_cast<int64_t>(queries) * width, 0.0f);
-    if (tile.rows != nullptr) {
-      isa.row_sums(
-          {acc, keep, weights, tile.rows->value, counts, block.shape.value_len, width, queries, &next});
-    } else {
-      isa.tile_sum({acc, keep, weights, tile.values, counts, width, queries, &next});
-    }
+    isa.tile_softmax({queries.weights.pairs, queries.keep, sums.max + q, sums.sum + q, queries.scores,
+                      queries.counts, block.scale, queries.count, first, fp8_products});
+    if (first) std::fill_n(sums.acc + int64_t{q} * width, int64_t{queries.count} * width, 0.0f);
+    const TileSums add = {isa, block.shape, tile, next, sums};
+    fp8_products ? add.AddByGroup(queries) : add.Add(queries, queries.weights, {0, block.shape.value_len});
   }
 }
 

@@ -102,13 +102,13 @@ void Scale(float* x, float factor, int32_t count) {
 // Adds the first 32 or 64 positions to the sums of up to 16 queries that attend all of them.
 void SumBlock(const TileSumArgs& args, int query, bool second) {
   const Bf16Pair* const weights = args.weights + query * kPairs;
-  const int64_t row_bytes = int64_t{args.width} * kFloatBytes;
+  const int64_t row_bytes = int64_t{args.stride} * kFloatBytes;
   MemoryIsReadBelow();
   _tile_loadd(FOREDRAFT_LEFT, weights, kPairs * kFloatBytes);
   if (second) _tile_loadd(FOREDRAFT_LEFT_REST, weights + kPairsOfTile, kPairs * kFloatBytes);
   const Bf16Pair* const first_values = args.values;
-  const Bf16Pair* const second_values = args.values + static_cast<int64_t>(kPairsOfTile) * args.width;
-  float* const acc = args.acc + static_cast<int64_t>(query) * args.width;
+  const Bf16Pair* const second_values = args.values + static_cast<int64_t>(kPairsOfTile) * args.stride;
+  float* const acc = args.acc + static_cast<int64_t>(query) * args.stride;
   int32_t column = 0;
   for (; column + 2 * kLanes <= args.width; column += 2 * kLanes) {
     PrefetchLines(*args.prefetch, kLinesOfColumns);
@@ -155,10 +155,10 @@ void SumQueries(const TileSumArgs& args, int query, int end, int steps) {
     counts[i] = args.counts[query + i] - done;
   }
   TileSumArgs rest = args;
-  rest.acc += static_cast<int64_t>(query) * args.width;
+  rest.acc += static_cast<int64_t>(query) * args.stride;
   rest.keep = keep;
   rest.weights += query * kPairs + done / 2;
-  rest.values += static_cast<int64_t>(done / 2) * args.width;
+  rest.values += static_cast<int64_t>(done / 2) * args.stride;
   rest.counts = counts;
   rest.query_count = end - query;
   TileSumAvx512(rest);
@@ -191,7 +191,7 @@ void TileScoresAmx(const TileScoresArgs& args) {
 
 void TileSumAmx(const TileSumArgs& args) {
   for (int32_t q = 0; q < args.query_count; ++q) {
-    Scale(args.acc + static_cast<int64_t>(q) * args.width, args.keep[q], args.width);
+    Scale(args.acc + static_cast<int64_t>(q) * args.stride, args.keep[q], args.width);
   }
   int query = 0;
   for (int steps = 0; steps <= kPairs / kPairsOfTile; ++steps) {

@@ -174,33 +174,33 @@ template <int R>
 template <int R>
 [[gnu::noinline]] void SumBlock(const TileSumArgs& args, const WidePairs& weights, int query,
                                 int32_t column) {
-  const int64_t width = args.width;
-  float* const acc = args.acc + query * width + column;
+  const int64_t stride = args.stride;
+  float* const acc = args.acc + query * stride + column;
   __m256 sums[R][2];
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     const __m256 keep = _mm256_set1_ps(args.keep[query + i]);
     for (int v = 0; v < 2; ++v) {
-      sums[i][v] = _mm256_mul_ps(_mm256_loadu_ps(acc + i * width + v * kLanes), keep);
+      sums[i][v] = _mm256_mul_ps(_mm256_loadu_ps(acc + i * stride + v * kLanes), keep);
     }
   }
-  AddPairs(weights.x[0], args.values + column, width, args.counts[query] / 2, *args.prefetch, sums);
+  AddPairs(weights.x[0], args.values + column, stride, args.counts[query] / 2, *args.prefetch, sums);
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
-    for (int v = 0; v < 2; ++v) _mm256_storeu_ps(acc + i * width + v * kLanes, sums[i][v]);
+    for (int v = 0; v < 2; ++v) _mm256_storeu_ps(acc + i * stride + v * kLanes, sums[i][v]);
   }
 }
 
 // Adds the positions from pair `first` on to 16 columns of one query.
 void SumRest(const TileSumArgs& args, const float* weights, int query, int32_t column, int32_t first) {
-  const int64_t width = args.width;
+  const int64_t stride = args.stride;
   const Bf16Pair* const values = args.values + column;
-  float* const acc = args.acc + query * width + column;
+  float* const acc = args.acc + query * stride + column;
   __m256 sums[1][2] = {{_mm256_loadu_ps(acc), _mm256_loadu_ps(acc + kLanes)}};
   const int32_t pairs = args.counts[query] / 2;
-  AddPairs(weights + 2 * first, values + first * width, width, pairs - first, *args.prefetch, sums);
+  AddPairs(weights + 2 * first, values + first * stride, stride, pairs - first, *args.prefetch, sums);
   if (args.counts[query] % 2 != 0) {  // the other position of the last pair is masked: 0 * NaN is NaN
-    const Bf16Pair* const last = values + pairs * width;
+    const Bf16Pair* const last = values + pairs * stride;
     const __m256 even[2] = {Even(LoadPairs(last)), Even(LoadPairs(last + kLanes))};
     AddElement(weights + 2 * pairs, even, sums);
   }

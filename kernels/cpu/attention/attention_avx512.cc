@@ -162,15 +162,16 @@ struct Scaled {
   }
 };
 
-// The weights of one query; returns their sum.
+// The weights of one query; returns their sum. exact: [64], before they are rounded; or null.
 template <int V>
-inline float Weights(const Scaled& scaled, float max, Bf16Pair* weights) {
+inline float Weights(const Scaled& scaled, float max, Bf16Pair* weights, float* exact) {
   __m512 weight[4];
   for (int v = 0; v < 4; ++v) {
     weight[v] = v < V ? _mm512_maskz_mov_ps(scaled.masks[v],
                                             Exp(_mm512_sub_ps(scaled.scores[v], _mm512_set1_ps(max))))
                       : _mm512_setzero_ps();
   }
+  for (int v = 0; exact != nullptr && v < 4; ++v) _mm512_storeu_ps(exact + v * kLanes, weight[v]);
   for (int half = 0; half < 2; ++half) {
     _mm512_storeu_si512(weights + half * kLanes, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(
                                                      weight[2 * half + 1], weight[2 * half])));
@@ -184,21 +185,21 @@ inline float Weights(const Scaled& scaled, float max, Bf16Pair* weights) {
 // C registers of columns from `column` on for R queries: the pairs of positions that all of them attend.
 template <int R, int C>
 void SumBlock(const TileSumArgs& args, int query, int32_t column) {
-  const int64_t width = args.width;
+  const int64_t stride = args.stride;
   const Bf16Pair* const weights = args.weights + query * kPairs;
   const Bf16Pair* values = args.values + column;
-  float* const acc = args.acc + query * width + column;
+  float* const acc = args.acc + query * stride + column;
   __m512 sums[R][C];
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     const __m512 keep = _mm512_set1_ps(args.keep[query + i]);
     FOREDRAFT_UNROLL
     for (int c = 0; c < C; ++c) {
-      sums[i][c] = _mm512_mul_ps(_mm512_loadu_ps(acc + i * width + c * kLanes), keep);
+      sums[i][c] = _mm512_mul_ps(_mm512_loadu_ps(acc + i * stride + c * kLanes), keep);
     }
   }
   const int32_t pairs = args.counts[query] / 2;
-  for (int32_t pair = 0; pair < pairs; ++pair, values += width) {
+  for (int32_t pair = 0; pair < pairs; ++pair, values += stride) {
     __m512i value[C];
     FOREDRAFT_UNROLL
     for (int c = 0; c < C; ++c) value[c] = LoadPairs(values + c * kLanes);
@@ -213,17 +214,17 @@ void SumBlock(const TileSumArgs& args, int query, int32_t column) {
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     FOREDRAFT_UNROLL
-    for (int c = 0; c < C; ++c) _mm512_storeu_ps(acc + i * width + c * kLanes, sums[i][c]);
+    for (int c = 0; c < C; ++c) _mm512_storeu_ps(acc + i * stride + c * kLanes, sums[i][c]);
   }
 }
 
 // Adds the positions from pair `first` on to C registers of columns of one query.
 template <int C>
 void SumRest(const TileSumArgs& args, int query, int32_t column, int32_t first) {
-  const int64_t width = args.width;
+  const int64_t stride = args.stride;
   const Bf16Pair* const weights = args.weights + query * kPairs;
   const Bf16Pair* const values = args.values + column;
-  float* const acc = args.acc + query * width + column;
+  float* const acc = args.acc + query * stride + column;
   __m512 sums[C];
   FOREDRAFT_UNROLL
   for (int c = 0; c < C; ++c) sums[c] = _mm512_loadu_ps(acc + c * kLanes);
@@ -231,14 +232,15 @@ void SumRest(const TileSumArgs& args, int query, int32_t column, int32_t first) 
   for (int32_t pair = first; pair < pairs; ++pair) {
     const __m512i weight = BroadcastPair(weights + pair);
     FOREDRAFT_UNROLL
-    for (int c = 0; c < C; ++c) sums[c] = Dot(sums[c], LoadPairs(values + pair * width + c * kLanes), weight);
+    for (int c = 0; c < C; ++c)
+      sums[c] = Dot(sums[c], LoadPairs(values + pair * stride + c * kLanes), weight);
   }
   if (args.counts[query] % 2 != 0) {  // the other position of the last pair is masked: 0 * NaN is NaN
     const __m512i even = _mm512_set1_epi32(0xffff);
     const __m512i weight = _mm512_and_si512(BroadcastPair(weights + pairs), even);
     FOREDRAFT_UNROLL
     for (int c = 0; c < C; ++c) {
-      sums[c] = Dot(sums[c], _mm512_and_si512(LoadPairs(values + pairs * width + c * kLanes), even), weight);
+      sums[c] = Dot(sums[c], _mm512_and_si512(LoadPairs(values + pairs * stride + c * kLanes), even), weight);
     }
   }
   FOREDRAFT_UNROLL
@@ -323,8 +325,9 @@ void TileSoftmaxAvx512(const TileSoftmaxArgs& args) {
   for (int32_t q = 0; q < args.query_count; ++q) {
     const Scaled scaled(args, q);
     Bf16Pair* const weights = args.weights + q * kPairs;
-    added[q] = args.counts[q] > 2 * kLanes ? Weights<4>(scaled, args.max[q], weights)
-                                           : Weights<2>(scaled, args.max[q], weights);
+    float* const exact = args.keeps_scores ? args.scores + q * kTileLen : nullptr;
+    added[q] = args.counts[q] > 2 * kLanes ? Weights<4>(scaled, args.max[q], weights, exact)
+                                           : Weights<2>(scaled, args.max[q], weights, exact);
   }
   for (int32_t q = 0; q < args.query_count; q += kLanes) {
     const int32_t left = args.query_count - q;

@@ -99,12 +99,12 @@ void TileSumPortable(const TileSumArgs& args) {
     const Bf16Pair* weights = args.weights + q * kPairs;
     const int32_t whole = args.counts[q] / 2;
     for (int32_t i = 0; i < args.width; i += kLanes) {
-      float* acc = args.acc + static_cast<int64_t>(q) * args.width + i;
+      float* acc = args.acc + static_cast<int64_t>(q) * args.stride + i;
       float sums[kLanes];
       for (int lane = 0; lane < kLanes; ++lane) sums[lane] = acc[lane] * args.keep[q];
-      AddPairs(weights, args.values + i, args.width, whole, sums);
+      AddPairs(weights, args.values + i, args.stride, whole, sums);
       if (args.counts[q] % 2 != 0) {  // the other position of the last pair is masked: 0 * NaN is NaN
-        const Bf16Pair* row = args.values + static_cast<int64_t>(whole) * args.width + i;
+        const Bf16Pair* row = args.values + static_cast<int64_t>(whole) * args.stride + i;
         for (int lane = 0; lane < kLanes; ++lane) sums[lane] += Even(weights[whole]) * Even(row[lane]);
       }
       std::memcpy(acc, sums, sizeof(sums));

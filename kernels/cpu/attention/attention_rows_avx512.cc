@@ -149,12 +149,12 @@ struct Columns {
 template <int R>
 [[gnu::noinline]] void SumRows(const RowSumArgs& args, int query, const Columns& columns) {
   const Bf16Pair* const weights = args.weights + query * kPairs;
-  float* const acc = args.acc + int64_t{query} * args.width + columns.first;
+  float* const acc = args.acc + int64_t{query} * args.stride + columns.first;
   __m512 sums[R][2];
   FOREDRAFT_UNROLL
   for (int i = 0; i < R; ++i) {
     const __m512 keep = _mm512_set1_ps(args.keep[query + i]);
-    columns.Load(acc + int64_t{i} * args.width, sums[i]);
+    columns.Load(acc + int64_t{i} * args.stride, sums[i]);
     FOREDRAFT_UNROLL
     for (int j = 0; j < 2; ++j) sums[i][j] = _mm512_mul_ps(sums[i][j], keep);
   }
@@ -175,13 +175,13 @@ template <int R>
     }
   }
   FOREDRAFT_UNROLL
-  for (int i = 0; i < R; ++i) columns.Store(sums[i], acc + int64_t{i} * args.width);
+  for (int i = 0; i < R; ++i) columns.Store(sums[i], acc + int64_t{i} * args.stride);
 }
 
 // The positions from pair `first` on, of one query.
 void SumRest(const RowSumArgs& args, int query, const Columns& columns, int32_t first) {
   const Bf16Pair* const weights = args.weights + query * kPairs;
-  float* const acc = args.acc + int64_t{query} * args.width + columns.first;
+  float* const acc = args.acc + int64_t{query} * args.stride + columns.first;
   __m512 sums[2];
   columns.Load(acc, sums);
   const auto add = [&](__m512i even, __m512i odd, __m512i weight) {

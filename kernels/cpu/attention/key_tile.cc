@@ -71,15 +71,17 @@ KeyTile PackCacheRows(const IsaKernels& isa, const KvLayer& layer, const CacheRo
     const auto* row = static_cast<const uint8_t*>(cached.rows[t]);
     rows.a[t] = &LatentOf(isa, row, layout, decoded)->bits;
     rows.b[t] = &RopeOf(row, layout)->bits;
+    rows.scales[t] = reinterpret_cast<const float*>(row + layout.scale_offset());
     if (layout.coded()) decoded += layout.latent_dim;
   }
   std::fill(rows.a + cached.count, rows.a + kTileLen, rows.a[cached.count - 1]);
   std::fill(rows.b + cached.count, rows.b + kTileLen, rows.b[cached.count - 1]);
   std::copy(rows.a, rows.a + kTileLen, rows.value);
   const TileShape shape = CacheTileShape(layer);
-  if (TakesRows(isa, shape)) return {nullptr, nullptr, &rows};
+  const float* const* const scales = layer.fp8_products ? rows.scales : nullptr;
+  if (TakesRows(isa, shape)) return {nullptr, nullptr, &rows, scales};
   PackTile(isa, shape, rows, next, memory);
-  return memory;
+  return {memory.keys, memory.values, nullptr, scales};
 }
 
 }  // namespace foredraft::cpu

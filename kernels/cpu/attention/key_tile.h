@@ -33,13 +33,15 @@ struct TileRows {
   const uint16_t* a[kTileLen];
   const uint16_t* b[kTileLen];
   const uint16_t* value[kTileLen];
+  const float* scales[kTileLen];  // [count] of FP8 products: of the groups of columns of a row
 };
 
 // Keys and values of a tile, for kernels. In memory of the caller, which every tile reuses.
 struct KeyTile {
-  Bf16Pair* keys;                  // [pairs][kTileLen]
-  Bf16Pair* values;                // [kTileLen / 2][width]
-  const TileRows* rows = nullptr;  // not null: for row_scores and row_sums, and nothing is packed
+  Bf16Pair* keys;                        // [pairs][kTileLen]
+  Bf16Pair* values;                      // [kTileLen / 2][width]
+  const TileRows* rows = nullptr;        // not null: for row_scores and row_sums, and nothing is packed
+  const float* const* scales = nullptr;  // not null: FP8 products, TileRows::scales
 };
 
 // Prefetches some of `next`.

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/attention/attend.h"
+#include "kernels/cpu/attention/kv_row_math.h"
 #include "kernels/cpu/device/kernels.h"
 
 namespace foredraft::cpu {
@@ -102,7 +103,7 @@ class Unit {
   // The sums over the places of a split, of the queries that attend any.
   void AttendSplit(const IsaKernels& isa, int32_t split, const AttendScratch& scratch,
                    const BlockSums& sums) {
-    if (block_.queries == nullptr) PackQueries(scratch.queries());
+    if (block_.queries == nullptr) PackQueries(isa, scratch.queries());
     const int32_t first = std::max(p_.first_position, split * kSplitLen);
     const int32_t end = std::min(last_place() + 1, (split + 1) * kSplitLen);
     TileRows tile_rows;
@@ -146,11 +147,22 @@ class Unit {
     return rows;
   }
 
-  void PackQueries(Bf16Pair* memory) {
+  // A query as a row of an FP8 cache keeps it: codes and scales, which BF16 holds together.
+  const bf16* Rounded(const IsaKernels& isa, const bf16* q_lat) const {
+    const KvRowLayout layout = p_.layer.layout();
+    uint8_t* const row = ThreadScratch<uint8_t>(layout.bytes());
+    bf16* const rounded = ThreadScratch<bf16>(layout.latent_dim);
+    EncodeLatent(q_lat, layout, row);
+    DecodeLatent(isa, row, layout, rounded);
+    return rounded;
+  }
+
+  void PackQueries(const IsaKernels& isa, Bf16Pair* memory) {
     block_.queries = memory;
     const int32_t latent = p_.layer.latent_dim;
     for (int32_t q = 0; q < block_.count; ++q, memory += block_.shape.pairs()) {
-      PackQuery(block_.shape, p_.q_lat.row(RowOf(q)) + HeadOf(q) * latent,
+      const bf16* const q_lat = p_.q_lat.row(RowOf(q)) + HeadOf(q) * latent;
+      PackQuery(block_.shape, p_.layer.fp8_products ? Rounded(isa, q_lat) : q_lat,
                 p_.q.row(RowOf(q)) + (HeadOf(q) + 1) * p_.head_dim - p_.layer.rope_dim, memory);
     }
   }

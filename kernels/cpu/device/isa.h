@@ -135,22 +135,24 @@ struct TileSoftmaxArgs {
   float* keep;            // [query_count]; 0 if `first`
   float* max;             // [query_count]
   float* sum;             // [query_count]
-  float* scores;          // [query_count][64]; undefined afterwards
+  float* scores;          // [query_count][64]; afterwards undefined, or the weights
   const int32_t* counts;  // [query_count]
   float scale;
   int32_t query_count;
-  bool first;  // the softmax begins here: max and sum are only written
+  bool first;         // the softmax begins here: max and sum are only written
+  bool keeps_scores;  // `scores` become the weights before they are rounded, 0 past counts[q]
 };
 using TileSoftmaxFn = void (*)(const TileSoftmaxArgs& args);
 
 // acc[q][i] = acc[q][i] * keep[q] + sum over t < counts[q], ascending, of weights[q][t] * values[t][i]
 struct TileSumArgs {
-  float* acc;               // [query_count][width]
+  float* acc;               // [query_count][stride], of which `width` columns
   const float* keep;        // [query_count]
   const Bf16Pair* weights;  // [query_count][32]
-  const Bf16Pair* values;   // [32][width]
+  const Bf16Pair* values;   // [32][stride], of which `width` columns
   const int32_t* counts;    // [query_count], ascending
   int32_t width;            // a multiple of kValueColumns
+  int32_t stride;           // at least width
   int32_t query_count;
   RowPrefetch* prefetch;
 };
@@ -166,6 +168,7 @@ struct RowSumArgs {
   const int32_t* counts;
   int32_t len;
   int32_t width;  // len, rounded up to a multiple of kValueColumns
+  int32_t stride;
   int32_t query_count;
   RowPrefetch* prefetch;
 };

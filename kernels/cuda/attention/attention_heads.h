@@ -10,18 +10,38 @@
 // 16 keys, and each score and each output is one chain of MmaBf16, in ascending order of the row's elements
 // and of the keys, so the number of warps and heads of a block does not change bits.
 
+#include <cstdint>
+#include <type_traits>
+
 #include "kernels/cuda/attention/attention_tile.h"
 #include "kernels/cuda/common/ptx.h"
+#include "kernels/kv_row.h"
 
 namespace foredraft::cuda {
+
+// The scales of a tile's keys, with FP8 products: powers of two or NaN. As exponents, for which there is
+// room.
+template <class Shape>
+struct Fp8Scales {
+  static constexpr int8_t kNan = 127;  // no scale is so large
+  int8_t exponents[Shape::kStages][Shape::kWeightTiles][kKeyTile];
+  int32_t largest[Shape::kWeightTiles];  // of the keys that are attended
+
+  static __device__ __forceinline__ int8_t ExponentOf(float scale) {
+    const uint32_t biased = __float_as_uint(scale) >> 23 & 255u;
+    return biased == 255u ? kNan : static_cast<int8_t>(static_cast<int32_t>(biased) - 127);
+  }
+};
+struct NoFp8Scales {};
 
 template <class Shape>
 struct HeadsShared {
   RowTile<Shape::kHeads, Shape::kStride> query;
   RowTile<kKeyTile, Shape::kStride> keys[Shape::kStages];
-  RowTile<Shape::kHeads, kKeyTile> weights;                       // of the tile's keys
+  RowTile<Shape::kHeads, kKeyTile> weights[Shape::kWeightTiles];  // of the tile's keys
   float tile_max[kKeyTile / Shape::kKeysPerWarp][Shape::kHeads];  // of the raw scores
   float sums[kKeyTile / 16][Shape::kHeads];                       // of weights, per 16 keys of a tile
+  [[no_unique_address]] std::conditional_t<(Shape::kWeightTiles > 1), Fp8Scales<Shape>, NoFp8Scales> fp8;
 };
 
 // Members are per thread. A thread has two heads of each tile of heads, Head(tile, 0) and Head(tile, 1), and
@@ -30,6 +50,8 @@ template <class Shape>
 class AttentionHeads {
  public:
   using Shared = HeadsShared<Shape>;
+  using Fp8 = Fp8Scales<Shape>;
+  static constexpr bool kFp8Products = Shape::kWeightTiles > 1;
   static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
   // Keys that are decoded on the way are stored in so many parts of a tile. Fetched early: there are
   // registers for the next tile's while P V of the previous one is computed.
@@ -100,6 +122,38 @@ class AttentionHeads {
     }
   }
 
+  // With FP8 products: rounds the first `latent` elements of the queries, as a row of the cache is.
+  __device__ __forceinline__ void RoundQuery(int latent) {
+    using Codes = KvCodes<DType::kF8E4M3>;
+    constexpr int kOfLane = KvRowLayout::kLatentGroup / kWarpLanes;
+    CpAsyncCommit();
+    CpAsyncWait<0>();
+    __syncthreads();
+    for (int i = warp_; i < Shape::kHeads * Shape::kWeightTiles; i += Shape::kWarps) {
+      const int first = i % Shape::kWeightTiles * KvRowLayout::kLatentGroup + lane_;
+      uint32_t largest = 0;
+#pragma unroll
+      for (int j = 0; j < kOfLane; ++j) {
+        const int column = first + j * kWarpLanes;
+        if (column < latent)
+          largest = max(largest, KvMagnitude(*shared_.query.At(i / Shape::kWeightTiles, column)));
+      }
+#pragma unroll
+      for (int other = 1; other < kWarpLanes; other *= 2) {
+        largest = max(largest, __shfl_xor_sync(kAllLanes, largest, other));
+      }
+      const float scale = Codes::Scale(largest);
+      const float inverse = 1.0f / scale;
+#pragma unroll
+      for (int j = 0; j < kOfLane; ++j) {
+        const int column = first + j * kWarpLanes;
+        if (column >= latent) continue;
+        bf16& element = *shared_.query.At(i / Shape::kWeightTiles, column);
+        element = Codes::Value(Codes::Code(element, inverse), scale);
+      }
+    }
+  }
+
   // Begins a softmax without keys: first_max(head), at least kFirstMax, is the running maximum.
   template <class FirstMax>
   __device__ __forceinline__ void Clear(const FirstMax& first_max) {
@@ -156,8 +210,9 @@ class AttentionHeads {
             keys.Store(1 - stage, part);
           },
           scores);
+      if constexpr (kFp8Products) FindLargest(stage, [&](int i) { return keys.Attended(stage, tile, i); });
       __syncthreads();
-      Weigh(scores);
+      Weigh(scores, stage);
       __syncthreads();
       if (kFetchesEarly) keys.Fetch();
       AddValues(shared_.keys[stage]);
@@ -275,7 +330,7 @@ class AttentionHeads {
 
   // Online softmax: updates the running maximum, rescales the running sums and outputs, and shares this
   // warp's weights.
-  __device__ __forceinline__ void Weigh(float (&scores)[kScoreTiles][4]) {
+  __device__ __forceinline__ void Weigh(float (&scores)[kScoreTiles][4], int stage) {
     float own_max[2] = {};
     float own_keep[2] = {};
 #pragma unroll
@@ -309,29 +364,74 @@ class AttentionHeads {
         const float w0 = exp2f(fmaf(pair[0], score_scale_, -own_max[half]));
         const float w1 = exp2f(fmaf(pair[1], score_scale_, -own_max[half]));
         const int key = FirstScoreKey() + group * 16 + side * 8 + lane_ % 4 * 2;
-        // Eight heads on, the swizzle is the same.
-        bf16* const weights = shared_.weights.At(Head(ScoreHeadTile(), 0), key) + half * 8 * kKeyTile;
-        *reinterpret_cast<uint32_t*>(weights) = PackBf16(w0, w1);
+#pragma unroll
+        for (int tile = 0; tile < Shape::kWeightTiles; ++tile) {
+          // Eight heads on, the swizzle is the same.
+          bf16* const weights = shared_.weights[tile].At(Head(ScoreHeadTile(), 0), key) + half * 8 * kKeyTile;
+          *reinterpret_cast<uint32_t*>(weights) =
+              PackBf16(Rounded(w0, stage, tile, key), Rounded(w1, stage, tile, key + 1));
+        }
         pairs[side] = w0 + w1;
       }
       sum_[group][half] = fmaf(sum_[group][half], own_keep[half], pairs[0] + pairs[1]);
     }
   }
 
+  // With FP8 products: a warp for each group of columns.
+  template <class Attended>
+  __device__ __forceinline__ void FindLargest(int stage, const Attended& attended) {
+    static_assert(Shape::kWarps >= Shape::kWeightTiles && kKeyTile == 2 * kWarpLanes);
+    if (warp_ >= Shape::kWeightTiles) return;
+    int32_t largest = KvCodes<DType::kF8E4M3>::kMinExponent;
+#pragma unroll
+    for (int key = lane_; key < kKeyTile; key += kWarpLanes) {
+      if (attended(key))
+        largest = max(largest, static_cast<int32_t>(shared_.fp8.exponents[stage][warp_][key]));
+    }
+#pragma unroll
+    for (int other = 1; other < kWarpLanes; other *= 2) {
+      largest = max(largest, __shfl_xor_sync(kAllLanes, largest, other));
+    }
+    if (lane_ == 0) shared_.fp8.largest[warp_] = largest;
+  }
+
+  // A weight as it multiplies the values of a group of columns: with FP8 products E4M3(2^8 w s / S), over
+  // 2^8 s / S. BF16 holds it, and so the product with a value is that of the codes.
+  __device__ __forceinline__ float Rounded(float weight, int stage, int tile, int key) const {
+    if constexpr (kFp8Products) {
+      const int32_t exponent = shared_.fp8.exponents[stage][tile][key];
+      if (exponent == Fp8::kNan) return __uint_as_float(0x7fc00000u);
+      // So far below the largest scale every weight is rounded to 0. A key that is not attended has none.
+      constexpr int32_t kLeast = -40;
+      const int32_t up = 8 + min(max(exponent - shared_.fp8.largest[tile], kLeast), 0);
+      const float rounded =
+          KvCodes<DType::kF8E4M3>::Nearest(weight * __uint_as_float(static_cast<uint32_t>(127 + up) << 23));
+      return rounded * __uint_as_float(static_cast<uint32_t>(127 - up) << 23);
+    } else {
+      return weight;
+    }
+  }
+
   __device__ __forceinline__ void AddValues(KeyRows& keys) {
     // Blocks of columns are whole lines of the swizzle apart, so all values are constant distances away.
     static_assert(Shape::kWarps * 16 % 64 == 0);
-    const FragmentRow weights(shared_.weights, lane_ & 15, lane_ / 16 * 8);
+    constexpr int kBlocksOfTile = Shape::kColumnBlocks / Shape::kWeightTiles;
+    static_assert(kBlocksOfTile * Shape::kWeightTiles == Shape::kColumnBlocks);
+    const FragmentRow weights(shared_.weights[0], lane_ & 15, lane_ / 16 * 8);
     const bf16* const values = keys.At(lane_ & 15, BlockColumn(0) + lane_ / 16 * 8);
 #pragma unroll
     for (int key = 0; key < kKeyTile; key += 16) {
       uint32_t a[Shape::kHeadTiles][4];
 #pragma unroll
-      for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
-        LdMatrix4(a[tile], weights.At(tile * 16 * kKeyTile, key / 16));
-      }
-#pragma unroll
       for (int block = 0; block < Shape::kColumnBlocks; ++block) {
+        if (block % kBlocksOfTile == 0) {
+          const int first =
+              block / kBlocksOfTile * static_cast<int>(sizeof(shared_.weights[0]) / sizeof(bf16));
+#pragma unroll
+          for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
+            LdMatrix4(a[tile], weights.At(first + tile * 16 * kKeyTile, key / 16));
+          }
+        }
         if (!Shape::kExact && BlockColumn(block) >= value_width_) continue;
         uint32_t b[4];
         LdMatrix4Transposed(b, values + key * Shape::kStride + block * Shape::kWarps * 16);

@@ -40,8 +40,10 @@ struct alignas(128) RowTile {
 //   kValue        the widest value
 //   kStages       tiles of keys in shared memory: with 2, the next one loads while this one is used
 //   kBlocksPerSm  that a multiprocessor holds
+//   kWeightTiles  1, or with FP8 products the groups of columns of a value: each has weights of its own
 // clang-format on
-template <int kHeadTilesOf, int kWarpsOf, int kStrideOf, int kValueOf, int kStagesOf, int kBlocksPerSmOf>
+template <int kHeadTilesOf, int kWarpsOf, int kStrideOf, int kValueOf, int kStagesOf, int kBlocksPerSmOf,
+          int kWeightTilesOf = 1>
 struct HeadsShape {
   static constexpr int kHeadTiles = kHeadTilesOf;
   static constexpr int kHeads = kHeadTiles * 16;
@@ -51,6 +53,7 @@ struct HeadsShape {
   static constexpr int kValue = kValueOf;
   static constexpr int kStages = kStagesOf;
   static constexpr int kBlocksPerSm = kBlocksPerSmOf;
+  static constexpr int kWeightTiles = kWeightTilesOf;
   static constexpr int kKeysPerWarp = kKeyTile / (kWarps / kHeadTiles);  // whose scores a warp computes
   static constexpr int kColumnBlocks = kValue / 16 / kWarps;  // 16 columns each, kWarps blocks apart
   static_assert(kKeysPerWarp % 16 == 0 && kColumnBlocks * 16 * kWarps == kValue);

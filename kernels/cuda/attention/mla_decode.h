@@ -60,9 +60,10 @@ __device__ __forceinline__ float FoldSum(float sum, float next, const FoldStep& 
 
 // Tile sizes of a work item. kLatent and kWidth: the sizes of a cache row if known at compile time, else 0.
 template <int kHeadTiles, int kWarps, int kStrideOf, int kLatent, int kWidth, int kBlocksPerSm,
-          int kStages = 2>
-struct DecodeShape : HeadsShape<kHeadTiles, kWarps, kStrideOf,
-                                kLatent != 0 ? kLatent : std::min(kStrideOf, 512), kStages, kBlocksPerSm> {
+          int kStages = 2, int kWeightTiles = 1>
+struct DecodeShape
+    : HeadsShape<kHeadTiles, kWarps, kStrideOf, kLatent != 0 ? kLatent : std::min(kStrideOf, 512), kStages,
+                 kBlocksPerSm, kWeightTiles> {
   static constexpr bool kExact = kLatent > 0;  // only for aligned rows of exactly this size
   static constexpr int kStateFloats = DecodeShape::kHeads * DecodeShape::kValue;
 
@@ -78,6 +79,10 @@ using R1DecodeShape = DecodeShape<4, 8, 576, 512, 576, 1>;    // 64 heads, 512 +
 using WideDecodeShape = DecodeShape<1, 4, 576, 0, 0, 1>;      // up to 512 and 576 together
 using SmallDecodeShape = DecodeShape<1, 4, 576, 0, 0, 1, 1>;  // as Wide, in 99 KB of shared memory
 using NarrowDecodeShape = DecodeShape<1, 4, 128, 0, 0, 4>;    // up to 128 together
+
+// WideDecodeShape and SmallDecodeShape with FP8 products.
+using WideFp8DecodeShape = DecodeShape<1, 4, 576, 0, 0, 1, 2, 4>;
+using SmallFp8DecodeShape = DecodeShape<1, 4, 576, 0, 0, 1, 1, 4>;
 
 template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks);

@@ -18,6 +18,8 @@ struct DecodeShared : HeadsShared<Shape> {
   DecodeItem item;
 };
 
+static_assert(sizeof(DecodeShared<SmallFp8DecodeShape>) <= 99 << 10, "what every GPU has");
+
 // The attention of one item by one block; members are per thread.
 template <class Shape, DType kDType>
 class ItemAttention {
@@ -58,6 +60,7 @@ class ItemAttention {
                           : nullptr;
   }
   __device__ __forceinline__ void Load(int stage) {
+    if constexpr (Heads::kFp8Products) KeepScales(stage);
     // Coded rows pass through registers, of which R1's shape has few left.
     [[maybe_unused]] constexpr int kUnroll = kDType != DType::kBF16 ? 1 : 3;
 #pragma unroll
@@ -101,6 +104,18 @@ class ItemAttention {
               p_.op.q.row(item_.row) + (head + 1) * p_.op.head_dim - (width_ - latent_), latent_, width_};
     };
     heads_.LoadQuery(row_of, Aligned(), p_.op.layer.data);
+    if constexpr (Heads::kFp8Products) heads_.RoundQuery(latent_);
+  }
+
+  // Of the key that this thread has looked up.
+  __device__ __forceinline__ void KeepScales(int stage) {
+    const KvRowLayout layout = {latent_, width_ - latent_, kDType};
+#pragma unroll
+    for (int group = 0; group < Shape::kWeightTiles; ++group) {
+      const bool present = row_ != nullptr && group < layout.group_count();
+      const float scale = present ? KvScaleAt(row_, layout, group * layout.group) : 1.0f;
+      shared_.fp8.exponents[stage][group][heads_.LookedUpKey()] = Heads::Fp8::ExponentOf(scale);
+    }
   }
 
   // Elements [column, column + 8) of a cache row; zeros past its end, and of a masked row, which is not read.
@@ -231,18 +246,25 @@ bool DecodeItemsFit() {
 
 template bool DecodeItemsFit<R1DecodeShape>();
 template bool DecodeItemsFit<WideDecodeShape>();
+template bool DecodeItemsFit<WideFp8DecodeShape>();
 
 template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks) {
   const LaunchShape shape = {
       .grid = dim3(blocks), .block = dim3(Shape::kThreads), .shared_bytes = sizeof(DecodeShared<Shape>)};
-  WithKvDType(plan.op.layer.dtype,
-              [&](auto dtype) { Launch(stream, MlaDecodeItems<Shape, dtype()>, shape, plan); });
+  if constexpr (Shape::kWeightTiles > 1) {
+    Launch(stream, MlaDecodeItems<Shape, DType::kF8E4M3>, shape, plan);
+  } else {
+    WithKvDType(plan.op.layer.dtype,
+                [&](auto dtype) { Launch(stream, MlaDecodeItems<Shape, dtype()>, shape, plan); });
+  }
 }
 
 template void LaunchDecodeItems<R1DecodeShape>(Stream&, const DecodePlan&, int32_t);
 template void LaunchDecodeItems<WideDecodeShape>(Stream&, const DecodePlan&, int32_t);
 template void LaunchDecodeItems<SmallDecodeShape>(Stream&, const DecodePlan&, int32_t);
 template void LaunchDecodeItems<NarrowDecodeShape>(Stream&, const DecodePlan&, int32_t);
+template void LaunchDecodeItems<WideFp8DecodeShape>(Stream&, const DecodePlan&, int32_t);
+template void LaunchDecodeItems<SmallFp8DecodeShape>(Stream&, const DecodePlan&, int32_t);
 
 }  // namespace foredraft::cuda

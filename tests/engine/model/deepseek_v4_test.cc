@@ -29,13 +29,13 @@ constexpr int kBlock = 16;
 // A model, and forwards over one sequence.
 class V4Runner {
  public:
-  V4Runner(const std::string& checkpoint, int positions, DType kv_dtype = DType::kBF16)
+  V4Runner(const std::string& checkpoint, int positions, KvFormat kv_format = DType::kBF16)
       : config_(*ReadModelConfig(checkpoint + "/config.json")),
         device_(*CreateDevice("cpu", {.threads = 2})),
         solo_(device_->ops()),
         stream_(device_->CreateStream()),
         positions_(positions),
-        kv_dtype_(kv_dtype),
+        kv_format_(kv_format),
         modules_(config_.num_nextn_predict_layers) {
     auto weights = As<V4Weights>(LoadWeights(checkpoint, config_, modules_, *device_, *stream_, nullptr));
     CHECK(weights.ok()) << weights.status();
@@ -52,13 +52,13 @@ class V4Runner {
   void NewSequence() {
     std::vector<CacheGroupTable> tables;
     std::vector<int> block_counts;
-    for (const CacheGroup& group : CacheGroupsOf(config_, modules_, kBlock, kv_dtype_)) {
+    for (const CacheGroup& group : CacheGroupsOf(config_, modules_, kBlock, kv_format_)) {
       std::vector<int32_t> table((positions_ + group.tokens_per_block - 1) / group.tokens_per_block);
       std::iota(table.rbegin(), table.rend(), 1);  // in descending order; block 0 is scratch
       tables.push_back({Put(table), static_cast<int>(table.size())});
       block_counts.push_back(static_cast<int>(table.size()) + 1);
     }
-    const KvCacheShape shape = {.groups = CacheGroupsOf(config_, modules_, kBlock, kv_dtype_),
+    const KvCacheShape shape = {.groups = CacheGroupsOf(config_, modules_, kBlock, kv_format_),
                                 .block_counts = block_counts,
                                 .boundaries = {}};
     cache_ = *KvCache::Create(*device_, shape, tables, /*poison=*/true);
@@ -118,7 +118,7 @@ class V4Runner {
   SoloCommunicator solo_;
   std::unique_ptr<Stream> stream_;
   const int positions_;
-  const DType kv_dtype_;
+  const KvFormat kv_format_;
   const int modules_;  // or stages of DSpark
   std::unique_ptr<DeepseekV4> model_;
   KvCache cache_;
