@@ -1,6 +1,6 @@
 // mla_decode_items.cu for Hopper: wgmma over tiles of 64 keys, warp-specialised.
 //
-// Two consumer warpgroups, and a producer: of pages of BF16 rows one warp, which loads them by TMA; of single
+// Two consumer warpgroups, and a producer: of pages of BF16 rows two warps, which load them by TMA; of single
 // rows, in BF16 on a list or in FP8, a whole warpgroup, which copies or decodes them into the same tiles
 // (mla_decode_producer.h). Consumer group w computes
 // the scores of the tiles in stage w, which is every second one, for 64 heads, and of all tiles 256 of the
@@ -416,7 +416,7 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
   GridDependencySync();
   if (threadIdx.x >= kConsumerThreads) {
     WarpgroupRegDealloc<kDecodes ? 88 : 56>();
-    if (source != KeySource::kPages || threadIdx.x < kConsumerThreads + kWarpLanes) {
+    if (source != KeySource::kPages || threadIdx.x < kConsumerThreads + kStages * kWarpLanes) {
       Produce<source>(p, shared);
     }
   } else {

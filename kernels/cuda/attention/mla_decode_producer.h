@@ -18,8 +18,8 @@ __device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile
   return (rows + p.page_rows - 1) / p.page_rows;
 }
 
-// The cache row at which this lane's page of a tile begins. Looked up a tile ahead, to hide the latency of
-// the block table.
+// The cache row at which this lane's page of a tile begins; 0 behind last_position. Looked up a tile ahead,
+// to hide the latency of the block table.
 __device__ __forceinline__ int32_t PageRow(const HopperDecodePlan& p, const int32_t* table, int32_t tile,
                                            int32_t last_position) {
   const int32_t page = static_cast<int32_t>(threadIdx.x % kWarpLanes);
@@ -64,16 +64,19 @@ __device__ __forceinline__ void CopyQuery(const HopperDecodePlan& p, HopperDecod
           item.row, shared.query_full, policy);
 }
 
+// One warp fills the first stage and one the second: neither waits for the other's.
 __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecodeShared& shared,
                                          const DecodeItem& item, Pipeline& pipeline, uint64_t policy) {
+  const int stage = (threadIdx.x - kConsumerThreads) / kWarpLanes;
   const int32_t last_position = item.last_place;  // no row has a list
   const KvLayer& layer = p.plan.op.layer;
   const int32_t* table =
       layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
   const auto [begin, end] = ItemTiles(p.plan.op, item);
-  int32_t row = PageRow(p, table, begin, last_position);
+  int32_t row = PageRow(p, table, pipeline.stage == stage ? begin : begin + 1, last_position);
   for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-    const int32_t next = tile + 1 < end ? PageRow(p, table, tile + 1, last_position) : 0;
+    if (pipeline.stage != stage) continue;
+    const int32_t next = PageRow(p, table, tile + kStages, last_position);
     CopyTile(p, shared, TilePages(p, tile, last_position), row, pipeline, policy);
     row = next;
   }
@@ -82,8 +85,8 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
 
 // ---- the producer ----
 
-// Finds the items, hands each to the consumers with its query, and brings its keys. Called by one warp for
-// pages, by all of the producer's warps for rows: each finds the items for itself.
+// Finds the items, hands each to the consumers with its query, and brings its keys. Called by a warp for
+// each stage for pages, by all of the producer's warps for rows: each finds the items for itself.
 template <KeySource source>
 __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeShared& shared) {
   const bool leads = threadIdx.x == kConsumerThreads;
