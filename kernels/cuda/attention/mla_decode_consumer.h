@@ -12,6 +12,7 @@ inline constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each
 inline constexpr int kScores = kKeyTile / 2;   // of a thread and tile
 
 // The attention of one item; members are per thread.
+template <int kBlocks>
 class HopperItem {
  public:
   __device__ __forceinline__ HopperItem(const DecodePlan& p, HopperDecodeShared& shared)
@@ -279,7 +280,13 @@ class HopperItem {
     if (lane_ != 0) return;
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
-      if (ReadsLoad(group_, load)) MbarrierArrive(shared_.empty[stage][load]);
+      if (!ReadsLoad(group_, load)) continue;
+      Mbarrier& empty = shared_.empty[stage][load];
+      if constexpr (kBlocks == 1) {
+        MbarrierArrive(empty);
+      } else {
+        MbarrierArriveAt(empty, BringerOf(stage, load, kBlocks));
+      }
     }
   }
 

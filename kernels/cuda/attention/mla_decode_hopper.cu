@@ -2,7 +2,7 @@
 //
 // Two consumer warpgroups, and a producer: of pages of BF16 rows two warps, which load them by TMA; of single
 // rows, in BF16 on a list or in FP8, a whole warpgroup, which copies or decodes them into the same tiles
-// (mla_decode_producer.h). Consumer group w computes
+// (mla_decode_producer.h). Two blocks with the same keys share them (BringerOf). Consumer group w computes
 // the scores of the tiles in stage w, which is every second one, for 64 heads, and of all tiles 256 of the
 // 512 latent columns of the output. So one group's products keep the tensor cores busy while the other one
 // weighs its scores (the "seesaw" of FlashMLA). A tile's weights take the place of its RoPE chunk, which only
@@ -28,7 +28,18 @@ constexpr uint32_t Arrivals(KeySource source) {
                                       : kGroupWarps;
 }
 
-template <KeySource source>
+// Of all blocks of the cluster.
+template <int kBlocks>
+__device__ __forceinline__ void SyncBlocks() {
+  if constexpr (kBlocks > 1) {
+    ClusterSync();
+  } else {
+    __syncthreads();
+  }
+}
+
+// kBlocks: of a cluster, 1 or 2.
+template <KeySource source, int kBlocks>
 __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_constant__ HopperDecodePlan p) {
   constexpr bool kDecodes = source == KeySource::kFp8Rows;
   auto& shared = SharedStorage<HopperDecodeShared>();
@@ -42,24 +53,27 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
       MbarrierInit(shared.weighed[stage], kGroupWarps);
       for (int load = 0; load < kLoads; ++load) {
         MbarrierInit(shared.full[stage][load], Arrivals(source));
-        MbarrierInit(shared.empty[stage][load], kGroupWarps * (ReadsLoad(0, load) + ReadsLoad(1, load)));
+        MbarrierInit(shared.empty[stage][load],
+                     kBlocks * kGroupWarps * (ReadsLoad(0, load) + ReadsLoad(1, load)));
       }
     }
     FenceMbarrierInit();
   }
-  __syncthreads();
+  SyncBlocks<kBlocks>();
   GridDependencySync();
   if (threadIdx.x >= kConsumerThreads) {
     WarpgroupRegDealloc<kDecodes ? 88 : 56>();
     if (source != KeySource::kPages || threadIdx.x < kConsumerThreads + kStages * kWarpLanes) {
-      Produce<source>(p, shared);
+      Produce<source, kBlocks>(p, shared);
     }
   } else {
     WarpgroupRegAlloc<kDecodes ? 208 : 224>();
-    HopperItem attention(p.plan, shared);
+    HopperItem<kBlocks> attention(p.plan, shared);
     while (attention.Run()) {
     }
   }
+  if constexpr (kBlocks > 1)
+    ClusterSync();  // the other block writes into this one's shared memory until then
 }
 
 TensorMap QueryMap(Matrix<const bf16> rows, int32_t head_count, int32_t head_width) {
@@ -111,13 +125,17 @@ void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) 
                         .cache = {},
                         .page_rows = std::min(op.layer.tokens_per_block, kKeyTile)};
   if (source == KeySource::kPages) p.cache = CacheMap(op.layer, p);
-  const LaunchShape shape = {
-      .grid = dim3(blocks), .block = dim3(kThreads), .shared_bytes = sizeof(HopperDecodeShared)};
-  Launch(stream,
-         source == KeySource::kFp8Rows ? MlaDecodeHopper<KeySource::kFp8Rows>
-         : source == KeySource::kRows  ? MlaDecodeHopper<KeySource::kRows>
-                                       : MlaDecodeHopper<KeySource::kPages>,
-         shape, p);
+  const bool pairs = plan.pairs && plan.head_tiles % 2 == 0 && source == KeySource::kPages;
+  const LaunchShape shape = {.grid = dim3(blocks),
+                             .block = dim3(kThreads),
+                             .shared_bytes = sizeof(HopperDecodeShared),
+                             .cluster = pairs ? 2u : 1u};
+  const auto kernel = [&]() -> void (*)(HopperDecodePlan) {
+    if (source == KeySource::kRows) return MlaDecodeHopper<KeySource::kRows, 1>;
+    if (source == KeySource::kFp8Rows) return MlaDecodeHopper<KeySource::kFp8Rows, 1>;
+    return pairs ? MlaDecodeHopper<KeySource::kPages, 2> : MlaDecodeHopper<KeySource::kPages, 1>;
+  };
+  Launch(stream, kernel(), shape, p);
 }
 
 }  // namespace foredraft::cuda
