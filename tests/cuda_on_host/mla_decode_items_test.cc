@@ -162,6 +162,10 @@ TEST(MlaDecodeItems, PairsOfBlocksDoNotShow) {
                        DType::kBF16);
 }
 
+TEST(MlaDecodeItems, PairsOfBlocksDoNotShowForFp8) {
+  ExpectPairsDoNotShow({{"two tiles of heads", 100, 512, 64, 128, {1, -1, 190}, 20}}, DType::kF8E4M3);
+}
+
 // Rows that attend a list, and in the same launch rows that see no more than a list has; several splits.
 TEST(MlaDecodeItems, HopperGivesTheSameBitsForLists) {
   for (const int tokens_per_block : {64, 20}) {

@@ -12,7 +12,7 @@ inline constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each
 inline constexpr int kScores = kKeyTile / 2;   // of a thread and tile
 
 // The attention of one item; members are per thread.
-template <int kBlocks>
+template <KeySource source, int kBlocks>
 class HopperItem {
  public:
   __device__ __forceinline__ HopperItem(const DecodePlan& p, HopperDecodeShared& shared)
@@ -53,6 +53,9 @@ class HopperItem {
   }
 
  private:
+  // Threads of both blocks store each tile, not TMA.
+  static constexpr bool kStoredByBoth = kBlocks > 1 && source == KeySource::kFp8Rows;
+
   __device__ __forceinline__ int Row(int half) const { return row_ + half * 8; }
   __device__ __forceinline__ bool LeadsRow() const { return lane_ % 4 == 0; }
   // The first of the two columns of out_[4 j .. 4 j + 1] and out_[4 j + 2 .. 4 j + 3].
@@ -156,10 +159,14 @@ class HopperItem {
     Chunk(&keys)[kChunks] = shared_.keys[pipeline.stage];
     Mbarrier(&full)[kLoads] = shared_.full[pipeline.stage];
     MbarrierWait(full[0], pipeline.parity, "mla keys full");
-    if (!AllAttended(tile)) {
+    if (kStoredByBoth || !AllAttended(tile)) {
       for (Mbarrier& load : full) MbarrierWaitUnlimited(load, pipeline.parity);
-      ClearMasked(keys, tile * kKeyTile);
     }
+    if constexpr (kStoredByBoth) {
+      // The other block's stores, which its own fence does not cover.
+      FenceProxyAsync();
+    }
+    if (!AllAttended(tile)) ClearMasked(keys, tile * kKeyTile);
     uint64_t a = KMajorDescriptor(shared_.query);
     uint64_t b = KMajorDescriptor(keys);
     constexpr uint64_t kNextChunk = sizeof(Chunk) >> 4;
@@ -277,7 +284,7 @@ class HopperItem {
   // This warp has read all it needs of a tile. A tile's scores are read before its weights are there.
   __device__ __forceinline__ void ReleaseKeys(int stage) {
     __syncwarp();
-    if (lane_ != 0) return;
+    if (lane_ >= (kStoredByBoth ? kBlocks : 1)) return;
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
       if (!ReadsLoad(group_, load)) continue;
@@ -285,7 +292,7 @@ class HopperItem {
       if constexpr (kBlocks == 1) {
         MbarrierArrive(empty);
       } else {
-        MbarrierArriveAt(empty, BringerOf(stage, load, kBlocks));
+        MbarrierArriveAt(empty, kStoredByBoth ? lane_ : BringerOf(stage, load, kBlocks));
       }
     }
   }

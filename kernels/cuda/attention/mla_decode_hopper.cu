@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     }
   } else {
     WarpgroupRegAlloc<kDecodes ? 208 : 224>();
-    HopperItem<kBlocks> attention(p.plan, shared);
+    HopperItem<source, kBlocks> attention(p.plan, shared);
     while (attention.Run()) {
     }
   }
@@ -125,14 +125,15 @@ void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) 
                         .cache = {},
                         .page_rows = std::min(op.layer.tokens_per_block, kKeyTile)};
   if (source == KeySource::kPages) p.cache = CacheMap(op.layer, p);
-  const bool pairs = plan.pairs && plan.head_tiles % 2 == 0 && source == KeySource::kPages;
+  const bool pairs = plan.pairs && plan.head_tiles % 2 == 0 && source != KeySource::kRows;
   const LaunchShape shape = {.grid = dim3(blocks),
                              .block = dim3(kThreads),
                              .shared_bytes = sizeof(HopperDecodeShared),
                              .cluster = pairs ? 2u : 1u};
   const auto kernel = [&]() -> void (*)(HopperDecodePlan) {
     if (source == KeySource::kRows) return MlaDecodeHopper<KeySource::kRows, 1>;
-    if (source == KeySource::kFp8Rows) return MlaDecodeHopper<KeySource::kFp8Rows, 1>;
+    if (source == KeySource::kFp8Rows)
+      return pairs ? MlaDecodeHopper<KeySource::kFp8Rows, 2> : MlaDecodeHopper<KeySource::kFp8Rows, 1>;
     return pairs ? MlaDecodeHopper<KeySource::kPages, 2> : MlaDecodeHopper<KeySource::kPages, 1>;
   };
   Launch(stream, kernel(), shape, p);

@@ -113,7 +113,8 @@ __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeS
   const bool leads = threadIdx.x == kConsumerThreads;
   const uint64_t policy = CachePolicy<CacheHint::kEvictFirst>();
   const uint32_t rank = kBlocks > 1 ? ClusterRank() : 0;
-  std::conditional_t<source == KeySource::kFp8Rows, Fp8KeyProducer, RowKeyProducer> rows(p.plan.op, shared);
+  std::conditional_t<source == KeySource::kFp8Rows, Fp8KeyProducer<kBlocks>, RowKeyProducer> rows(p.plan.op,
+                                                                                                  shared);
   Pipeline pipeline;
   ItemCursor cursor = StartItems(p.plan);
   for (uint32_t parity = 0;; parity ^= 1) {
