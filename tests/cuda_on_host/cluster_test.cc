@@ -50,7 +50,7 @@ __global__ void Ring(const __grid_constant__ RingParams p) {
     fc::MbarrierInit(shared.all, kBlocks);
     if (fault != Fault::kNoInitFence || rank != 3) fc::FenceMbarrierInit();
   }
-  fc::ClusterSync();
+  fc::ClusterStart();
   if (Starts()) {
     fc::MbarrierArriveExpectTx(shared.full, sizeof(uint4) + sizeof(shared.box));
     const uint32_t next = fault == Fault::kNoSuchBlock ? kBlocks : (rank + 1) % kBlocks;

@@ -28,16 +28,6 @@ constexpr uint32_t Arrivals(KeySource source) {
                                       : kGroupWarps;
 }
 
-// Of all blocks of the cluster.
-template <int kBlocks>
-__device__ __forceinline__ void SyncBlocks() {
-  if constexpr (kBlocks > 1) {
-    ClusterSync();
-  } else {
-    __syncthreads();
-  }
-}
-
 // kBlocks: of a cluster, 1 or 2.
 template <KeySource source, int kBlocks>
 __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_constant__ HopperDecodePlan p) {
@@ -59,7 +49,11 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     }
     FenceMbarrierInit();
   }
-  SyncBlocks<kBlocks>();
+  if constexpr (kBlocks > 1) {
+    ClusterStart();
+  } else {
+    __syncthreads();
+  }
   GridDependencySync();
   if (threadIdx.x >= kConsumerThreads) {
     WarpgroupRegDealloc<kDecodes ? 88 : 56>();

@@ -3,7 +3,7 @@
 // Hopper's instructions (sm_90a) for blocks of a cluster, one function each, as in
 // kernels/cuda/common/ptx_hopper.h. `own` names an object in this block's shared memory: where another block
 // is meant, the object at the same place of its shared memory. A block's shared memory may be accessed from
-// the ClusterSync behind the kernel's start to the one before its end.
+// ClusterStart to the ClusterSync before its end.
 //
 // MbarrierWait acquires at the scope of a block, MbarrierArriveAt releases at it: shared memory is not
 // cached, and the wider scope would only discard the L1 cache.
@@ -22,7 +22,11 @@ __device__ __forceinline__ uint32_t ClusterRank() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// __syncthreads of all blocks of the cluster.
+// Waits until all threads of the cluster have come here. Orders nothing but what FenceMbarrierInit does.
+__device__ __forceinline__ void ClusterStart() {
+  asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
+}
+// __syncthreads of all blocks of the cluster; waits for this thread's writes of device memory, too.
 __device__ __forceinline__ void ClusterSync() {
   asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
 }

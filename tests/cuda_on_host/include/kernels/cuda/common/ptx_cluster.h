@@ -18,6 +18,8 @@ inline void ClusterSync(CUDA_ON_HOST_CALLER) {
   cuda_on_host::WaitForCluster({file, line});
 }
 
+inline void ClusterStart(CUDA_ON_HOST_CALLER) { ClusterSync(file, line); }
+
 namespace on_host {
 
 inline Mbarrier& BarrierAt(Mbarrier& own, uint32_t rank, const cuda_on_host::SourceLocation& location) {
