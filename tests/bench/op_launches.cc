@@ -209,8 +209,9 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
 // or the keys' bytes, then the merge.
 KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kHeads = 64;
-  constexpr double kMatrixShare = 0.515;  // as an H200 takes it for 128 rows: 407 TFLOPS
-  constexpr double kF8TileCycles = 7500;  // as an H200 takes it: a warpgroup widens the keys of a tile
+  // As an H200 takes them without pairs of blocks; nobody has measured those (docs/predictions.md).
+  constexpr double kMatrixShare = 0.515;  // for 128 rows: 407 TFLOPS
+  constexpr double kF8TileCycles = 7500;  // a warpgroup widens the keys of a tile
   const int32_t rows = p.index.rows;
   if (rows == 0) return {};
   const double width = p.layer.row_width(), latent = p.layer.latent_dim;

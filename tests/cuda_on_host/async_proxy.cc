@@ -28,6 +28,7 @@ void AsyncProxy::Attribute(int warp) {
 
 void AsyncProxy::Fence(int warp) {
   std::replace(writers_.begin(), writers_.end(), static_cast<int8_t>(warp), kNone);
+  std::replace(writers_.begin(), writers_.end(), kOtherBlock, kNone);
 }
 
 void AsyncProxy::Access(const void* first, size_t bytes, const SourceLocation& location,
@@ -35,15 +36,22 @@ void AsyncProxy::Access(const void* first, size_t bytes, const SourceLocation& l
   const size_t begin = IndexOf(first);
   for (size_t granule = begin / kGranule; granule <= (begin + bytes - 1) / kGranule; ++granule) {
     if (writers_.at(granule) == kNone) continue;
-    KernelFault(location, std::string(what) + " byte " + std::to_string(begin) +
-                              " of shared memory, which warp " + std::to_string(writers_[granule]) +
-                              " wrote without a fence.proxy.async since");
+    const std::string writer = writers_[granule] == kOtherBlock ? "another block's thread"
+                                                                : "warp " + std::to_string(writers_[granule]);
+    KernelFault(location, std::string(what) + " byte " + std::to_string(begin) + " of shared memory, which " +
+                              writer + " wrote without a fence.proxy.async since");
   }
 }
 
 void AsyncProxy::Written(const void* first, size_t bytes) {
   const size_t begin = IndexOf(first);
   std::memcpy(known_.data() + begin, first, bytes);
+}
+
+void AsyncProxy::Stored(const void* first, size_t bytes) {
+  Written(first, bytes);
+  const size_t begin = IndexOf(first) / kGranule, end = (IndexOf(first) + bytes - 1) / kGranule;
+  std::fill(writers_.begin() + begin, writers_.begin() + end + 1, kOtherBlock);
 }
 
 }  // namespace cuda_on_host

@@ -32,11 +32,14 @@ class AsyncProxy {
   void Access(const void* first, size_t bytes, const SourceLocation& location, const char* what) const;
   // The async proxy has written these bytes.
   void Written(const void* first, size_t bytes);
+  // A thread of another block has written them: any warp's fence will do.
+  void Stored(const void* first, size_t bytes);
 
  private:
   static constexpr size_t kGranule = 16;
   static constexpr size_t kBlock = 4096;  // compared as a whole first
   static constexpr int8_t kNone = -1;
+  static constexpr int8_t kOtherBlock = 127;
 
   size_t IndexOf(const void* first) const { return static_cast<const std::byte*>(first) - shared_; }
 

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -24,28 +23,6 @@ constexpr std::byte kGuard{0xa5};
 
 }  // namespace
 
-BlockRunner& BlockRunnerOfThisThread() {
-  // Never destroyed, because that would have to unwind its fibers. When a thread ends, the next one reuses
-  // its runner.
-  static std::mutex& mutex = *new std::mutex;
-  static std::vector<BlockRunner*>& idle = *new std::vector<BlockRunner*>;
-  struct Lease {
-    Lease() {
-      std::lock_guard<std::mutex> lock(mutex);
-      if (idle.empty()) idle.push_back(new BlockRunner);
-      runner = idle.back();
-      idle.pop_back();
-    }
-    ~Lease() {
-      std::lock_guard<std::mutex> lock(mutex);
-      idle.push_back(runner);
-    }
-    BlockRunner* runner;
-  };
-  thread_local Lease lease;
-  return *lease.runner;
-}
-
 BlockRunner::BlockRunner() {
   shared_memory_ = std::make_unique<std::byte[]>(kMaxSharedBytes + 2 * kGuardBytes + 1024);
   const uintptr_t first = reinterpret_cast<uintptr_t>(shared_memory_.get()) + kGuardBytes;
@@ -54,34 +31,42 @@ BlockRunner::BlockRunner() {
 
 // ---- what runs next ----
 
-std::vector<PeerFlag> BlockRunner::Run(GridWork& work, uint3 block, bool guarded) {
+void BlockRunner::Begin(GridWork& work, uint32_t number, ClusterRunner& cluster, uint32_t rank,
+                        bool guarded) {
   running = this;
   guarded_ = guarded;
   work_ = &work;
-  blockIdx = block;
-  blockDim = work.block;
-  gridDim = work.grid;
-  const uint64_t number = block.x + uint64_t{work.grid.x} * (block.y + uint64_t{work.grid.y} * block.z);
+  cluster_ = &cluster;
+  rank_ = rank;
+  copies_in_flight_ = 0;
+  index_ = {number % work.grid.x, number / work.grid.x % work.grid.y, number / work.grid.x / work.grid.y};
   shuffler_ = Shuffler(work.seed ^ (number * 0x9e3779b97f4a7c15u));
   Prepare();
   FillShared();
   checks_async_proxy_ = ChecksAsyncProxy();
   if (checks_async_proxy_) async_proxy_.Begin(shared_, work.shared_bytes);
-  if (ChecksGlobalOrder()) order_.Begin(static_cast<uint32_t>(number), thread_count_);
-  while (live_ > 0) {
-    if (polling_ > 0) WakePolling();
-    if (ready_warps_.empty() && polling_peers_ > 0) return GiveUp();
-    if (ready_warps_.empty()) {
-      KernelFault(threads_[0]->location, "deadlock: no thread of the block can run\n" + Report());
-    }
-    OpenWarp();
-    SwitchTo(NextThread());
-  }
+  if (ChecksGlobalOrder()) order_.Begin(number, thread_count_);
+}
+
+bool BlockRunner::RunSome() {
+  running = this;
+  blockIdx = index_;
+  blockDim = work_->block;
+  gridDim = work_->grid;
+  if (polling_ > 0) WakePolling();
+  if (ready_warps_.empty()) return false;
+  OpenWarp();
+  SwitchTo(NextThread());
+  return true;
+}
+
+void BlockRunner::End() {
   CheckShared();
   FinishPeerWrites();
-  work_ = nullptr;
-  running = nullptr;
-  return {};
+  if (copies_in_flight_ > 0) {
+    KernelFault(location(), "the block has ended, and " + std::to_string(copies_in_flight_) +
+                                " copies into its shared memory are on their way");
+  }
 }
 
 std::vector<PeerFlag> BlockRunner::GiveUp() {
@@ -94,8 +79,6 @@ std::vector<PeerFlag> BlockRunner::GiveUp() {
     Renew(thread);
   }
   peer_writes_.clear();
-  work_ = nullptr;
-  running = nullptr;
   return awaited;
 }
 
@@ -125,6 +108,7 @@ void BlockRunner::Prepare() {
     thread.may_touch = !guarded_;
     thread.copies.clear();
     thread.open_group = 0;
+    thread.arrived_at_cluster = false;
     thread.location = {"the kernel's start", 0};
     Wake(thread);
   }
@@ -171,7 +155,8 @@ void BlockRunner::OpenWarp() {
 
 DeviceThread* BlockRunner::NextThread() {
   if (lane_count_ == 0) {
-    if (ready_warps_.empty() || (polling_ > 0 && shuffler_.Below(8) == 0)) return nullptr;
+    const bool others_are_due = polling_ > 0 || work_->cluster > 1;
+    if (ready_warps_.empty() || (others_are_due && shuffler_.Below(8) == 0)) return nullptr;
     OpenWarp();
   }
   return threads_[32 * open_warp_ + lanes_[--lane_count_]].get();

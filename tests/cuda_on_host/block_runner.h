@@ -1,9 +1,9 @@
 #pragma once
 
-// Runs the blocks of a grid one after another. A block's threads are fibers of this host thread; they switch
-// where they wait (barriers, warp intrinsics, polling), in an order drawn by a seeded generator.
+// Runs a block. Its threads are fibers of this host thread; they switch where they wait (barriers, warp
+// intrinsics, polling), in an order drawn by a seeded generator.
 //
-// Owner and thread: one per host thread (BlockRunnerOfThisThread).
+// Owner and thread: a ClusterRunner, which has one for each block of its cluster.
 
 #include <atomic>
 #include <boost/context/fiber.hpp>
@@ -24,6 +24,7 @@ namespace cuda_on_host {
 
 inline constexpr size_t kMaxSharedBytes = 232448;  // of a block on Hopper
 inline constexpr int kMaxBlockThreads = 1024;
+inline constexpr uint32_t kMaxClusterBlocks = 8;  // that every GPU with clusters allows
 
 // A block that was given up, and what its threads wait for.
 struct OpenBlock {
@@ -35,6 +36,7 @@ struct GridWork {
   std::function<void()> thread;  // the body of each thread
   dim3 grid;
   dim3 block;
+  uint32_t cluster = 1;  // blocks of a cluster, adjacent in x
   size_t shared_bytes = 0;
   bool programmatic = false;  // launched with programmatic stream serialization
   // Guarded: the first block runs alone, and its threads may access device memory only after
@@ -99,6 +101,9 @@ struct DeviceThread {
   std::vector<PendingCopy> copies;
   int open_group = 0;
 
+  bool arrived_at_cluster = false;  // at its barrier, and not waited since
+  uint32_t cluster_round = 0;       // of that barrier, at the arrival
+
   // For the sanitizers.
   std::byte* stack_bottom = nullptr;
   size_t stack_bytes = 0;
@@ -119,17 +124,29 @@ struct Warp {
   std::vector<Meeting> meetings;  // not complete
 };
 
+class ClusterRunner;
+
 class BlockRunner {
  public:
   BlockRunner();
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
-  // What the block waits for of other ranks, where it has been given up and can run again; else nothing.
-  std::vector<PeerFlag> Run(GridWork& work, uint3 block, bool guarded = false);
+  // ---- from its cluster ----
+  void Begin(GridWork& work, uint32_t number, ClusterRunner& cluster, uint32_t rank, bool guarded);
+  // Runs threads that can run, some of them or all; false: none can.
+  bool RunSome();
+  bool ended() const { return live_ == 0; }
+  void End();
+  bool waits_for_peers() const { return polling_peers_ > 0; }
+  // Ends a block that has not ended; returns what it waits for of other ranks.
+  std::vector<PeerFlag> GiveUp();
 
   // ---- from a thread of the block ----
   DeviceThread& current() { return *current_; }
+  ClusterRunner& cluster() { return *cluster_; }
+  uint32_t rank() const { return rank_; }  // in its cluster
+  int thread_count() const { return thread_count_; }
   GridWork& work() { return *work_; }
   std::byte* shared() { return shared_; }
   void Barrier(const SourceLocation& location);
@@ -146,9 +163,13 @@ class BlockRunner {
   bool OpenDeviceMemory(bool open);
   // Null: not checked. What the current warp has written so far is attributed to it.
   AsyncProxy* async_proxy();
+  AsyncProxy& checked_proxy() { return async_proxy_; }  // where it is not null
+  // A copy into this block's shared memory begins, or arrives: no thread may leave it on its way.
+  void CountCopy(int begun) { copies_in_flight_ += begun; }
   BlockOrder& order() { return order_; }  // where ChecksGlobalOrder()
   // A report of the waiting threads, a line per source location.
   std::string Report() const;
+  const SourceLocation& location() const { return threads_[0]->location; }
 
  private:
   struct NamedBarrierState {
@@ -161,8 +182,6 @@ class BlockRunner {
   void AddThread();
   // The thread begins anew: its context and its stack.
   void Renew(DeviceThread& thread);
-  // Ends a block that has not ended; returns what it waits for.
-  std::vector<PeerFlag> GiveUp();
   void FinishPeerWrites();
   [[noreturn]] void ThreadMain();
   static void EnterThread(boost::context::detail::transfer_t from);
@@ -172,7 +191,7 @@ class BlockRunner {
   DeviceThread* NextThread();
   void OpenWarp();
   void Arrive(void* fake_stack, boost::context::detail::transfer_t from);
-  void SwitchTo(DeviceThread* next);                             // null: return to Run
+  void SwitchTo(DeviceThread* next);                             // null: return to RunSome
   void Wait(ThreadState state, const SourceLocation& location);  // blocks the current thread until woken
   void Wake(DeviceThread& thread) { WakeLanes(thread.number / 32, 1u << (thread.number % 32)); }
   void WakeLanes(int warp, uint32_t lanes);
@@ -182,9 +201,13 @@ class BlockRunner {
   void CheckShared() const;
 
   std::vector<std::unique_ptr<DeviceThread>> threads_;  // grows; the first thread_count_ are the block's
-  boost::context::detail::fcontext_t hub_ = nullptr;    // of Run, while a thread runs
-  DeviceThread* current_ = nullptr;                     // null: Run
+  boost::context::detail::fcontext_t hub_ = nullptr;    // of RunSome, while a thread runs
+  DeviceThread* current_ = nullptr;                     // null: RunSome
   GridWork* work_ = nullptr;
+  uint3 index_ = {};
+  ClusterRunner* cluster_ = nullptr;
+  uint32_t rank_ = 0;
+  int copies_in_flight_ = 0;
   Shuffler shuffler_{0};
   bool guarded_ = false;
   bool memory_open_ = true;
@@ -218,8 +241,6 @@ class BlockRunner {
   void* hub_fake_stack_ = nullptr;
   void* hub_tsan_fiber_ = nullptr;
 };
-
-BlockRunner& BlockRunnerOfThisThread();
 
 // The runner of the kernel on this host thread, if any.
 inline thread_local constinit BlockRunner* running = nullptr;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "tests/cuda_on_host/block_runner.h"
+#include "tests/cuda_on_host/cluster_runner.h"
 
 namespace cuda_on_host {
 
@@ -51,6 +51,25 @@ void FencePeers(const SourceLocation& location) {
 std::byte* SharedMemory() { return running->shared(); }
 size_t SharedBytes() { return running->work().shared_bytes; }
 
+uint32_t RankInCluster() { return running->rank(); }
+int ThreadInCluster() { return static_cast<int>(running->rank()) * kMaxBlockThreads + ThreadInBlock(); }
+static_assert(kMaxClusterThreads == kMaxClusterBlocks * kMaxBlockThreads);
+
+void* InBlockOfCluster(void* own, uint32_t rank, const SourceLocation& location) {
+  const std::ptrdiff_t offset = static_cast<std::byte*>(own) - SharedMemory();
+  if (offset < 0 || offset >= static_cast<std::ptrdiff_t>(SharedBytes())) {
+    KernelFault(location, "an address outside the block's shared memory");
+  }
+  return running->cluster().Target(rank, location).shared() + offset;
+}
+
+void ArriveAtCluster(const SourceLocation& location) { running->cluster().Arrive(location); }
+void WaitForCluster(const SourceLocation& location) { running->cluster().Wait(location); }
+
+void CountCopy(const void* shared, int begun, const SourceLocation& location) {
+  running->cluster().OwnerOf(shared, location).CountCopy(begun);
+}
+
 bool ChecksAsyncProxy() {
   static const bool checks = std::getenv("FOREDRAFT_HOST_ASYNC_PROXY") != nullptr;
   return checks;
@@ -68,12 +87,18 @@ void FenceAsyncProxy(const SourceLocation& location) {
   if (AsyncProxy* const proxy = running->async_proxy()) proxy->Fence(ThreadInBlock() / 32);
 }
 
-AsyncProxyEngine::AsyncProxyEngine() : proxy_(running->async_proxy()) {}
+// Blocks that do not run have nothing to attribute.
+AsyncProxyEngine::AsyncProxyEngine() : checks_(running->async_proxy() != nullptr) {}
 void AsyncProxyEngine::Check(const void* first, size_t bytes, const SourceLocation& location,
                              const char* what) const {
-  proxy_->Access(first, bytes, location, what);
+  running->cluster().OwnerOf(first, location).checked_proxy().Access(first, bytes, location, what);
 }
-void AsyncProxyEngine::Written(const void* first, size_t bytes) const { proxy_->Written(first, bytes); }
+void AsyncProxyEngine::Written(const void* first, size_t bytes, const SourceLocation& location) const {
+  running->cluster().OwnerOf(first, location).checked_proxy().Written(first, bytes);
+}
+void AsyncProxyEngine::Stored(const void* first, size_t bytes, const SourceLocation& location) const {
+  running->cluster().OwnerOf(first, location).checked_proxy().Stored(first, bytes);
+}
 
 bool ChecksGlobalOrder() {
   static const bool checks = std::getenv("FOREDRAFT_HOST_GLOBAL_ORDER") != nullptr;

@@ -6,32 +6,29 @@
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/cuda_on_host/cluster_runner.h"
 #include "tests/cuda_on_host/counts.h"
 #include "tests/cuda_on_host/global_order.h"
 
 namespace cuda_on_host {
 namespace {
 
-// A running grid; threads take its blocks one by one.
+// A running grid; threads take its clusters one by one.
 struct OpenGrid {
   GridWork* work = nullptr;
-  std::vector<uint32_t> order;
+  std::vector<uint32_t> order;                 // each cluster's first block
   std::vector<std::vector<PeerFlag>> awaited;  // by order's blocks; each is written by the thread that ran it
   std::atomic<size_t> next{0};
 
-  void TakeBlock(size_t i, bool guarded) {
-    const dim3& grid = work->grid;
-    const uint32_t block = order[i];
-    awaited[i] = BlockRunnerOfThisThread().Run(
-        *work, {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y}, guarded);
+  void TakeCluster(size_t i, bool guarded) {
+    awaited[i] = ClusterRunnerOfThisThread().Run(*work, order[i], guarded);
   }
-  void TakeBlocks() {
-    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < order.size();) TakeBlock(i, false);
+  void TakeClusters() {
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < order.size();) TakeCluster(i, false);
   }
 };
 
@@ -62,12 +59,12 @@ class Workers {
         busy_ = static_cast<int>(threads_.size());
       }
       changed_.notify_all();
-      grid.TakeBlocks();
+      grid.TakeClusters();
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [this] { return busy_ == 0; });
       grid_ = nullptr;
     } else {
-      grid.TakeBlocks();
+      grid.TakeClusters();
     }
   }
 
@@ -82,7 +79,7 @@ class Workers {
       seen = round_;
       OpenGrid* grid = grid_;
       lock.unlock();
-      grid->TakeBlocks();
+      grid->TakeClusters();
       lock.lock();
       if (--busy_ == 0) changed_.notify_all();
     }
@@ -123,7 +120,7 @@ Workers& AllWorkers() {
   return workers;
 }
 
-// Those that wait for nothing, in a random order.
+// The first blocks of those clusters that wait for nothing, in a random order.
 std::vector<uint32_t> BlocksToRun(GridWork& work) {
   if (work.begun) {
     std::vector<uint32_t> blocks;
@@ -136,8 +133,8 @@ std::vector<uint32_t> BlocksToRun(GridWork& work) {
     });
     return blocks;
   }
-  std::vector<uint32_t> order(static_cast<size_t>(work.grid.x) * work.grid.y * work.grid.z);
-  std::iota(order.begin(), order.end(), 0u);
+  std::vector<uint32_t> order(static_cast<size_t>(work.grid.x) * work.grid.y * work.grid.z / work.cluster);
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>(i) * work.cluster;
   Shuffler shuffler(work.seed);
   for (size_t i = order.size(); i > 1; --i) {
     std::swap(order[i - 1], order[shuffler.Below(static_cast<uint32_t>(i))]);
@@ -158,11 +155,11 @@ bool RunGrid(GridWork& work) {
   if (work.guarded_memory != nullptr && !std::exchange(work.begun, true)) {
     guarded_memory = work.guarded_memory;
     CatchGuardedTouches();
-    grid.TakeBlock(grid.next++, true);
+    grid.TakeCluster(grid.next++, true);
     guarded_memory = nullptr;
   }
   if (ChecksGlobalOrder()) {
-    grid.TakeBlocks();
+    grid.TakeClusters();
   } else {
     AllWorkers().Help(grid);
   }

@@ -142,6 +142,30 @@ TEST(MlaDecodeItems, HopperGivesTheSameBitsForFp8) {
   }
 }
 
+// Two tiles of heads that bring each other's keys, and the same ones apart: items of one and of several
+// splits, with an odd number of tiles; two pairs of a row; smaller pages.
+void ExpectPairsDoNotShow(const std::vector<Shape>& shapes, DType dtype) {
+  for (const Shape& s : shapes) {
+    const Inputs inputs(s, dtype);
+    const std::vector<bf16> apart = inputs.Run(0, s.heads, {.blocks = kAmple, .pairs = false});
+    for (const int64_t blocks : {int64_t{2}, kAmple}) {
+      const std::vector<bf16> out = inputs.Run(0, s.heads, {.blocks = blocks});
+      EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(apart.data(), apart.size()))
+          << s.name << ", " << blocks << " blocks";
+    }
+  }
+}
+
+TEST(MlaDecodeItems, PairsOfBlocksDoNotShow) {
+  ExpectPairsDoNotShow({{"two tiles of heads", 100, 512, 64, 128, {1, -1, 65, 600}},
+                        {"four tiles of heads", 256, 512, 64, 128, {130}, 16}},
+                       DType::kBF16);
+}
+
+TEST(MlaDecodeItems, PairsOfBlocksDoNotShowForFp8) {
+  ExpectPairsDoNotShow({{"two tiles of heads", 100, 512, 64, 128, {1, -1, 190}, 20}}, DType::kF8E4M3);
+}
+
 // Rows that attend a list, and in the same launch rows that see no more than a list has; several splits.
 TEST(MlaDecodeItems, HopperGivesTheSameBitsForLists) {
   for (const int tokens_per_block : {64, 20}) {

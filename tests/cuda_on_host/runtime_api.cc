@@ -136,10 +136,16 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::fu
   const int shared_limit = limit != state->shared_limits.end() ? limit->second : kDefaultSharedBytes;
   if (config.dynamicSmemBytes > static_cast<size_t>(shared_limit)) return Result(cudaErrorInvalidValue);
   bool programmatic = false;
+  unsigned int cluster = 1;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config.attrs[i];
     if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization && EmulatedGpu().major >= 9) {
       programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
+    } else if (attribute.id == cudaLaunchAttributeClusterDimension && EmulatedGpu().major >= 9 &&
+               attribute.val.clusterDim.y == 1 && attribute.val.clusterDim.z == 1) {
+      cluster = attribute.val.clusterDim.x;
+      if (cluster < 1 || cluster > kMaxClusterBlocks || config.gridDim.x % cluster != 0)
+        return Result(cudaErrorInvalidClusterSize);
     } else if (attribute.id != cudaLaunchAttributeIgnore) {
       return Result(cudaErrorNotSupported);
     }
@@ -154,13 +160,14 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::fu
   }
   const cudaError_t error = AppendWork(
       *state, config.stream,
-      [&state = *state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim,
+      [&state = *state, thread = std::move(thread), grid = config.gridDim, block = config.blockDim, cluster,
        shared = config.dynamicSmemBytes, programmatic, kernel, open = std::shared_ptr<GridWork>()]() mutable {
         if (open == nullptr) {
           open = std::make_shared<GridWork>();
           open->thread = thread;
           open->grid = grid;
           open->block = block;
+          open->cluster = cluster;
           open->shared_bytes = shared;
           open->programmatic = programmatic;
           if (programmatic && state.guarded_runs[kernel]++ < kGuardedRuns) {

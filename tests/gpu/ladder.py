@@ -35,9 +35,10 @@ CONSTANTS = {"kernel to kernel, programmatic": "follow_us", "kernel to kernel, b
              "one multiprocessor from L2": "multiprocessor_gb_per_s"}
 
 
-def add_probe(report):
-    """What predictions take for granted, measured; the stage steps predicts with it (measured.json)."""
-    result = report.add_program("probe", [report.machine.program("gpu_tests"), "--gtest_filter=Probe.*"], 60)
+def add_probe(report, tests="Probe.*"):
+    """Lines that gpu_tests prints of what it has measured; what predictions take for granted is kept for the stage
+    steps, which predicts with it (measured.json)."""
+    result = report.add_program("probe", [report.machine.program("gpu_tests"), f"--gtest_filter={tests}"], 60)
     measured = {}
     for name, value, unit, model in PROBED.findall(result.output if result else ""):
         report.add(name, "measured", measured=float(value), predicted=float(model), unit=unit)

@@ -4,7 +4,7 @@ serve together, the kernels that take most of a step, and prefill by the rows of
 import shutil
 
 from gpu_machine import json_lines
-from ladder import add_op_times
+from ladder import add_op_times, add_probe
 from steps import add_steps, shape_of
 from test_runs import add_tests, list_tests
 
@@ -39,6 +39,7 @@ def add_profile(report):
 
 
 def kernels(report, quick, _jobs):
+    add_probe(report, "MlaDecodePairs.*")
     if quick:
         add_op_times(report, ["--small", "--gpu", "h200", "--rows", "1", "--only", "mla_decode, 20 heads"], 60)
         return

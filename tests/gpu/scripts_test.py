@@ -219,7 +219,7 @@ class Scripts(unittest.TestCase):
             self.assertGreater(row["measured"], 0)
             self.assertGreater(row["predicted"], 0)
         for stage, name in (("slices", "columns 1, 1 rows, K 3, graph, overlap on"), ("prefill", "prefill of 16 tokens"),
-                            ("kernels", "mla_decode, 20 heads, 1 rows")):
+                            ("kernels", "mla_decode, 20 heads, 1 rows"), ("kernels", "mla_decode, 128 rows, pairs")):
             self.assertGreater(self.rows(stage)[name]["measured"], 0)
         self.assertEqual(self.rows("trace")["trace"]["result"], "skipped")
         self.assertEqual(self.rows("nccl")["NcclRanks"]["result"], "skipped")

@@ -106,12 +106,12 @@ class ScratchLayout {
 };
 
 template <class Shape>
-void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t fitting_blocks,
+void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, const DecodeChoice& choice,
                  void (*launch)(Stream&, const DecodePlan&, int32_t)) {
   const int32_t rows = p.index.rows;
   const int32_t head_tiles = (p.head_count + Shape::kHeads - 1) / Shape::kHeads;
   const int32_t max_splits = MaxSplits(static_cast<int64_t>(p.layer.table_stride) * p.layer.tokens_per_block);
-  const int32_t groups = GroupCount(fitting_blocks, head_tiles, rows, max_splits);
+  const int32_t groups = GroupCount(choice.blocks * Shape::kBlocksPerSm, head_tiles, rows, max_splits);
   const int32_t blocks = groups * head_tiles;
 
   const int64_t partial_heads = PartialCount(rows, groups, max_splits) * head_tiles * Shape::kHeads;
@@ -130,6 +130,7 @@ void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, int64_t fitting_block
                            .groups = groups,
                            .max_splits = max_splits,
                            .aligned = RowsAligned(p),
+                           .pairs = choice.pairs,
                            .row_begins = reinterpret_cast<int32_t*>(scratch + row_begins),
                            .partial_stats = reinterpret_cast<float2*>(scratch + stats),
                            .partials = reinterpret_cast<float*>(scratch + sums),
@@ -149,28 +150,24 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   CHECK_LE(layer.row_width(), kMaxWidth);
   CHECK_GT(p.scale, 0.0f);
   if (p.index.rows == 0) return;
-  const int64_t blocks = choice.blocks;
   if (layer.fp8_products) {
     CHECK(layer.dtype == DType::kF8E4M3);
     if (DecodeItemsFit<WideFp8DecodeShape>()) {
-      return MlaDecodeAs<WideFp8DecodeShape>(stream, p, blocks, LaunchDecodeItems<WideFp8DecodeShape>);
+      return MlaDecodeAs<WideFp8DecodeShape>(stream, p, choice, LaunchDecodeItems<WideFp8DecodeShape>);
     }
-    return MlaDecodeAs<SmallFp8DecodeShape>(stream, p, blocks, LaunchDecodeItems<SmallFp8DecodeShape>);
+    return MlaDecodeAs<SmallFp8DecodeShape>(stream, p, choice, LaunchDecodeItems<SmallFp8DecodeShape>);
   }
   const bool r1_widths = layer.latent_dim == 512 && layer.rope_dim == 64 && RowsAligned(p);
   const bool hopper = r1_widths && choice.hopper && HopperSupportsDecode(p);
   if (hopper || (r1_widths && p.head_count % 64 == 0 && DecodeItemsFit<R1DecodeShape>())) {
-    MlaDecodeAs<R1DecodeShape>(stream, p, blocks * R1DecodeShape::kBlocksPerSm,
+    MlaDecodeAs<R1DecodeShape>(stream, p, choice,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);
   } else if (layer.row_width() <= 128) {
-    MlaDecodeAs<NarrowDecodeShape>(stream, p, blocks * NarrowDecodeShape::kBlocksPerSm,
-                                   LaunchDecodeItems<NarrowDecodeShape>);
+    MlaDecodeAs<NarrowDecodeShape>(stream, p, choice, LaunchDecodeItems<NarrowDecodeShape>);
   } else if (DecodeItemsFit<WideDecodeShape>()) {
-    MlaDecodeAs<WideDecodeShape>(stream, p, blocks * WideDecodeShape::kBlocksPerSm,
-                                 LaunchDecodeItems<WideDecodeShape>);
+    MlaDecodeAs<WideDecodeShape>(stream, p, choice, LaunchDecodeItems<WideDecodeShape>);
   } else {
-    MlaDecodeAs<SmallDecodeShape>(stream, p, blocks * SmallDecodeShape::kBlocksPerSm,
-                                  LaunchDecodeItems<SmallDecodeShape>);
+    MlaDecodeAs<SmallDecodeShape>(stream, p, choice, LaunchDecodeItems<SmallDecodeShape>);
   }
 }
 

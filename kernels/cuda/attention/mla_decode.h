@@ -20,6 +20,7 @@ struct DecodePlan {
   int32_t groups;       // of blocks
   int32_t max_splits;   // of a row
   int32_t aligned;      // 16-byte copies and paired stores are possible
+  int32_t pairs;        // DecodeChoice::pairs
   int32_t* row_begins;  // [R + 1]: the cost before the row, -1: nothing to combine; undefined for rows of one
                         // split. [R]: the cost of all rows
   float2* partial_stats;  // [PartialCount, head_tiles, heads_per_item]: max, sum
@@ -98,6 +99,7 @@ bool HopperSupportsDecode(const MlaDecodeParams& op);
 struct DecodeChoice {
   int64_t blocks;      // per kBlocksPerSm of the shape; at least one per tile of heads runs
   bool hopper = true;  // use LaunchDecodeHopper where supported
+  bool pairs = true;   // there, clusters of two tiles of heads, which share their keys, where these are even
 };
 void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodeParams& p);
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention/mla_decode_search.h"
 #include "kernels/cuda/common/pipeline_state.h"
 #include "kernels/cuda/common/ptx_attention.h"
+#include "kernels/cuda/common/ptx_cluster.h"
 
 namespace foredraft::cuda::hopper_decode {
 
@@ -30,6 +31,12 @@ using Chunk = RowTile<64, kChunkColumns>;  // 64 heads or keys
 // How keys come: pages of BF16 rows by TMA, or one row after the other, in BF16 or FP8.
 enum class KeySource { kPages, kRows, kFp8Rows };
 
+// Two tiles of heads of a row are a cluster of two blocks, if the row's tiles of heads are even in number:
+// both need the same keys at the same time, and each brings half of them for both. Of pages, each load of a
+// stage comes from one of the two, so one of three and two of three, which changes with the stage; of FP8
+// rows, half of each tile's keys.
+constexpr uint32_t BringerOf(int stage, int load, int blocks) { return (stage + load) % blocks; }
+
 struct HopperDecodePlan {
   DecodePlan plan;
   TensorMap q_lat;    // {latent, heads, rows}
@@ -50,8 +57,8 @@ struct HopperDecodeShared {
   float2 folded[2][kHeads];  // of each group: max, sum of the splits so far
   DecodeItem items[2];       // this one and the next, each full and empty with its query
   Mbarrier query_full, query_empty;
-  Mbarrier full[kStages][kLoads];  // the scores start with the first
-  Mbarrier empty[kStages][kLoads];
+  Mbarrier full[kStages][kLoads];   // the scores start with the first
+  Mbarrier empty[kStages][kLoads];  // in all blocks that write it: of a page, its bringer
   Mbarrier weighed[kStages];
 
   // The weights of a tile's keys take the place of its RoPE chunk once that has been read.

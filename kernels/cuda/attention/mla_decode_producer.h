@@ -18,8 +18,8 @@ __device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile
   return (rows + p.page_rows - 1) / p.page_rows;
 }
 
-// The cache row at which this lane's page of a tile begins. Looked up a tile ahead, to hide the latency of
-// the block table.
+// The cache row at which this lane's page of a tile begins; 0 behind last_position. Looked up a tile ahead,
+// to hide the latency of the block table.
 __device__ __forceinline__ int32_t PageRow(const HopperDecodePlan& p, const int32_t* table, int32_t tile,
                                            int32_t last_position) {
   const int32_t page = static_cast<int32_t>(threadIdx.x % kWarpLanes);
@@ -29,25 +29,43 @@ __device__ __forceinline__ int32_t PageRow(const HopperDecodePlan& p, const int3
   return table[position / tokens_per_block] * tokens_per_block + position % tokens_per_block;
 }
 
+// Begins a load of `bytes` bytes, which all blocks of the cluster wait for.
+template <int kBlocks>
+__device__ __forceinline__ void ExpectLoad(Mbarrier& full, uint32_t bytes) {
+  if constexpr (kBlocks == 1) {
+    MbarrierArriveExpectTx(full, bytes);
+  } else {
+#pragma unroll
+    for (uint32_t block = 0; block < kBlocks; ++block) MbarrierArriveExpectTxAt(full, block, bytes);
+  }
+}
+
 // Called by all lanes; the first one copies. `page_row` is PageRow of this tile. A page of a whole tile takes
 // three requests: a thread that starts one for each chunk is slower than the consumers. Smaller pages take
 // one for each chunk, because a box of several would have them side by side in shared memory.
+template <int kBlocks>
 __device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared, int32_t pages,
-                                         int32_t page_row, const Pipeline& pipeline, uint64_t policy) {
+                                         int32_t page_row, const Pipeline& pipeline, uint32_t rank,
+                                         uint64_t policy) {
   const bool leads = threadIdx.x % kWarpLanes == 0;
   const int box_chunks = p.box_chunks();
   for (int load = 0; load < kLoads; ++load) {
+    if (BringerOf(pipeline.stage, load, kBlocks) != rank) continue;
     Mbarrier& full = shared.full[pipeline.stage][load];
     if (leads) {
       MbarrierWait(shared.empty[pipeline.stage][load], pipeline.parity ^ 1, "mla stage empty");
-      MbarrierArriveExpectTx(full, pages * p.page_rows * kTileRowBytes * kLoadChunks);
+      ExpectLoad<kBlocks>(full, pages * p.page_rows * kTileRowBytes * kLoadChunks);
     }
     for (int32_t page = 0; page < pages; ++page) {
       const int32_t row = __shfl_sync(kAllLanes, page_row, page);
       if (!leads) continue;
       for (int chunk = load * kLoadChunks; chunk < (load + 1) * kLoadChunks; chunk += box_chunks) {
-        TmaLoad(shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns, p.cache, 0,
-                row, chunk, full, policy);
+        bf16* const to = shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns;
+        if constexpr (kBlocks == 1) {
+          TmaLoad(to, p.cache, 0, row, chunk, full, policy);
+        } else {
+          TmaLoadMulticast(to, p.cache, 0, row, chunk, full, (1 << kBlocks) - 1, policy);
+        }
       }
     }
   }
@@ -64,17 +82,22 @@ __device__ __forceinline__ void CopyQuery(const HopperDecodePlan& p, HopperDecod
           item.row, shared.query_full, policy);
 }
 
+// One warp fills the first stage and one the second: neither waits for the other's.
+template <int kBlocks>
 __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecodeShared& shared,
-                                         const DecodeItem& item, Pipeline& pipeline, uint64_t policy) {
+                                         const DecodeItem& item, Pipeline& pipeline, uint32_t rank,
+                                         uint64_t policy) {
+  const int stage = (threadIdx.x - kConsumerThreads) / kWarpLanes;
   const int32_t last_position = item.last_place;  // no row has a list
   const KvLayer& layer = p.plan.op.layer;
   const int32_t* table =
       layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
   const auto [begin, end] = ItemTiles(p.plan.op, item);
-  int32_t row = PageRow(p, table, begin, last_position);
+  int32_t row = PageRow(p, table, pipeline.stage == stage ? begin : begin + 1, last_position);
   for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
-    const int32_t next = tile + 1 < end ? PageRow(p, table, tile + 1, last_position) : 0;
-    CopyTile(p, shared, TilePages(p, tile, last_position), row, pipeline, policy);
+    if (pipeline.stage != stage) continue;
+    const int32_t next = PageRow(p, table, tile + kStages, last_position);
+    CopyTile<kBlocks>(p, shared, TilePages(p, tile, last_position), row, pipeline, rank, policy);
     row = next;
   }
   __syncwarp();
@@ -82,13 +105,16 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
 
 // ---- the producer ----
 
-// Finds the items, hands each to the consumers with its query, and brings its keys. Called by one warp for
-// pages, by all of the producer's warps for rows: each finds the items for itself.
-template <KeySource source>
+// Finds the items, hands each to the consumers with its query, and brings its keys, or this block's part of
+// them. Called by a warp for each stage for pages, by all of the producer's warps for rows: each finds the
+// items for itself.
+template <KeySource source, int kBlocks>
 __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeShared& shared) {
   const bool leads = threadIdx.x == kConsumerThreads;
   const uint64_t policy = CachePolicy<CacheHint::kEvictFirst>();
-  std::conditional_t<source == KeySource::kFp8Rows, Fp8KeyProducer, RowKeyProducer> rows(p.plan.op, shared);
+  const uint32_t rank = kBlocks > 1 ? ClusterRank() : 0;
+  std::conditional_t<source == KeySource::kFp8Rows, Fp8KeyProducer<kBlocks>, RowKeyProducer> rows(p.plan.op,
+                                                                                                  shared);
   Pipeline pipeline;
   ItemCursor cursor = StartItems(p.plan);
   for (uint32_t parity = 0;; parity ^= 1) {
@@ -102,7 +128,7 @@ __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeS
     if (item.row < 0) return;
     __syncwarp();
     if constexpr (source == KeySource::kPages) {
-      CopyKeys(p, shared, item, pipeline, policy);
+      CopyKeys<kBlocks>(p, shared, item, pipeline, rank, policy);
     } else {
       rows.Produce(item, pipeline);
     }

@@ -106,14 +106,19 @@ __host__ __device__ constexpr KvRowLayout Fp8RowLayout() { return {kLatent, kChu
 // Where keys that are not attended are read: codes and scales of 0 decode to zeros.
 __device__ const uint4 kZeroFp8Row[Fp8RowLayout().bytes() / sizeof(uint4)] = {};
 
-// Decodes tiles of keys: a thread has the same 16 of each chunk's 64 columns of two keys, 32 keys apart. The
-// codes of a chunk are a part; the elements of the RoPE chunk are four, of eight each. As soon as a part is
-// stored, the one kInFlight after it is loaded. These loads keep 16 KB in flight, too little for the latency
-// of device memory, so whole rows are fetched into the L2 cache kTilesAhead tiles before.
+// Decodes tiles of keys: a thread has the same 16 of each chunk's 64 columns of two keys, 32 keys apart; with
+// two blocks, each decodes one of these halves, and stores it in both. The codes of a chunk are a part; the
+// elements of the RoPE chunk are two for each key, of eight each. As soon as a part is stored, the one
+// kInFlight after it is loaded. These loads keep 16 KB in flight, or 10, too little for the latency of device
+// memory, so whole rows are fetched into the L2 cache kTilesAhead tiles before.
+template <int kBlocks>
 class Fp8KeyProducer {
  public:
   __device__ __forceinline__ Fp8KeyProducer(const MlaDecodeParams& op, HopperDecodeShared& shared)
-      : op_(op), shared_(shared), thread_(threadIdx.x % kGroupThreads) {}
+      : op_(op),
+        shared_(shared),
+        thread_(threadIdx.x % kGroupThreads),
+        first_key_(kBlocks > 1 ? ClusterRank() * kBlockKeys : 0) {}
 
   __device__ __forceinline__ void Produce(const DecodeItem& item, Pipeline& pipeline) {
     const int32_t last_place = item.last_place;
@@ -122,7 +127,7 @@ class Fp8KeyProducer {
       Prefetch(item.row, tile, last_place);
     }
     Keys keys = RowsOf(Find(item.row, begin, last_place));
-    Scales scales[2] = {LoadScales(keys, 0), LoadScales(keys, 1)};
+    Scales scales[2] = {LoadScales(keys, 0), LoadScales(keys, 1)}, next_scales[2];
     Part parts[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) parts[i] = Load(keys, i);
@@ -136,18 +141,23 @@ class Fp8KeyProducer {
         parts[i % kInFlight] = Load(keys, (i + kInFlight) % kParts);
         if (i + kInFlight == kParts - 1) {  // all of this tile is loaded or on its way
           keys = RowsOf(next);
-          scales[0] = LoadScales(keys, 0);
-          scales[1] = LoadScales(keys, 1);
+          next_scales[0] = LoadScales(keys, 0);
+          next_scales[1] = LoadScales(keys, 1);
+        }
+        if (i == max(kCodeParts, kParts - kInFlight) - 1) {
+          scales[0] = next_scales[0];
+          scales[1] = next_scales[1];
         }
       }
     }
   }
 
  private:
-  static constexpr int kKeys = 2;  // of a thread
+  static constexpr int kBlockKeys = kKeyTile / kBlocks;
+  static constexpr int kKeys = 2 / kBlocks;  // of a thread
   static constexpr int kCodeParts = kChunks - 1;
   static constexpr int kParts = kCodeParts + 2 * kKeys;
-  static constexpr int kInFlight = 4;
+  static constexpr int kInFlight = kBlocks > 1 ? 5 : 4;
   static_assert(kParts % kInFlight == 0);  // a part has the same registers in every tile
 
   // Rows of the layer; -1: not attended.
@@ -165,7 +175,9 @@ class Fp8KeyProducer {
     float2 of_key[kKeys];
   };
 
-  __device__ __forceinline__ int Key(int i) const { return thread_ / 4 + i * (kKeyTile / kKeys); }
+  __device__ __forceinline__ int Key(int i) const {
+    return first_key_ + thread_ / 4 + i * (kBlockKeys / kKeys);
+  }
   __device__ __forceinline__ int Column() const { return thread_ % 4 * 16; }
 
   __device__ __forceinline__ Places Find(int32_t row, int32_t tile, int32_t last_place) const {
@@ -186,10 +198,10 @@ class Fp8KeyProducer {
     return keys;
   }
 
-  // A row for each thread of the first two warps.
+  // A row for each thread of the first warps.
   __device__ __forceinline__ void Prefetch(int32_t row, int32_t tile, int32_t last_place) const {
-    if (thread_ >= kKeyTile) return;
-    const int32_t at = CacheRowAt<false>(op_, row, tile * kKeyTile + thread_, last_place);
+    if (thread_ >= kBlockKeys) return;
+    const int32_t at = CacheRowAt<false>(op_, row, tile * kKeyTile + first_key_ + thread_, last_place);
     if (at >= 0) PrefetchL2(op_.layer.data + int64_t{at} * Fp8RowLayout().bytes(), Fp8RowLayout().bytes());
   }
 
@@ -226,37 +238,50 @@ class Fp8KeyProducer {
     }
     const int rope = part - kCodeParts;
     if (rope >= 0) {
-      *Elements(stage, chunk, Key(rope / 2), rope % 2) = loaded.bytes[0];
+      StoreEight(stage, chunk, Key(rope / 2), rope % 2, loaded.bytes[0]);
     } else {
 #pragma unroll
       for (int i = 0; i < kKeys; ++i) {
         const uint4 codes = loaded.bytes[i];
         const float scale = part % 4 < 2 ? scales.of_key[i].x : scales.of_key[i].y;
-        *Elements(stage, chunk, Key(i), 0) = DecodeEight<DType::kF8E4M3>(make_uint2(codes.x, codes.y), scale);
-        *Elements(stage, chunk, Key(i), 1) = DecodeEight<DType::kF8E4M3>(make_uint2(codes.z, codes.w), scale);
+        StoreEight(stage, chunk, Key(i), 0, DecodeEight<DType::kF8E4M3>(make_uint2(codes.x, codes.y), scale));
+        StoreEight(stage, chunk, Key(i), 1, DecodeEight<DType::kF8E4M3>(make_uint2(codes.z, codes.w), scale));
       }
     }
     if (part == kParts - 1) Publish(stage);
   }
 
   // The first or second eight of this thread's columns.
-  __device__ __forceinline__ uint4* Elements(int stage, int chunk, int key, int half) const {
-    return reinterpret_cast<uint4*>(shared_.keys[stage][chunk].At(key, Column() + 8 * half));
+  __device__ __forceinline__ void StoreEight(int stage, int chunk, int key, int half,
+                                             const uint4& elements) const {
+    auto* const to = reinterpret_cast<uint4*>(shared_.keys[stage][chunk].At(key, Column() + 8 * half));
+    *to = elements;
+    if constexpr (kBlocks > 1) {
+      StoreAsyncAt(to, elements, shared_.full[stage][chunk / kLoadChunks], ClusterRank() ^ 1);
+    }
   }
 
   // This warp has written its part of a tile, which wgmma reads through the async proxy. Once a tile: the
-  // fence waits for the loads that are in flight.
+  // fence waits for the loads that are in flight. The first warp also announces what the other block stores
+  // here, some of which may have come.
   __device__ __forceinline__ void Publish(int stage) {
     FenceProxyAsync();
     __syncwarp();
     if (threadIdx.x % kWarpLanes != 0) return;
 #pragma unroll
-    for (Mbarrier& full : shared_.full[stage]) MbarrierArrive(full);
+    for (Mbarrier& full : shared_.full[stage]) {
+      if (kBlocks > 1 && thread_ == 0) {
+        MbarrierArriveExpectTx(full, (kKeyTile - kBlockKeys) * kTileRowBytes * kLoadChunks);
+      } else {
+        MbarrierArrive(full);
+      }
+    }
   }
 
   const MlaDecodeParams& op_;
   HopperDecodeShared& shared_;
   const int thread_;
+  const int first_key_;  // of those that this block decodes
 };
 
 }  // namespace foredraft::cuda::hopper_decode

@@ -53,8 +53,9 @@ void RaiseSharedLimit(const void* kernel, size_t bytes) {
 bool SameShape(const dim3& a, const dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
 bool SameNode(const CudaNode& a, const CudaNode& b) {
-  return a.kernel == b.kernel && SameShape(a.grid, b.grid) && SameShape(a.block, b.block) &&
-         a.shared_bytes == b.shared_bytes && a.params == b.params;
+  return a.kernel == b.kernel && SameShape(a.shape.grid, b.shape.grid) &&
+         SameShape(a.shape.block, b.shape.block) && a.shape.shared_bytes == b.shape.shared_bytes &&
+         a.shape.cluster == b.shape.cluster && a.params == b.params;
 }
 
 constexpr std::chrono::microseconds kPollInterval(20);
@@ -164,11 +165,7 @@ void CudaStream::PrepareLaunch(const void* kernel, const LaunchShape& shape, con
   if (shape.shared_bytes > kSharedDefaultBytes) RaiseSharedLimit(kernel, shape.shared_bytes);
   if (!capturing_) return;
   const auto* first = static_cast<const std::byte*>(params);
-  nodes_.push_back({.kernel = kernel,
-                    .grid = shape.grid,
-                    .block = shape.block,
-                    .shared_bytes = shape.shared_bytes,
-                    .params = {first, first + bytes}});
+  nodes_.push_back({.kernel = kernel, .shape = shape, .params = {first, first + bytes}});
 }
 
 bool CudaStream::AllocateStaging() {

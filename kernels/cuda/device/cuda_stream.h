@@ -54,15 +54,14 @@ class TunedGemms;
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;  // dynamic; PrepareLaunch raises the kernel's limit above 48 KB
+  size_t shared_bytes = 0;   // dynamic; PrepareLaunch raises the kernel's limit above 48 KB
+  unsigned int cluster = 1;  // blocks of a cluster, adjacent in x; more than one from sm_90 on
 };
 
 // A graph node as SameNodes compares it.
 struct CudaNode {
   const void* kernel = nullptr;  // or the called function, for library kernels
-  dim3 grid;
-  dim3 block;
-  size_t shared_bytes = 0;
+  LaunchShape shape;
   std::vector<std::byte> params;
 };
 
@@ -214,11 +213,18 @@ void Launch(Stream& stream, void (*kernel)(Params), const LaunchShape& shape, co
   config.dynamicSmemBytes = shape.shared_bytes;
   bool programmatic = false;
   config.stream = cuda.HandleForKernel(programmatic);
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = programmatic ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (programmatic) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {shape.cluster, 1, 1};
+  }
   CheckCuda(cudaLaunchKernelEx(&config, kernel, copy), "launch");
 }
 

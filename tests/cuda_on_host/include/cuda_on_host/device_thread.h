@@ -18,8 +18,6 @@ inline constexpr int warpSize = 32;
 
 namespace cuda_on_host {
 
-class AsyncProxy;
-
 struct SourceLocation {
   const char* file;
   int line;
@@ -75,6 +73,20 @@ void FencePeers(const SourceLocation& location);
 std::byte* SharedMemory();
 size_t SharedBytes();
 
+inline constexpr int kMaxClusterThreads = 8 * 1024;
+// The block's place in its cluster, and the current thread's, below kMaxClusterThreads.
+uint32_t RankInCluster();
+int ThreadInCluster();
+// What block `rank` of the cluster has where this one has `own`, in its shared memory. Aborts if there is no
+// such block, or it has ended.
+void* InBlockOfCluster(void* own, uint32_t rank, const SourceLocation& location);
+// A barrier of all threads of the cluster: those of blocks that have ended are missing.
+void ArriveAtCluster(const SourceLocation& location);
+void WaitForCluster(const SourceLocation& location);
+// A copy to this address of the cluster's shared memory begins (1) or arrives (-1). Aborts if its block ends
+// before it has arrived.
+void CountCopy(const void* shared, int begun, const SourceLocation& location);
+
 // Whether the async proxy's accesses to shared memory are checked (FOREDRAFT_HOST_ASYNC_PROXY; slow).
 bool ChecksAsyncProxy();
 // Whether the fence at this place is left out: the one that FOREDRAFT_HOST_SKIP_FENCE names: the end of a
@@ -88,21 +100,27 @@ class AsyncProxyEngine {
   AsyncProxyEngine();
   // These bytes are read. Aborts if a thread wrote one of them without a fence.
   void Read(const void* first, size_t bytes, const SourceLocation& location) const {
-    if (proxy_ != nullptr) Check(first, bytes, location, "the async proxy reads");
+    if (checks_) Check(first, bytes, location, "the async proxy reads");
   }
   // These bytes are written: before, which aborts likewise, and after.
   void BeginWrite(const void* first, size_t bytes, const SourceLocation& location) const {
-    if (proxy_ != nullptr) Check(first, bytes, location, "the async proxy overwrites");
+    if (checks_) Check(first, bytes, location, "the async proxy overwrites");
   }
-  void EndWrite(const void* first, size_t bytes) const {
-    if (proxy_ != nullptr) Written(first, bytes);
+  void EndWrite(const void* first, size_t bytes, const SourceLocation& location) const {
+    if (checks_) Written(first, bytes, location);
+  }
+  // A thread of another block has written these bytes, through the generic proxy: a thread of this one has to
+  // fence them.
+  void EndStore(const void* first, size_t bytes, const SourceLocation& location) const {
+    if (checks_) Stored(first, bytes, location);
   }
 
  private:
   void Check(const void* first, size_t bytes, const SourceLocation& location, const char* what) const;
-  void Written(const void* first, size_t bytes) const;
+  void Written(const void* first, size_t bytes, const SourceLocation& location) const;
+  void Stored(const void* first, size_t bytes, const SourceLocation& location) const;
 
-  AsyncProxy* const proxy_;  // null: not checked
+  const bool checks_;
 };
 
 // Whether reads of what other blocks of the grid wrote are checked (FOREDRAFT_HOST_GLOBAL_ORDER; slow). The

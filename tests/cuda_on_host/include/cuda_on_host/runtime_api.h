@@ -29,6 +29,7 @@ enum cudaError_t {
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorStreamCaptureUnjoined = 904,
   cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorInvalidClusterSize = 912,
   cudaErrorUnknown = 999,
 };
 

@@ -59,9 +59,14 @@ inline void MbarrierInit(Mbarrier& barrier, uint32_t arrivals) {
   on_host::pending_copies.erase(&barrier);
   on_host::unfenced_barriers.insert(&barrier);
 }
-// Fences all barriers: in these kernels one thread initialises and fences them.
+// Fences all of the block's barriers: in these kernels one thread initialises and fences them.
 inline void FenceMbarrierInit(CUDA_ON_HOST_CALLER) {
-  if (!cuda_on_host::SkipsFence({file, line})) on_host::unfenced_barriers.clear();
+  if (cuda_on_host::SkipsFence({file, line})) return;
+  const std::byte* const shared = cuda_on_host::SharedMemory();
+  std::erase_if(on_host::unfenced_barriers, [shared](const Mbarrier* barrier) {
+    const std::ptrdiff_t at = reinterpret_cast<const std::byte*>(barrier) - shared;
+    return at >= 0 && at < static_cast<std::ptrdiff_t>(cuda_on_host::SharedBytes());
+  });
 }
 inline void MbarrierArrive(Mbarrier& barrier, CUDA_ON_HOST_CALLER) {
   --barrier.arrivals_left;
@@ -126,11 +131,19 @@ struct BulkCopy {
   TensorShape tensor;  // by value: the thread that owns the parameter may end before the load
   int32_t at[3];
   cuda_on_host::SourceLocation location;
+  bool stores = false;  // `value`, which a thread of another block stores
+  uint4 value = {};
 };
 
 inline void RunCopy(const BulkCopy& copy, Mbarrier& barrier) {
   const cuda_on_host::CopyEngine engine;
   const cuda_on_host::AsyncProxyEngine proxy;
+  if (copy.stores) {
+    std::memcpy(copy.shared, &copy.value, sizeof(copy.value));
+    proxy.EndStore(copy.shared, sizeof(copy.value), copy.location);
+    barrier.bytes -= static_cast<int32_t>(sizeof(copy.value));
+    return EndPhaseIfDone(barrier, copy.location);
+  }
   const TensorShape& t = copy.tensor;
   const int64_t element = t.element_bytes;
   std::byte* to = copy.shared;
@@ -151,7 +164,7 @@ inline void RunCopy(const BulkCopy& copy, Mbarrier& barrier) {
         } else {
           std::memset(destination, 0, element);
         }
-        proxy.EndWrite(destination, element);
+        proxy.EndWrite(destination, element, copy.location);
       }
     }
   }
@@ -172,6 +185,7 @@ inline void StartCopy(const BulkCopy& copy, Mbarrier& barrier, uint64_t policy) 
     RunCopy(copy, barrier);
   } else {
     pending_copies[&barrier].push_back(copy);
+    cuda_on_host::CountCopy(copy.shared, 1, copy.location);
   }
 }
 
@@ -194,7 +208,10 @@ inline bool PhaseEnded(void* argument) {
   if (late != pending_copies.end()) {
     const std::vector<BulkCopy> copies = std::move(late->second);
     pending_copies.erase(late);
-    for (const BulkCopy& copy : copies) RunCopy(copy, *wait.barrier);
+    for (const BulkCopy& copy : copies) {
+      RunCopy(copy, *wait.barrier);
+      cuda_on_host::CountCopy(copy.shared, -1, copy.location);
+    }
   }
   return wait.barrier->phase != wait.parity;
 }
@@ -206,18 +223,27 @@ inline void MbarrierWait(Mbarrier& barrier, uint32_t parity, const char* name, C
   cuda_on_host::WaitUntil(&on_host::PhaseEnded, &wait, {file, line}, &on_host::DescribeWait);
 }
 
+namespace on_host {
+
+inline void StartTensorLoad(void* shared, const TensorMap& tensor, const int32_t (&at)[3], Mbarrier& barrier,
+                            uint64_t policy, const cuda_on_host::SourceLocation& location) {
+  const uint32_t alignment = tensor.shape.swizzled ? 1024 : 128;
+  if (reinterpret_cast<uintptr_t>(shared) % alignment != 0) {
+    cuda_on_host::KernelFault(
+        location, "load to an address that is not " + std::to_string(alignment) + "-byte aligned");
+  }
+  if (int64_t{at[0]} * tensor.shape.element_bytes % 16 != 0) {
+    cuda_on_host::KernelFault(location, "load from an innermost coordinate that is not 16-byte aligned");
+  }
+  StartCopy({static_cast<std::byte*>(shared), tensor.shape, {at[0], at[1], at[2]}, location}, barrier,
+            policy);
+}
+
+}  // namespace on_host
+
 inline void TmaLoad(void* shared, const TensorMap& tensor, int32_t c0, int32_t c1, int32_t c2,
                     Mbarrier& barrier, uint64_t policy, CUDA_ON_HOST_CALLER) {
-  const uint32_t alignment = tensor.shape.swizzled ? 1024 : 128;
-  if (SharedAddress(shared) % alignment != 0) {
-    cuda_on_host::KernelFault(
-        {file, line}, "load to an address that is not " + std::to_string(alignment) + "-byte aligned");
-  }
-  if (int64_t{c0} * tensor.shape.element_bytes % 16 != 0) {
-    cuda_on_host::KernelFault({file, line}, "load from an innermost coordinate that is not 16-byte aligned");
-  }
-  on_host::StartCopy({static_cast<std::byte*>(shared), tensor.shape, {c0, c1, c2}, {file, line}}, barrier,
-                     policy);
+  on_host::StartTensorLoad(shared, tensor, {c0, c1, c2}, barrier, policy, {file, line});
 }
 
 inline void BulkLoad(void* shared, const void* global, uint32_t bytes, Mbarrier& barrier, uint64_t policy,
@@ -254,11 +280,11 @@ struct PendingWgmma {
   bool mn_major_b = false;  // b's rows are k, not outputs
 };
 
-// What each thread of the block has issued: the committed groups, and last the open one.
+// What each thread of the cluster has issued: the committed groups, and last the open one.
 struct ThreadWgmmas {
   std::vector<std::vector<PendingWgmma>> groups = {{}};
 };
-inline thread_local std::vector<ThreadWgmmas> pending_wgmmas(1024);
+inline thread_local std::vector<ThreadWgmmas> pending_wgmmas(cuda_on_host::kMaxClusterThreads);
 inline thread_local uint32_t group_number = 0;
 
 // 32 bytes of row `row` of a K-major operand.
@@ -367,12 +393,12 @@ inline void RunWgmma(const PendingWgmma& product, int thread, const cuda_on_host
 }
 
 inline void StartWgmma(const PendingWgmma& product) {
-  pending_wgmmas[cuda_on_host::ThreadInBlock()].groups.back().push_back(product);
+  pending_wgmmas[cuda_on_host::ThreadInCluster()].groups.back().push_back(product);
 }
 
 inline void FinishWgmmas(size_t pending) {
   const int thread = cuda_on_host::ThreadInBlock();
-  auto& groups = pending_wgmmas[thread].groups;
+  auto& groups = pending_wgmmas[cuda_on_host::ThreadInCluster()].groups;
   if (groups.size() - 1 <= pending) return;
   const cuda_on_host::AsyncProxyEngine proxy;
   while (groups.size() - 1 > pending) {
@@ -385,7 +411,7 @@ inline void FinishWgmmas(size_t pending) {
 
 inline void WarpgroupArrive(CUDA_ON_HOST_CALLER) { __syncwarp(0xffffffffu, file, line); }
 inline void WarpgroupCommitBatch() {
-  on_host::pending_wgmmas[cuda_on_host::ThreadInBlock()].groups.emplace_back();
+  on_host::pending_wgmmas[cuda_on_host::ThreadInCluster()].groups.emplace_back();
   if (++on_host::group_number % 2 == 0) on_host::FinishWgmmas(0);
 }
 template <int pending>
