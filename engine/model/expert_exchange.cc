@@ -98,17 +98,22 @@ void ExpertExchange::SumExperts(const RoutedRows& part) const {
                                      .row_range = part.row_range});
 }
 
-void ExpertExchange::Combine(const RoutedRows& own, int gathered_rows, const SharedRows& shared,
-                             Matrix<float> hidden) const {
+std::optional<AddPartialsParams> ExpertExchange::Combine(const RoutedRows& own, int gathered_rows,
+                                                         const SharedRows& shared, Matrix<float> hidden,
+                                                         bool leaves) const {
   const RankLayout& layout = f_.shard.layout;
   if (layout.attention_tp > 1) {
     const GatherPart partials = Partials(gathered_rows).exchanged;
-    return SumOfGroup(own, layout.attention_dp > 1 ? SubtreeOfOwners(own, partials) : partials, shared,
-                      hidden);
+    SumOfGroup(own, layout.attention_dp > 1 ? SubtreeOfOwners(own, partials) : partials, shared, hidden);
+    return std::nullopt;
   }
   if (layout.attention_dp > 1) {
     ToOwners(Partials(gathered_rows).exchanged);
-    return AddPartials(own, {0, own.x.rows()}, layout.attention_dp, {.rows = shared.added}, hidden);
+    const AddPartialsParams came_in =
+        PartialsToAdd(own, {0, own.x.rows()}, layout.attention_dp, {.rows = shared.added}, hidden);
+    if (leaves) return came_in;
+    f_.ops.add_partials(f_.stream, came_in);
+    return std::nullopt;
   }
   const ExpertActivations& a = f_.activations.experts;
   f_.ops.combine_experts(f_.stream, {.hidden = hidden,
@@ -119,6 +124,7 @@ void ExpertExchange::Combine(const RoutedRows& own, int gathered_rows, const Sha
                                      .expert_weights = own.weights,
                                      .top_k = f_.config.num_experts_per_tok,
                                      .expert_count = f_.config.n_routed_experts});
+  return std::nullopt;
 }
 
 ExpertExchange::PartialRows ExpertExchange::Partials(int gathered_rows) const {
@@ -169,7 +175,8 @@ void ExpertExchange::SumOfGroup(const RoutedRows& own, const GatherPart& partial
   } else if (shared.in_parts) {
     added = in_parts;
   }
-  AddPartials(own, rows.own(), ranks / f_.shard.layout.moe_tp, added, hidden);
+  f_.ops.add_partials(f_.stream,
+                      PartialsToAdd(own, rows.own(), ranks / f_.shard.layout.moe_tp, added, hidden));
   rows.Share(hidden);
 }
 
@@ -185,21 +192,19 @@ Matrix<const float> ExpertExchange::WholePartials(int rows, int parts) const {
   return a.merged.first_rows(parts * rows);
 }
 
-void ExpertExchange::AddPartials(const RoutedRows& own, const IndexRange& rows, int parts,
-                                 const RowsOrParts& shared, Matrix<float> hidden) const {
+AddPartialsParams ExpertExchange::PartialsToAdd(const RoutedRows& own, const IndexRange& rows, int parts,
+                                                const RowsOrParts& shared, Matrix<float> hidden) const {
   const ExpertActivations& a = f_.activations.experts;
   const int top_k = f_.config.num_experts_per_tok;
   const bool rounded = a.partials_out_bf16.data != nullptr;
-  f_.ops.add_partials(
-      f_.stream,
-      {.hidden = hidden.row_range(rows.first, rows.count),
-       .partials = rounded ? Matrix<const float>{} : WholePartials(rows.count, parts),
-       .partials_bf16 = rounded ? a.partials_in_bf16.first_rows(parts * rows.count) : Matrix<bf16>{},
-       .shared = shared.rows,
-       .expert_ids = own.ids + int64_t{rows.first} * top_k,
-       .top_k = top_k,
-       .rank_count = parts,
-       .shared_parts = shared.parts});
+  return {.hidden = hidden.row_range(rows.first, rows.count),
+          .partials = rounded ? Matrix<const float>{} : WholePartials(rows.count, parts),
+          .partials_bf16 = rounded ? a.partials_in_bf16.first_rows(parts * rows.count) : Matrix<bf16>{},
+          .shared = shared.rows,
+          .expert_ids = own.ids + int64_t{rows.first} * top_k,
+          .top_k = top_k,
+          .rank_count = parts,
+          .shared_parts = shared.parts};
 }
 
 }  // namespace foredraft

@@ -5,6 +5,8 @@
 // row's owner, who adds the sums in the canonical order. The ranks of a tensor group have the same rows: they
 // exchange the sums alone. With one rank nothing is exchanged.
 
+#include <optional>
+
 #include "engine/comm/rank_rows.h"
 #include "engine/model/forward.h"
 #include "engine/model/tensor_group.h"
@@ -46,9 +48,10 @@ class ExpertExchange {
   void SumExperts(const RoutedRows& part) const;
 
   // hidden[r] += shared.added[r] + what the experts of all ranks gave row r of `own`, of `gathered_rows` in
-  // all.
-  void Combine(const RoutedRows& own, int gathered_rows, const SharedRows& shared,
-               Matrix<float> hidden) const;
+  // all. With `leaves`, what came from other ranks is returned, to be added later: until then the activations
+  // keep it. A tensor group, whose ranks may each add some rows, leaves nothing.
+  std::optional<AddPartialsParams> Combine(const RoutedRows& own, int gathered_rows, const SharedRows& shared,
+                                           Matrix<float> hidden, bool leaves) const;
 
  private:
   // Gather's rows in either form: this rank's part of the exchange, and in `all` what arrives.
@@ -70,10 +73,9 @@ class ExpertExchange {
   // The partial sums of whole rows, `parts` of each, of what came in: columns of ranks that share experts lie
   // side by side.
   Matrix<const float> WholePartials(int rows, int parts) const;
-  // What came in, `parts` of each row, is added to these rows of hidden, and with it `shared`, of the same
-  // rows.
-  void AddPartials(const RoutedRows& own, const IndexRange& rows, int parts, const RowsOrParts& shared,
-                   Matrix<float> hidden) const;
+  // Adds what came in, `parts` of each row, to these rows of hidden, and with it `shared`, of the same rows.
+  AddPartialsParams PartialsToAdd(const RoutedRows& own, const IndexRange& rows, int parts,
+                                  const RowsOrParts& shared, Matrix<float> hidden) const;
 
   // The ranks of equal place in all groups, with their rows.
   RankSet peers() const;

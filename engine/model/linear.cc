@@ -12,6 +12,17 @@ void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p) {
   f.ops.rms_norm(f.stream, RmsNormTo(out, p));
 }
 
+void RmsNormOfHidden(const Forward& f, const LeftToAdd& left, RmsNormParams p) {
+  const Matrix<float> hidden = f.activations.hidden.first_rows(f.rows());
+  p.x = hidden;
+  if (left.partials) return f.ops.add_partials_norm(f.stream, {.partials = *left.partials, .norm = p});
+  if (left.rows) {
+    p.residual = left.rows;
+    p.sum = hidden;
+  }
+  f.ops.rms_norm(f.stream, p);
+}
+
 void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p) {
   p.out = out.as_bf16;
   p.out_f8 = out.as_f8;

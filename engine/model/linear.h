@@ -6,12 +6,20 @@
 // A new kind of weight changes these two files and no recipe.
 
 #include <limits>
+#include <optional>
 
 #include "engine/model/forward.h"
 #include "engine/model/input_rows.h"
 #include "kernels/ops.h"
 
 namespace foredraft {
+
+// What a layer's MLP leaves to the norm that reads the activations hidden next: that op adds it to them, too.
+// Its memory is that of the activations, valid until the next attention or MLP writes there.
+struct LeftToAdd {
+  Matrix<const float> rows;                   // [R, D]; or absent
+  std::optional<AddPartialsParams> partials;  // of experts on other ranks
+};
 
 // What a gated MLP computes between its products: silu_mul.
 struct GatedActivation {
@@ -21,6 +29,8 @@ struct GatedActivation {
 // Each calls the op of its name, Activate silu_mul. The op's fields for the input, or for
 // the rows it makes, come from InputRows and stay unset in `p`, as does a GEMM's form.
 void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p);
+// The norm of the activations hidden, to which `left` is added first: they are p's x, and its sum.
+void RmsNormOfHidden(const Forward& f, const LeftToAdd& left, RmsNormParams p);
 RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p);  // for an op that has rms_norm inside
 void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p);
 void Linear(const Forward& f, const InputRows& x, GemmParams p);

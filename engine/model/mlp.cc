@@ -14,6 +14,7 @@ struct Round {
   RankRows rows;      // of every group
   int own_first = 0;  // of this rank's rows in the forward
   int own_count = 0;
+  bool alone = false;  // it has all rows
 };
 
 // Calls run(round) for the rounds of a forward.
@@ -25,6 +26,7 @@ void ForEachRound(const ModelShard& shard, const Batch& batch, const Run& run) {
   const int rows_at_once = step ? MoeRowsAtOnce(shard.layout) : MoePromptRowsAtOnce(shard.layout);
   for (int first = 0; first < group_rows.largest(); first += rows_at_once) {
     Round round;
+    round.alone = group_rows.largest() <= rows_at_once;
     for (int group = 0; group < groups; ++group) {
       round.rows[group] = std::clamp(group_rows[group] - first, 0, rows_at_once);
     }
@@ -139,9 +141,10 @@ bool KeepsGateUp(const Device& device, const MoeWeights& w) {
   return !quantised || !FusesGateUp(w.expert_gate_up.first);
 }
 
-void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
-                      Matrix<float> hidden) {
+LeftToAdd MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
+                           Matrix<float> hidden) {
   CHECK(recipe.residual || w.shared.gate_up);
+  LeftToAdd left;
   ForEachRound(f.shard, f.batch, [&](const Round& round) {
     const InputRows own_x = x.row_range(round.own_first, round.own_count);
     const Matrix<float> own_hidden = hidden.row_range(round.own_first, round.own_count);
@@ -164,8 +167,10 @@ void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& re
       if (i == 0) f.stream.Join();
       exchange.SumExperts(part);
     }
-    exchange.Combine(own, gathered.x.rows(), shared, own_hidden);
+    left.partials =
+        exchange.Combine(own, gathered.x.rows(), shared, own_hidden, recipe.leaves_sum && round.alone);
   });
+  return left;
 }
 
 }  // namespace foredraft

@@ -24,19 +24,20 @@ struct MoeRecipe {
   // Writes the activations expert_ids and expert_weights of the rows.
   void (*route)(const Forward& f, const MoeWeights& w, const ScoredRows& rows);
   GatedActivation activation = {};
-  bool residual = true;  // hidden += experts(x) + shared(x); false: = instead of +=
+  bool residual = true;     // hidden += experts(x) + shared(x); false: = instead of +=
+  bool leaves_sum = false;  // where a norm of hidden comes next, which can add to it (LeftToAdd)
 };
 
 // Routes x, runs the chosen experts on the ranks that have them and the shared expert, and adds their outputs
-// in order. x: [R, D], in the forms that router, experts and shared expert read; hidden: [R, D]. Without
-// `residual` there is a shared expert.
-// Runs in rounds: of at most MoeRowsAtOnce rows per tensor group where all ranks have as many rows, as in a
-// decode step, else of MoePromptRowsAtOnce. All ranks take part in as many rounds as the group with the most
-// rows needs. A round exchanges rows once. Where this rank's experts have more pairs than there is room for,
-// they run in parts: row ranges that the device chooses. The host does not know them, so it submits as many
-// parts as the most pairs need; most are empty. A row is in one part: no bit depends on them.
-void MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
-                      Matrix<float> hidden);
+// in order, but for what it returns. x: [R, D], in the forms that router, experts and shared expert read;
+// hidden: [R, D]. Without `residual` there is a shared expert. Runs in rounds: of at most MoeRowsAtOnce rows
+// per tensor group where all ranks have as many rows, as in a decode step, else of MoePromptRowsAtOnce. All
+// ranks take part in as many rounds as the group with the most rows needs. A round exchanges rows once. Where
+// this rank's experts have more pairs than there is room for, they run in parts: row ranges that the device
+// chooses. The host does not know them, so it submits as many parts as the most pairs need; most are empty. A
+// row is in one part: no bit depends on them.
+LeftToAdd MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
+                           Matrix<float> hidden);
 
 // Whether the products of these experts keep gate and up in memory, on this device.
 bool KeepsGateUp(const Device& device, const MoeWeights& w);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/ops/dense.h"
 #include "kernels/tensor.h"
 
 namespace foredraft {
@@ -115,6 +116,12 @@ struct AddPartialsParams {
   int32_t top_k;
   int32_t rank_count;        // 1, 2, 4, 8
   int32_t shared_parts = 1;  // 1, 2, 4, 8
+};
+
+// add_partials, then rms_norm of its rows, with the bits of the two.
+struct AddPartialsNormParams {
+  AddPartialsParams partials;
+  RmsNormParams norm;  // x: partials.hidden; without a residual
 };
 
 }  // namespace foredraft

@@ -215,6 +215,13 @@ OpCost CostOf(const AddPartialsParams& p, const CostContext&) {
               2 * BytesOf(p.hidden) + BytesOf(p.shared) + BytesOf(p.partials) + BytesOf(p.partials_bf16)};
 }
 
+// The norm reads hidden as it is added.
+OpCost CostOf(const AddPartialsNormParams& p, const CostContext& shape) {
+  OpCost cost = CostOf(p.partials, shape);
+  cost.bytes += CostOf(p.norm, shape).bytes - BytesOf(p.norm.x);
+  return cost;
+}
+
 OpCost CostOf(const ArgmaxParams& p, const CostContext&) { return {.bytes = BytesOf(p.logits)}; }
 
 OpCost CostOf(const SampleParams& p, const CostContext&) { return {.bytes = BytesOf(p.logits)}; }

@@ -379,6 +379,20 @@ KernelLaunches LaunchesOf(const AddPartialsParams& p, const CostContext& shape, 
                           CostOf(p, shape).bytes, 2, gpu)};
 }
 
+// A block per row. A thread has the partial values of its columns in flight at once, then what it adds them
+// to.
+KernelLaunches LaunchesOf(const AddPartialsNormParams& p, const CostContext& shape, const GpuModel& gpu) {
+  const AddPartialsParams& add = p.partials;
+  KernelLaunch launch = LaunchesOf(p.norm, shape, gpu)[0];
+  launch.kernel = "AddPartialsNorm";
+  launch.blocks_per_multiprocessor = 1;
+  launch.in_flight *= add.partials_bf16 ? add.rank_count / 2.0 : add.rank_count;
+  launch.memory_bytes = CostOf(p, shape).bytes;
+  launch.item_bytes = launch.memory_bytes / launch.items;
+  launch.chain_seconds += L2Latency(gpu);
+  return {launch};
+}
+
 // ---- sampling ----
 
 namespace {

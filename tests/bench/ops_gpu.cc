@@ -256,6 +256,21 @@ void RowOps(Bench& bench) {
                    [&bench, f8](int) { bench.ops().rms_norm(bench.stream(), f8); });
       }
     }
+    if (bench.Wants("add_partials")) {
+      AddPartialsNormParams p = {
+          .partials = {.hidden = bench.Rows<float>(rows, hidden),
+                       .partials_bf16 = bench.Rows<const bf16>(8 * rows, hidden),
+                       .shared = bench.Rows<const float>(rows, hidden),
+                       .expert_ids = bench.Zeros<int32_t>(rows),
+                       .top_k = 1,
+                       .rank_count = 8},
+          .norm = {.out_f8 = bench.F8Rows(rows, hidden), .weight = bench.Zeros<float>(hidden), .eps = 1e-6f}};
+      p.norm.x = p.partials.hidden;
+      bench.Line({.name = "add_partials", .rows = rows, .cost = CostOf(p.partials)},
+                 [&bench, p](int) { bench.ops().add_partials(bench.stream(), p.partials); });
+      bench.Line({.name = "add_partials_norm", .rows = rows, .cost = CostOf(p)},
+                 [&bench, p](int) { bench.ops().add_partials_norm(bench.stream(), p); });
+    }
     if (bench.Wants("silu_mul")) {
       const int width = bench.Width(2048);
       const SiluMulParams p = {.out = bench.Rows<bf16>(8 * rows, width),

@@ -42,5 +42,7 @@ size_t PinnedBytes();
 // How many devices there are; 1 by default. They share their memory, but not their streams: a call that waits
 // for a device waits for the streams that were created while it was current.
 void SetDeviceCount(int count);
+// Whether the binary has code for the emulated GPU; launches fail without. It has by default.
+void SetKernelImages(bool there);
 
 }  // namespace cuda_on_host

@@ -60,6 +60,20 @@ TEST_F(CudaDeviceTest, TheCapabilityChoosesTheKernels) {
   EXPECT_EQ(cuda::SharedMemoryLimit(), small ? 101376u : 232448u);
 }
 
+TEST_F(CudaDeviceTest, TheCapabilityNamesTheBuildThatABinaryWithoutCodeForItLacks) {
+  const char* const other = std::getenv("FOREDRAFT_HOST_CAPABILITY");
+  const std::string capability = other != nullptr ? other : "9.0";
+  const std::string arch = capability == "8.9" ? "89" : capability == "10.0" ? "100" : "90a";
+  cuda_on_host::SetKernelImages(false);
+  const auto device = CreateDevice("cuda", {});
+  cuda_on_host::SetKernelImages(true);
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(device.status().message(),
+              HasSubstr("CUDA on the host has compute capability " + capability +
+                        ", for which this binary has no code: build it with -DFOREDRAFT_CUDA_ARCHS=" + arch +
+                        " (README.md"));
+}
+
 TEST_F(CudaDeviceTest, SaysWhichGpuItIs) {
   EXPECT_EQ(device_->hardware_id(), "GPU-40404040-4040-4040-4040-404040404040 at 0000:1B:00.0");
   cuda_on_host::SetDeviceCount(2);

@@ -1,5 +1,5 @@
-// Rows quantised by the op that computes them (rms_norm, silu_mul, head_gemm) against rows quantised by the
-// GEMM: the same codes and scales, so the same bits.
+// Rows quantised by the op that computes them (rms_norm, add_partials_norm, silu_mul, head_gemm) against rows
+// quantised by the GEMM: the same codes and scales, so the same bits.
 
 #include <limits>
 #include <string>
@@ -73,6 +73,30 @@ TEST(QuantizedRows, RmsNormWritesWhatTheGemmWould) {
     p.out_f8 = PoisonedRows(rig, kRows, width);
     rig.Run([&] { rig.ops().rms_norm(rig.stream(), p); });
     EXPECT_EQ(BytesOfRows(rig, p.out_f8), separate) << "alone";
+  }
+}
+
+TEST(QuantizedRows, AddPartialsNormWritesWhatTheGemmWould) {
+  constexpr int kRanks = 8;
+  for (const int width : {128, 516, 7168, 8320}) {
+    SCOPED_TRACE(width);
+    Noise noise(66);
+    OpRig rig({}, RunMode::kReplayed);
+    const Matrix<float> hidden = Dense(rig.Put(Awkward(noise, kRows * width)), kRows, width);
+    const AddPartialsNormParams p = {
+        .partials = {.hidden = hidden,
+                     .partials_bf16 = Dense<const bf16>(rig.Put(noise.Bf16s(kRanks * kRows * width)),
+                                                        kRanks * kRows, width),
+                     .expert_ids = rig.Put(std::vector<int32_t>(kRows, 0)),
+                     .top_k = 1,
+                     .rank_count = kRanks},
+        .norm = {.out_bf16 = Dense(rig.Poisoned<bf16>(kRows * width), kRows, width),
+                 .out_f8 = PoisonedRows(rig, kRows, width),
+                 .x = hidden,
+                 .weight = rig.Put(noise.Floats(width)),
+                 .eps = 1e-6f}};
+    rig.Run([&] { rig.ops().add_partials_norm(rig.stream(), p); });
+    EXPECT_EQ(BytesOfRows(rig, p.norm.out_f8), BytesOfQuantized(rig, p.norm.out_bf16));
   }
 }
 

@@ -122,6 +122,11 @@ void SetDeviceCount(int count) {
   state->device_count = count;
 }
 
+void SetKernelImages(bool there) {
+  const LockedState state;
+  state->kernel_images = there;
+}
+
 int CurrentDevice() { return current_device; }
 
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
@@ -131,6 +136,7 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
 
 cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread) {
   const LockedState state;
+  if (!state->kernel_images) return Result(cudaErrorNoKernelImageForDevice);
   if (!LegalShape(config.gridDim, config.blockDim)) return Result(cudaErrorInvalidConfiguration);
   const auto limit = state->shared_limits.find(kernel);
   const int shared_limit = limit != state->shared_limits.end() ? limit->second : kDefaultSharedBytes;
@@ -207,6 +213,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice:
       return "cudaErrorInvalidDevice";
+    case cudaErrorNoKernelImageForDevice:
+      return "cudaErrorNoKernelImageForDevice";
     case cudaErrorInvalidResourceHandle:
       return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady:

@@ -89,6 +89,7 @@ struct RuntimeState {
   std::set<cudaStream_t> streams;
   std::set<cudaEvent_t> events;
   int device_count = 1;
+  bool kernel_images = true;
   std::map<const void*, int> owners;     // device of an allocation, cudaMallocHost's included
   std::map<const void*, size_t> pinned;  // cudaMallocHost: first byte, bytes
   size_t pinned_limit = SIZE_MAX;        // of all cudaMallocHost

@@ -8,7 +8,7 @@ from ladder import add_op_times, add_probe
 from steps import add_steps, shape_of
 from test_runs import add_tests, list_tests
 
-KERNELS = ("mla_decode", "head_gemm", "grouped_gemm gate and up, FP8")
+KERNELS = ("mla_decode", "head_gemm", "grouped_gemm gate and up, FP8", "add_partials")
 ABACUS = ["--quick", "--gpu", "h200", "--model", "deploy/models/abacus/config.json", "--context", "32", "--rows", "1"]
 
 

@@ -1,65 +1,27 @@
 // What the cost model (tests/bench/launch_model.h) takes for granted about a GPU, measured in seconds: the
 // time from one kernel to the next, latencies, what one multiprocessor takes from L2, and a round of a
-// counter that blocks share. Each prints a line "probe: NAME: VALUE UNIT, model VALUE", which tests/gpu/run
-// puts into its table.
+// counter that blocks share.
+
+#include "tests/gpu/probe.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "kernels/cuda/common/ptx_hopper.h"
-#include "kernels/cuda/device/capability.h"
-#include "kernels/cuda/device/cuda_stream.h"
-#include "tests/bench/device_timer.h"
-#include "tests/bench/launch_model.h"
-#include "tests/ops/op_rig.h"
 
 namespace foredraft::cuda {
 namespace {
-
-const GpuModel& Model(const Device& device) {
-  const GpuModel* const model = FindGpuModel(device.name());
-  return model != nullptr ? *model : *FindGpuModel("h200");
-}
-
-bool IsEmulated(const Device& device) { return device.name().find("NVIDIA") == std::string::npos; }
-
-void Print(const char* name, double value, const char* unit, double model) {
-  std::printf("probe: %s: %.4f %s, model %.4f\n", name, value, unit, model);
-  EXPECT_GT(value, 0);
-}
 
 struct NothingParams {
   int32_t unused;
 };
 __global__ void Nothing(const __grid_constant__ NothingParams) { GridDependencySync(); }
 
-// One launch of a block.
-template <class Params>
-double SecondsOf(OpRig& rig, void (*kernel)(Params), unsigned threads, const Params& params, int max_calls) {
-  LaunchShape shape;
-  shape.grid = dim3(1);
-  shape.block = dim3(threads);
-  return MedianSeconds(rig.device(), rig.stream(), [&](int) { Launch(rig.stream(), kernel, shape, params); },
-                       {.max_calls = max_calls});
-}
-
-// One of `rounds` rounds of a kernel: what it takes before and after them is left out.
-template <class Params>
-double SecondsOfRound(OpRig& rig, void (*kernel)(Params), unsigned threads, Params params, int32_t rounds) {
-  const auto seconds = [&](int32_t count) {
-    params.rounds = count;
-    return SecondsOf(rig, kernel, threads, params, /*max_calls=*/1);
-  };
-  return (seconds(2 * rounds) - seconds(rounds)) / rounds;
-}
-
 double KernelSeconds(bool pdl) {
   OpRig rig({.pdl = pdl}, RunMode::kEager);
-  return SecondsOf(rig, &Nothing, 128, NothingParams{0}, /*max_calls=*/200);
+  return SecondsOf(rig, &Nothing, OneBlock(128), NothingParams{0}, /*max_calls=*/200);
 }
 
 // Kernels that do nothing, one after another in a graph.
@@ -96,7 +58,7 @@ double LoadSeconds(size_t bytes, int32_t loads) {
     next[order[i] * kLine] = static_cast<int32_t>(order[(i + 1) % lines] * kLine);
   }
   const ChaseParams params = {.next = rig.Put(next), .out = rig.Poisoned<int32_t>(1), .rounds = 0};
-  return SecondsOfRound(rig, &Chase, 1, params, loads);
+  return SecondsOfRound(rig, &Chase, OneBlock(1), params, loads);
 }
 
 TEST(Probe, LatenciesOfLoads) {
@@ -136,8 +98,8 @@ TEST(Probe, RateOfOneMultiprocessor) {
   params.from = rig.Put(std::vector<uint4>(params.vectors));
   params.out = rig.Poisoned<uint32_t>(1);
   const double bytes = double(params.vectors) * sizeof(uint4);
-  Print("one multiprocessor from L2", bytes / SecondsOfRound(rig, &Read, 1024, params, 8) * 1e-9, "GB/s",
-        Model(rig.device()).multiprocessor_rate * 1e-9);
+  Print("one multiprocessor from L2", bytes / SecondsOfRound(rig, &Read, OneBlock(1024), params, 8) * 1e-9,
+        "GB/s", Model(rig.device()).multiprocessor_rate * 1e-9);
 }
 
 struct CountParams {
@@ -158,7 +120,8 @@ TEST(Probe, ACounterOfBlocks) {
   OpRig rig({}, RunMode::kEager);
   const CountParams params = {.counter = rig.Put(std::vector<uint32_t>(1, 0)), .rounds = 0};
   constexpr double kExchange = 1.8;  // as kernels/cuda/gemm/gemm_plan.cc takes it, with a store and a load
-  Print("fence, count, fence", SecondsOfRound(rig, &Count, 1, params, 20000) * 1e6, "us", kExchange);
+  Print("fence, count, fence", SecondsOfRound(rig, &Count, OneBlock(1), params, 20000) * 1e6, "us",
+        kExchange);
 }
 
 }  // namespace

@@ -224,7 +224,9 @@ class Scripts(unittest.TestCase):
         self.assertEqual(self.rows("trace")["trace"]["result"], "skipped")
         self.assertEqual(self.rows("nccl")["NcclRanks"]["result"], "skipped")
         self.assertEqual(self.rows("torch")["torch"]["result"], "skipped")
-        self.assertGreater(ladder["load from L2"]["measured"], 0)
+        for name in ("load from L2", "e4m3 m64n64k32, error of sums", "64 keys x 512 turned"):
+            self.assertGreater(ladder[name]["measured"], 0)
+        self.assertEqual(ladder["e4m3 m64n64k32"]["predicted"], 1580)
         measured = json.loads((self.folder / "out/measured.json").read_text())
         self.assertEqual(set(measured), {"follow_us", "edge_us", "multiprocessor_gb_per_s"})
         serve = self.rows("serve")

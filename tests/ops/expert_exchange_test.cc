@@ -1,5 +1,5 @@
 // group_rows over a part of the experts, expert_partials and add_partials together give the bits of
-// combine_experts, for any number of ranks.
+// combine_experts, for any number of ranks; add_partials_norm those of add_partials and rms_norm.
 
 #include <algorithm>
 #include <cmath>
@@ -211,6 +211,90 @@ TEST(ExpertExchange, LeavesIdleRowsAlone) {
                                         .top_k = 2,
                                         .rank_count = 2});
   EXPECT_EQ(rig.Get(hidden, 2), (std::vector<float>{1.0f, 2.0f}));
+}
+
+struct NormCase {
+  const char* name;
+  int width, ranks;
+  bool rounded;      // partial values in BF16
+  int shared_parts;  // 0: no shared expert
+};
+
+const NormCase kNormCases[] = {
+    {"eight ranks", 7168, 8, true, 1},
+    {"eight ranks, no shared expert", 512, 8, true, 0},
+    {"eight ranks, threads without columns", 516, 8, true, 1},
+    {"eight ranks, columns of no vector", 70, 8, true, 1},
+    {"eight ranks, the widest row of a block's registers", 8192, 8, true, 1},
+    {"eight ranks, a wider row", 8320, 8, true, 1},
+    {"eight ranks in FP32", 512, 8, false, 1},
+    {"four ranks", 2048, 4, false, 1},
+    {"four ranks in BF16", 640, 4, true, 1},
+    {"two ranks", 1024, 2, false, 1},
+    {"two ranks, the shared expert in parts", 1024, 2, false, 2},
+    {"one part", 128, 1, false, 1},
+};
+
+// Some rows, one of them idle, whose partial values are NaN.
+class NormRig {
+ public:
+  NormRig(const NormCase& c, RunMode mode) : c_(c), rig_({}, mode) {
+    Noise noise(c.width + c.ranks);
+    hidden_ = noise.Floats(kRows * c.width);
+    add_ = {
+        .expert_ids = rig_.Put(std::vector<int32_t>{0, 3, -1, -1, 2, 5}), .top_k = 2, .rank_count = c.ranks};
+    std::vector<float> partials = noise.Floats(c.ranks * kRows * c.width);
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      std::fill_n(&partials[(rank * kRows + kIdle) * c.width], c.width, NAN);
+    }
+    std::vector<bf16> rounded(partials.size());
+    std::transform(partials.begin(), partials.end(), rounded.begin(), ToBf16);
+    if (c.rounded) add_.partials_bf16 = Dense<const bf16>(rig_.Put(rounded), c.ranks * kRows, c.width);
+    if (!c.rounded) add_.partials = Dense<const float>(rig_.Put(partials), c.ranks * kRows, c.width);
+    if (c.shared_parts == 0) return;
+    add_.shared_parts = c.shared_parts;
+    add_.shared = Dense<const float>(rig_.Put(noise.Floats(c.shared_parts * kRows * c.width)),
+                                     c.shared_parts * kRows, c.width);
+  }
+
+  // What is in hidden and in both outputs of the norm afterwards.
+  std::vector<Bytes> Run(bool fused) {
+    const size_t elements = kRows * c_.width;
+    AddPartialsParams add = add_;
+    add.hidden = Dense(rig_.Put(hidden_), kRows, c_.width);
+    const RmsNormParams norm = {.out = Dense(rig_.Poisoned<float>(elements), kRows, c_.width),
+                                .out_bf16 = Dense(rig_.Poisoned<bf16>(elements), kRows, c_.width),
+                                .x = add.hidden,
+                                .weight = rig_.Put(Noise(4).Floats(c_.width)),
+                                .eps = 1e-6f};
+    rig_.Run([&] {
+      if (fused) return rig_.ops().add_partials_norm(rig_.stream(), {.partials = add, .norm = norm});
+      rig_.ops().add_partials(rig_.stream(), add);
+      rig_.ops().rms_norm(rig_.stream(), norm);
+    });
+    const std::vector<float> sums = rig_.Get(add.hidden.data, elements);
+    EXPECT_TRUE(
+        std::equal(&hidden_[kIdle * c_.width], &hidden_[(kIdle + 1) * c_.width], &sums[kIdle * c_.width]));
+    return {BytesOf(sums.data(), elements), BytesOf(rig_.Get(norm.out.data, elements).data(), elements),
+            BytesOf(rig_.Get(norm.out_bf16.data, elements).data(), elements)};
+  }
+
+ private:
+  static constexpr int kRows = 3, kIdle = 1;
+
+  const NormCase c_;
+  OpRig rig_;
+  std::vector<float> hidden_;
+  AddPartialsParams add_;
+};
+
+TEST(ExpertExchange, AddsAndNormsWithTheBitsOfBoth) {
+  for (const NormCase& c : kNormCases) {
+    SCOPED_TRACE(c.name);
+    const std::vector<Bytes> separate = NormRig(c, RunMode::kEager).Run(/*fused=*/false);
+    EXPECT_EQ(NormRig(c, RunMode::kEager).Run(/*fused=*/true), separate);
+    EXPECT_EQ(NormRig(c, RunMode::kReplayed).Run(/*fused=*/true), separate);
+  }
 }
 
 }  // namespace

@@ -115,11 +115,12 @@ void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
   f.ops.embed(
       stream,
       {.out = hidden, .table = weights_.embed_tokens, .ids = batch.ids, .vocab_size = config_.vocab_size});
+  LeftToAdd left;
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
     if (batch.is_abandoned()) return;
-    V3Layer(f, weights_.layers[layer], Context(cache, layer, 0));
+    left = V3Layer(f, weights_.layers[layer], Context(cache, layer, 0), left);
   }
-  f.ops.rms_norm(stream, {.out = output, .x = hidden, .weight = weights_.norm, .eps = f.norm_eps()});
+  RmsNormOfHidden(f, left, {.out = output, .weight = weights_.norm, .eps = f.norm_eps()});
 }
 
 void DeepseekV3::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,

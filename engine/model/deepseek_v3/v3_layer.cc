@@ -1,6 +1,5 @@
 #include "engine/model/deepseek_v3/v3_layer.h"
 
-#include "engine/model/linear.h"
 #include "engine/model/mlp.h"
 
 namespace foredraft {
@@ -23,27 +22,26 @@ void RouteBySigmoid(const Forward& f, const MoeWeights& w, const ScoredRows& row
 
 // A layer without an indexer attends what the nearest one below that has an indexer selected.
 RowsOrParts Attention(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context,
-                      const InputRows& buffer, Matrix<float> projected) {
+                      const LeftToAdd& before, const InputRows& buffer) {
   const bool selects = context.indexer.activations != nullptr && w.indexer;
   AttentionContext attention = context.attention;
   if (selects) attention.q_a_reader = w.indexer.wq_b;
   const InputRows normed =
       buffer.ReadBy({w.self_attn.qkv_a, selects ? w.indexer.wk_weights : PackedWeight{}});
-  RmsNorm(f, normed,
-          {.x = f.activations.hidden.first_rows(f.rows()), .weight = w.input_layernorm, .eps = f.norm_eps()});
+  RmsNormOfHidden(f, before, RmsNormTo(normed, {.weight = w.input_layernorm, .eps = f.norm_eps()}));
   const InputRows queries = ProjectLatents(f, w.self_attn, attention, normed);
   if (selects) SelectPositions(f, w.indexer, context.indexer, attention, {normed, queries});
-  return AttendLatents(f, w.self_attn, attention, projected);
+  return AttendLatents(f, w.self_attn, attention, f.activations.projected.first_rows(f.rows()));
 }
 
 }  // namespace
 
-void V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context) {
+LeftToAdd V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context,
+                  const LeftToAdd& before) {
   const Matrix<float> hidden = f.activations.hidden.first_rows(f.rows());
-  const Matrix<float> projected = f.activations.projected.first_rows(f.rows());
   const InputRows buffer = f.activations.normed.first_rows(f.rows());
 
-  const RowsOrParts attended = Attention(f, w, context, buffer, projected);
+  const RowsOrParts attended = Attention(f, w, context, before, buffer);
 
   const InputRows normed =
       w.is_moe ? buffer.ReadBy({w.moe.router, w.moe.expert_gate_up.first, w.moe.shared.gate_up})
@@ -57,11 +55,11 @@ void V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& co
            .residual_parts = attended.parts,
            .residual_bias = attended.bias});
   if (w.is_moe) {
-    MixtureOfExperts(f, w.moe, {.route = RouteBySigmoid}, normed, hidden);
-  } else {
-    DenseMlp(f, w.mlp, {}, normed, projected);
-    f.ops.add(f.stream, {.out = hidden, .x = projected});
+    return MixtureOfExperts(f, w.moe, {.route = RouteBySigmoid, .leaves_sum = true}, normed, hidden);
   }
+  const Matrix<float> projected = f.activations.projected.first_rows(f.rows());
+  DenseMlp(f, w.mlp, {}, normed, projected);
+  return {.rows = projected};
 }
 
 void V3MtpLayer(const Forward& f, const V3ModuleWeights& w, const bf16* embed_tokens,
@@ -78,8 +76,8 @@ void V3MtpLayer(const Forward& f, const V3ModuleWeights& w, const bf16* embed_to
   f.ops.rms_norm(f.stream, {.out_bf16 = embedding_half, .x = hidden, .weight = w.enorm, .eps = eps});
   f.ops.rms_norm(f.stream, {.out_bf16 = previous_half, .x = f.batch.previous, .weight = w.hnorm, .eps = eps});
   Linear(f, input, {.out = hidden, .weight = w.eh_proj});
-  V3Layer(f, w.layer, context);
-  f.ops.rms_norm(f.stream, {.out = output, .x = hidden, .weight = w.shared_head_norm, .eps = eps});
+  const LeftToAdd left = V3Layer(f, w.layer, context, {});
+  RmsNormOfHidden(f, left, {.out = output, .weight = w.shared_head_norm, .eps = eps});
 }
 
 }  // namespace foredraft

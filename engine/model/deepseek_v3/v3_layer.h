@@ -5,6 +5,7 @@
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/deepseek_v3/sparse_indexer.h"
 #include "engine/model/forward.h"
+#include "engine/model/linear.h"
 #include "engine/model/mla.h"
 
 namespace foredraft {
@@ -15,8 +16,10 @@ struct V3LayerContext {
   IndexerContext indexer;
 };
 
-// Norm, attention, residual, norm, MLP or experts, residual. Updates f.activations.hidden, [R, D].
-void V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context);
+// Norm, attention, residual, norm, MLP or experts, residual. Updates f.activations.hidden, [R, D]: adds first
+// what the layer before left, and leaves what the next one adds.
+LeftToAdd V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context,
+                  const LeftToAdd& before);
 
 // One Multi-Token Prediction module: output = shared_head.norm(layer(eh_proj(enorm(E[t_s]) |
 // hnorm(f.batch.previous)))), [R, D]. `context` has the module's cache layer and level.

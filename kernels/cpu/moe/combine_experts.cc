@@ -1,5 +1,5 @@
 // The canonical sums of expert outputs (CombineExpertsParams): combine_experts in one step; expert_partials
-// and add_partials in two, with the same bits.
+// and add_partials in two, with the same bits; add_partials_norm.
 
 #include <algorithm>
 #include <cstdint>
@@ -170,6 +170,11 @@ void AddPartials(const CpuContext& context, const AddPartialsParams& p) {
   ForEachBlock(context, p, {0, p.hidden.rows}, width, int64_t{width} * (p.rank_count + 2),
                Choose<AddPartialsParams>(p.rank_count, AddBlock<1>, AddBlock<2>, AddBlock<4>,
                                          AddBlock<kExpertSlices>));
+}
+
+void AddPartialsNorm(const CpuContext& context, const AddPartialsNormParams& p) {
+  AddPartials(context, p.partials);
+  RmsNorm(context, p.norm);
 }
 
 }  // namespace foredraft::cpu

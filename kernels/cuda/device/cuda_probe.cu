@@ -25,6 +25,16 @@ absl::Status ToStatus(cudaError_t error, const char* what) {
                                              visible != nullptr ? visible : ""));
 }
 
+// Of a binary without code for this GPU.
+absl::Status NoCodeFor(const cudaDeviceProp& gpu) {
+  // Code of 8.0, 10.0 and 12.0 runs on later GPUs of the same major version.
+  const int minor = gpu.major == 8 && gpu.minor == 9 ? 9 : 0;
+  return absl::UnavailableError(
+      absl::StrCat("backend: cuda, ", gpu.name, " has compute capability ", gpu.major, ".", gpu.minor,
+                   ", for which this binary has no code: build it with -DFOREDRAFT_CUDA_ARCHS=", gpu.major,
+                   minor, gpu.major == 9 ? "a" : "", " (README.md: which GPU gets which kernels)"));
+}
+
 // "GPU-8f3c1c5a-..." of 16 bytes, as nvidia-smi writes it.
 std::string UuidText(const cudaUUID_t& uuid) {
   const std::string hex = absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof(uuid.bytes)));
@@ -44,7 +54,9 @@ absl::StatusOr<CudaProbe> ProbeCudaDevice() {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(1);
   config.blockDim = dim3(1);
-  RETURN_IF_ERROR(ToStatus(cudaLaunchKernelEx(&config, Nothing, NothingParams{}), "launching a kernel"));
+  const cudaError_t launched = cudaLaunchKernelEx(&config, Nothing, NothingParams{});
+  if (launched == cudaErrorNoKernelImageForDevice) return NoCodeFor(properties);
+  RETURN_IF_ERROR(ToStatus(launched, "launching a kernel"));
   RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "running a kernel"));
   return CudaProbe{.gpu = properties.name,
                    .hardware_id = absl::StrCat(UuidText(properties.uuid), " at ", bus_id),

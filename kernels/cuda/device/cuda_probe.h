@@ -16,7 +16,7 @@ struct CudaProbe {
 };
 
 // Launches an empty kernel on the thread's current device. UNAVAILABLE, with CUDA's error message, if there
-// is no device or it cannot run this binary's code.
+// is no device; where this binary has no code for it, with the option to build it with.
 absl::StatusOr<CudaProbe> ProbeCudaDevice();
 
 }  // namespace foredraft

@@ -1,12 +1,15 @@
-// The canonical sums of expert outputs (kernels/ops.h): in one step, and in two for several ranks. A thread
-// has four adjacent columns of one row, or one if the rows are not aligned for vector loads; a column's bits
-// are the same either way. Product and sum are rounded separately.
+// The canonical sums of expert outputs (kernels/ops.h): in one step, and in two for several ranks, whose
+// second one may norm the rows, too. A thread of the sums has four adjacent columns of one row, or one if the
+// rows are not aligned for vector loads; a column's bits are the same either way. Product and sum are rounded
+// separately.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "base/check.h"
 #include "kernels/cuda/common/ptx.h"
 #include "kernels/cuda/common/vec4.h"
+#include "kernels/cuda/dense/rms_norm.h"
 #include "kernels/cuda/device/cuda_stream.h"
 #include "kernels/cuda/device/kernels.h"
 
@@ -220,6 +223,84 @@ __global__ void __launch_bounds__(kThreads) AddPartialsKernel(const __grid_const
   AddToHidden(p.hidden, p.shared, p.shared_parts, r, column, partials[0]);
 }
 
+// ---- add_partials_norm ----
+
+// Threads of a block whose registers hold a row's partial values.
+constexpr int32_t kMostNormThreads = 512;
+
+struct AddPartialsNormShared {
+  float sums[kMaxWarps];
+};
+
+template <class T>
+__device__ const Matrix<const T>& PartialsOf(const AddPartialsParams& p) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return p.partials_bf16;
+  } else {
+    return p.partials;
+  }
+}
+
+// Four partial values as they lie in memory: BF16 ones take half the registers until they are added.
+template <class T>
+using Stored4 = std::conditional_t<std::is_same_v<T, bf16>, uint2, float4>;
+
+__device__ Values<4> ToValues(const float4& four) { return {{four.x, four.y, four.z, four.w}}; }
+__device__ Values<4> ToValues(const uint2& four) {
+  return {{ToFloat(bf16{static_cast<uint16_t>(four.x)}), ToFloat(bf16{static_cast<uint16_t>(four.x >> 16)}),
+           ToFloat(bf16{static_cast<uint16_t>(four.y)}), ToFloat(bf16{static_cast<uint16_t>(four.y >> 16)})}};
+}
+
+// One block has a row, as in RmsNormKernel, so that the norm's sum has the same order. One multiprocessor
+// reads ten rows for each that it norms, so a thread has all its partial values in flight at once.
+template <int rank_count, class T>
+__global__ void __launch_bounds__(kMostNormThreads)
+    AddPartialsNormKernel(const __grid_constant__ AddPartialsNormParams p) {
+  GridDependencySync();
+  const AddPartialsParams& add = p.partials;
+  const Matrix<const T>& partials = PartialsOf<T>(add);
+  const int32_t r = static_cast<int32_t>(blockIdx.x), cols = add.hidden.cols;
+  const int32_t step = static_cast<int32_t>(blockDim.x) * 4, first = static_cast<int32_t>(threadIdx.x) * 4;
+  Stored4<T> parts[kNormHeld][rank_count];
+  Vec4 held[kNormHeld], shared[kNormHeld];
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) {
+    const int32_t column = first + i * step;
+#pragma unroll
+    for (int rank = 0; rank < rank_count; ++rank) {
+      const T* const row = partials.row(static_cast<int64_t>(rank) * add.hidden.rows + r);
+      parts[i][rank] = column < cols ? *reinterpret_cast<const Stored4<T>*>(row + column) : Stored4<T>{};
+    }
+    held[i] = LoadInside<true>(add.hidden.row(r), column, cols);
+    shared[i] = add.shared ? LoadInside<true>(add.shared.row(r), column, cols) : Vec4{};
+  }
+  const bool idle = add.expert_ids[static_cast<int64_t>(r) * add.top_k] < 0;
+  IssueLoads();
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) {
+    Values<4> values[rank_count];
+#pragma unroll
+    for (int rank = 0; rank < rank_count; ++rank) values[rank] = ToValues(parts[i][rank]);
+    AddTree(values);
+    const int32_t column = first + i * step;
+    if (!idle && column < cols) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float x = values[0].x[c];
+        held[i].x[c] = __fadd_rn(held[i].x[c], add.shared ? __fadd_rn(shared[i].x[c], x) : x);
+      }
+      StoreVec4<true>(add.hidden.row(r), column, cols, held[i]);
+    }
+    sum = AddSquares(sum, held[i]);
+  }
+  Vec4 weight[kNormHeld];
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) weight[i] = LoadInside<true>(p.norm.weight, first + i * step, cols);
+  const float factor = RmsFactor(sum, cols, p.norm.eps, SharedStorage<AddPartialsNormShared>().sums);
+  StoreNormed<true>(p.norm, r, first, step, held, weight, factor);
+}
+
 // ---- launching ----
 
 LaunchShape ColumnsPerThread(int32_t rows, int32_t width, int columns) {
@@ -238,6 +319,25 @@ template <int rank_count>
 void LaunchAddPartials(Stream& stream, const AddPartialsParams& p, bool aligned) {
   Launch(stream, aligned ? AddPartialsKernel<rank_count, 4> : AddPartialsKernel<rank_count, 1>,
          ColumnsPerThread(p.hidden.rows, p.hidden.cols, aligned ? 4 : 1), p);
+}
+
+template <int rank_count, class T>
+void LaunchAddPartialsNorm(Stream& stream, const AddPartialsNormParams& p) {
+  Launch(stream, AddPartialsNormKernel<rank_count, T>,
+         {.grid = dim3(static_cast<uint32_t>(p.norm.x.rows)),
+          .block = dim3(static_cast<uint32_t>(NormThreads(p.norm.x.cols))),
+          .shared_bytes = sizeof(AddPartialsNormShared)},
+         p);
+}
+
+// Whether there is a kernel that does both: partial sums of as many ranks in the type that they exchange
+// (ExpertExchange), rows that a block holds in registers.
+bool AddsAndNorms(const AddPartialsNormParams& p) {
+  const AddPartialsParams& add = p.partials;
+  return NormThreads(p.norm.x.cols) <= kMostNormThreads && add.shared_parts == 1 &&
+         (add.partials_bf16 ? add.rank_count == kExpertSlices : add.rank_count < kExpertSlices) &&
+         IsNormAligned(p.norm) && IsVec4Aligned(add.partials) && IsVec4Aligned(add.partials_bf16) &&
+         IsVec4Aligned(add.shared);
 }
 
 }  // namespace
@@ -280,6 +380,24 @@ void AddPartials(Stream& stream, const AddPartialsParams& p) {
     default:
       CHECK_EQ(p.rank_count, kExpertSlices);
       return LaunchAddPartials<kExpertSlices>(stream, p, aligned);
+  }
+}
+
+void AddPartialsNorm(Stream& stream, const AddPartialsNormParams& p) {
+  CHECK(p.norm.x.data == p.partials.hidden.data && !p.norm.residual);
+  if (!AddsAndNorms(p)) {
+    AddPartials(stream, p.partials);
+    return RmsNorm(stream, p.norm);
+  }
+  switch (p.partials.rank_count) {
+    case 1:
+      return LaunchAddPartialsNorm<1, float>(stream, p);
+    case 2:
+      return LaunchAddPartialsNorm<2, float>(stream, p);
+    case 4:
+      return LaunchAddPartialsNorm<4, float>(stream, p);
+    default:
+      return LaunchAddPartialsNorm<kExpertSlices, bf16>(stream, p);
   }
 }
 
