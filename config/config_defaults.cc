@@ -1,22 +1,11 @@
 #include "config/config_defaults.h"
 
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/sysinfo.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "config/config_fields.h"
 #include "config/decode_buckets.h"
@@ -26,24 +15,6 @@ namespace {
 
 constexpr int kDefaultMaxSeqLen = 4096;
 constexpr int kMostDefaultLive = 256;  // of constraints.max_live
-
-// The first number of a cgroup v2 file; 0 where there is none ("max", no such file).
-int64_t ReadLimit(std::ifstream& file) {
-  int64_t value = 0;
-  return file >> value ? value : 0;
-}
-
-int CoresOfCgroup() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");  // "quota period", in microseconds
-  const int64_t quota = ReadLimit(file);
-  const int64_t period = ReadLimit(file);
-  return quota > 0 && period > 0 ? static_cast<int>(std::max<int64_t>(1, quota / period)) : 0;
-}
-
-std::string ReadText(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string LastPart(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -95,60 +66,7 @@ void ResolvePool(const HostFacts& host, const ModelLimits& model, Config& config
   cache.max_tokens = std::max<int64_t>(blocks, 1) * cache.tokens_per_block;
 }
 
-// RUNTIME_DIRECTORY may have several directories, separated by colons.
-std::string AdminAddress() {
-  if (const char* service = std::getenv("RUNTIME_DIRECTORY"); service != nullptr && *service == '/') {
-    const std::string first(service, std::strcspn(service, ":"));
-    return absl::StrCat("unix:", first, "/admin.sock");
-  }
-  if (const char* user = std::getenv("XDG_RUNTIME_DIR"); user != nullptr && *user == '/') {
-    return absl::StrCat("unix:", user, "/foredraft.sock");
-  }
-  return kNoListener;
-}
-
 }  // namespace
-
-HostFacts ReadHostFacts() {
-  HostFacts host;
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) host.cores = std::max(CPU_COUNT(&cores), 1);
-  if (const int granted = CoresOfCgroup(); granted > 0) host.cores = std::min(host.cores, granted);
-  host.ram_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
-  if (const int64_t granted = CgroupMemoryLimit(ReadText("/proc/self/cgroup"), "/sys/fs/cgroup");
-      granted > 0) {
-    host.ram_bytes = std::min(host.ram_bytes, granted);
-  }
-  struct sysinfo system {};
-  if (sysinfo(&system) == 0) host.swap_bytes = static_cast<int64_t>(system.totalswap) * system.mem_unit;
-  rlimit space{};
-  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
-    host.address_space_bytes = static_cast<int64_t>(space.rlim_cur);
-  }
-  host.admin_address = AdminAddress();
-  return host;
-}
-
-int64_t CgroupMemoryLimit(const std::string& groups, const std::string& root) {
-  int64_t lowest = 0;
-  std::istringstream lines(groups);
-  for (std::string line; std::getline(lines, line);) {  // "4:memory:/user/job" of v1, "0::/user/job" of v2
-    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (parts.size() < 3) continue;
-    const bool v2 = parts[1].empty();
-    if (!v2 && parts[1] != "memory") continue;
-    // In a container the mount is the group itself, and what is in front of it is not there.
-    const std::filesystem::path mount = v2 ? root : absl::StrCat(root, "/memory");
-    for (std::filesystem::path group = parts[2];; group = group.parent_path()) {
-      std::ifstream file(mount / group.relative_path() / (v2 ? "memory.max" : "memory.limit_in_bytes"));
-      const int64_t limit = ReadLimit(file);
-      if (limit > 0 && (lowest == 0 || limit < lowest)) lowest = limit;
-      if (!group.has_relative_path()) break;
-    }
-  }
-  return lowest;
-}
 
 int LocalRankCount(const Config& config) {
   int count = config.parallel.world_size();

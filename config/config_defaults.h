@@ -3,32 +3,14 @@
 // The defaults that depend on the machine, the backend or the model.
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "config/config_errors.h"
+#include "config/host_facts.h"
 #include "config/loaded_config.h"
 #include "config/model_limits.h"
 
 namespace foredraft {
-
-struct HostFacts {
-  int cores = 1;
-  int64_t ram_bytes = 0;
-  int64_t swap_bytes = 0;
-  int64_t address_space_bytes = 0;  // of one process (ulimit -v); 0: no limit
-  std::string admin_address = kNoListener;
-};
-
-// The cores this process may run on and the RAM of the machine, or the limits of its cgroups if they are
-// lower. The admin socket is in the directory that systemd gives a service or a user; without one there is
-// none.
-HostFacts ReadHostFacts();
-
-// The lowest memory limit of the groups in `groups`, the text of /proc/self/cgroup (cgroup v1 or v2), and of
-// those around them, whose files are below `root` (/sys/fs/cgroup). 0: none.
-int64_t CgroupMemoryLimit(const std::string& groups, const std::string& root);
 
 // Ranks that run on this host and share its cores and RAM; 1 without parallel.
 int LocalRankCount(const Config& config);

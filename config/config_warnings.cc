@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/grouped_digits.h"
 #include "config/config_check.h"
+#include "config/config_defaults.h"
 
 namespace foredraft {
 namespace {
@@ -70,6 +72,14 @@ void WarnOfLengths(const LoadedConfig& loaded, const ModelLimits& model, Warning
   }
 }
 
+void WarnOfThreads(const Config& config, int host_cores, Warnings& warnings) {
+  const int ranks = LocalRankCount(config);
+  if (config.backend != Backend::kCpu || host_cores == 0 || ranks * config.cpu.threads <= host_cores) return;
+  warnings.Add("cpu.threads", absl::StrCat(config.cpu.threads),
+               absl::StrFormat("threads wait for each other: %d rank%s share %d core%s", ranks,
+                               ranks == 1 ? "" : "s", host_cores, host_cores == 1 ? "" : "s"));
+}
+
 // Relaxed acceptance is off unless its switch is on, whatever its two numbers say.
 void WarnOfStrictAcceptance(const LoadedConfig& loaded, Warnings& warnings) {
   const std::optional<SpeculativeConfig>& speculative = loaded.config.speculative_config;
@@ -87,12 +97,14 @@ void WarnOfStrictAcceptance(const LoadedConfig& loaded, Warnings& warnings) {
 
 }  // namespace
 
-std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelLimits& model) {
+std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelLimits& model,
+                                        int host_cores) {
   Warnings warnings(loaded);
   const Config& config = loaded.config;
   warnings.Add(loaded.warnings);
   WarnOfOpenPorts(config.server, warnings);
   WarnOfLengths(loaded, model, warnings);
+  WarnOfThreads(config, host_cores, warnings);
   if (!loaded.notes.empty() && !loaded.origins.contains("backend") && config.backend == Backend::kCpu) {
     warnings.Add("backend", "cpu", "the file has keys of TensorRT-LLM; write backend: cuda to run on GPUs");
   }

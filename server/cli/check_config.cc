@@ -133,7 +133,8 @@ absl::Status CheckConfigFile(const CheckConfigOptions& check) {
     RETURN_IF_ERROR(CheckMemory(loaded.config, resolved.model, ReadHostFacts(), &doubt));
     if (!doubt.empty()) fprintf(stderr, "foredraft: warning: %s\n", doubt.c_str());
   }
-  for (const std::string& warning : ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) {
+  for (const std::string& warning :
+       ConfigWarnings(loaded, ModelLimitsOf(resolved.model), check.other_host ? 0 : ReadHostFacts().cores)) {
     fprintf(stderr, "foredraft: warning: %s\n", warning.c_str());
   }
   Print(Summary(loaded.config, resolved.model) + Comments("foreign ", loaded.notes) +
@@ -195,7 +196,8 @@ absl::Status PrintExplanation(const ResolvedConfig& resolved, const CheckConfigO
                    ExplainMemory(loaded.config, resolved.model, LimitsOf(options, loaded.config.backend)));
   // The keys fill screens: what they come to is behind them, the verdict last.
   Print(ExplainYaml(loaded) + "\n" + Comments("foreign ", loaded.notes) +
-        Comments("warning ", ConfigWarnings(loaded, ModelLimitsOf(resolved.model))) +
+        Comments("warning ", ConfigWarnings(loaded, ModelLimitsOf(resolved.model),
+                                            options.other_host ? 0 : ReadHostFacts().cores)) +
         Summary(loaded.config, resolved.model) + memory.text);
   return memory.fits;
 }

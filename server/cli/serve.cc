@@ -17,6 +17,7 @@
 #include "base/trace.h"
 #include "config/config_explain.h"
 #include "config/config_warnings.h"
+#include "config/host_facts.h"
 #include "engine/kinds/model_limits.h"
 #include "server/cli/commands.h"
 #include "server/cli/explain_memory.h"
@@ -143,7 +144,8 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   if (trace) RETURN_IF_ERROR(StartTrace({.path = *trace}));
   for (const std::string& key : KeysInForce(resolved.loaded)) Log(LogLevel::kDebug, "configuration: %s", key);
   for (const std::string& note : resolved.loaded.notes) Log(LogLevel::kInfo, "configuration: %s", note);
-  for (const std::string& warning : ConfigWarnings(resolved.loaded, ModelLimitsOf(resolved.model))) {
+  for (const std::string& warning :
+       ConfigWarnings(resolved.loaded, ModelLimitsOf(resolved.model), ReadHostFacts().cores)) {
     Log(LogLevel::kWarning, "configuration: %s", warning);
   }
   SayContext(resolved);

@@ -7,6 +7,7 @@
 #include "base/grouped_digits.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "config/host_facts.h"
 #include "engine/kinds/drafter_kinds.h"
 #include "kernels/cpu/device/topology.h"
 #include "server/cli/progress_bar.h"
@@ -74,6 +75,9 @@ void StartScreen::ModelKnown(const Config& config, const ModelFacts& facts) {
   model_lines_.push_back(absl::StrCat("cache    ", cache, "     ranks   ", facts.ranks));
   if (config.backend == Backend::kCpu && facts.ranks == 1) {
     model_lines_.push_back(absl::StrCat("cpu      ", CpuText(config)));
+  }
+  if (const std::string granted = ReadHostFacts().granted; !granted.empty()) {
+    model_lines_.push_back(absl::StrCat("granted  ", granted));
   }
   ranks_.resize(facts.ranks);
 }

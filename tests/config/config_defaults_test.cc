@@ -200,32 +200,5 @@ TEST(StepSizes, ArePaddedToTheGraphsUnlessPaddingIsOff) {
   EXPECT_EQ(DecodeBuckets(exact), (std::vector<int>{1, 2, 4, 5})) << "what is captured stays the same";
 }
 
-// Of both versions, of the groups around the process's own, and of a container, where the mount is the group.
-TEST(CgroupMemoryLimit, IsTheLowestOnTheWay) {
-  const std::filesystem::path root = std::filesystem::path(testing::TempDir()) / "cgroups";
-  std::filesystem::remove_all(root);
-  const auto write = [&root](const char* file, const char* text) {
-    std::filesystem::create_directories((root / file).parent_path());
-    std::ofstream(root / file) << text;
-  };
-  write("system.slice/memory.max", "8589934592\n");
-  write("system.slice/foredraft.service/memory.max", "max\n");
-  write("memory/docker/memory.limit_in_bytes", "4294967296\n");
-  write("memory/memory.limit_in_bytes", "9223372036854771712\n");
-  const auto limit = [&root](const char* groups) { return CgroupMemoryLimit(groups, root.string()); };
-  EXPECT_EQ(limit("0::/system.slice/foredraft.service\n"), int64_t{8} << 30);
-  EXPECT_EQ(limit("5:devices:/docker/a\n4:memory:/docker/a\n0::/\n"), int64_t{4} << 30);
-  EXPECT_EQ(limit("0::/user.slice\n"), 0);
-  write("memory.max", "1073741824\n");
-  EXPECT_EQ(limit("0::/\n"), int64_t{1} << 30);
-  EXPECT_EQ(limit("0::/a/path/of/the/host\n"), int64_t{1} << 30);
-}
-
-TEST(HostFacts, AreSane) {
-  const HostFacts host = ReadHostFacts();
-  EXPECT_GE(host.cores, 1);
-  EXPECT_GT(host.ram_bytes, int64_t{1} << 26);
-}
-
 }  // namespace
 }  // namespace foredraft

@@ -173,6 +173,16 @@ TEST(ConfigWarnings, AreSilentWhereNothingIsOdd) {
   }
 }
 
+TEST(ConfigWarnings, NameThreadsThatHaveNoCores) {
+  const LoadedConfig loaded = Load(
+      "model: /m\nmax_seq_len: 4096\nbackend: cpu\ncpu: {threads: 4}\nparallel: {attention_dp: 2, moe_ep: "
+      "2}");
+  EXPECT_THAT(ConfigWarnings(loaded, R1(), 4),
+              ElementsAre("f.yaml:4: cpu.threads: 4: threads wait for each other: 2 ranks share 4 cores"));
+  EXPECT_THAT(ConfigWarnings(loaded, R1(), 8), IsEmpty());
+  EXPECT_THAT(ConfigWarnings(loaded, R1()), IsEmpty()) << "another host";
+}
+
 TEST(ConfigWarnings, NameEachListenerThatTakesAnyone) {
   const LoadedConfig loaded = Load(
       "model: /m\nmax_seq_len: 4096\nserver: {grpc_address: '0.0.0.0:1', admin_address: '0.0.0.0:2', "

@@ -1,0 +1,36 @@
+#pragma once
+
+// What this process may use of the machine.
+
+#include <cstdint>
+#include <string>
+
+#include "config/config.h"
+
+namespace foredraft {
+
+struct HostFacts {
+  int cores = 1;
+  int64_t ram_bytes = 0;
+  int64_t swap_bytes = 0;
+  int64_t address_space_bytes = 0;  // of one process (ulimit -v); 0: no limit
+  std::string granted;  // for people: what is less than the machine has, and by which file; or empty
+  std::string admin_address = kNoListener;
+};
+
+// The cores this process may run on and the RAM of the machine, or the limits of its cgroups if they are
+// lower. The admin socket is in the directory that systemd gives a service or a user; without one there is
+// none.
+HostFacts ReadHostFacts();
+
+// The lowest limits of the groups in `groups`, the text of /proc/self/cgroup (cgroup v1 or v2), and of those
+// around them, whose files are below `root` (/sys/fs/cgroup). 0: none.
+struct CgroupLimits {
+  double cores = 0;  // of CPU time in a period, over the period
+  std::string cores_file;
+  int64_t memory_bytes = 0;
+  std::string memory_file;
+};
+CgroupLimits ReadCgroupLimits(const std::string& groups, const std::string& root);
+
+}  // namespace foredraft
