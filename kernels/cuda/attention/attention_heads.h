@@ -25,7 +25,6 @@ template <class Shape>
 struct Fp8Scales {
   static constexpr int8_t kNan = 127;  // no scale is so large
   int8_t exponents[Shape::kStages][Shape::kWeightTiles][kKeyTile];
-  int32_t largest[Shape::kWeightTiles];  // of the keys that are attended
 
   static __device__ __forceinline__ int8_t ExponentOf(float scale) {
     const uint32_t biased = __float_as_uint(scale) >> 23 & 255u;
@@ -392,8 +391,11 @@ class AttentionHeads {
     for (int other = 1; other < kWarpLanes; other *= 2) {
       largest = max(largest, __shfl_xor_sync(kAllLanes, largest, other));
     }
-    if (lane_ == 0) shared_.fp8.largest[warp_] = largest;
+    if (lane_ == 0) Largest(warp_) = static_cast<float>(largest);
   }
+
+  // Of the exponents of the keys that are attended. There is no room for it but where sums are shared later.
+  __device__ __forceinline__ float& Largest(int tile) const { return shared_.sums[0][tile]; }
 
   // A weight as it multiplies the values of a group of columns: with FP8 products E4M3(2^8 w s / S), over
   // 2^8 s / S. BF16 holds it, and so the product with a value is that of the codes.
@@ -403,7 +405,7 @@ class AttentionHeads {
       if (exponent == Fp8::kNan) return __uint_as_float(0x7fc00000u);
       // So far below the largest scale every weight is rounded to 0. A key that is not attended has none.
       constexpr int32_t kLeast = -40;
-      const int32_t up = 8 + min(max(exponent - shared_.fp8.largest[tile], kLeast), 0);
+      const int32_t up = 8 + min(max(exponent - static_cast<int32_t>(Largest(tile)), kLeast), 0);
       const float rounded =
           KvCodes<DType::kF8E4M3>::Nearest(weight * __uint_as_float(static_cast<uint32_t>(127 + up) << 23));
       return rounded * __uint_as_float(static_cast<uint32_t>(127 - up) << 23);
