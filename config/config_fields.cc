@@ -289,8 +289,7 @@ const ConfigField kFields[] = {
      kSame, InClass(AttentionFact), kSet,
      "What attention of generated tokens multiplies: bf16, or with `dtype: fp8` the E4M3 codes of the cache, "
      "by queries and softmax weights that are rounded to E4M3 ([architecture.md](architecture.md), section "
-     "5). Tokens "
-     "are not those of bf16."},
+     "5). Tokens are not those of bf16."},
     {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSame, NoBits(),
      kSet,
      "true pads a decode step to the next of `batch_sizes` and replays its graph. false replays the graphs "

@@ -209,7 +209,7 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
 // or the keys' bytes, then the merge.
 KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kHeads = 64;
-  // As an H200 takes them without pairs of blocks; nobody has measured those (docs/predictions.md).
+  // Both were measured on an H200 with blocks alone. Pairs of blocks are not measured (docs/predictions.md).
   constexpr double kMatrixShare = 0.515;  // for 128 rows: 407 TFLOPS
   constexpr double kF8TileCycles = 7500;  // a warpgroup widens the keys of a tile
   const int32_t rows = p.index.rows;

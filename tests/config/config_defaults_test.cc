@@ -143,6 +143,18 @@ const Refusal kRefusals[] = {
 INSTANTIATE_TEST_SUITE_P(Cases, ResolveDefaultsRefuses, ::testing::ValuesIn(kRefusals),
                          [](const auto& info) { return info.param.name; });
 
+TEST(ResolveDefaults, Fp8ProductsNeedLatents) {
+  const std::string text = "model: /m\nkv_cache_config: {dtype: fp8, attention_products: fp8}";
+  EXPECT_EQ(Resolve(text).kv_cache_config.attention_products, AttentionProducts::kFp8);
+  ModelLimits model = SmallModel();
+  model.fp8_products = false;
+  LoadedConfig loaded = LoadOrDie(text);
+  EXPECT_EQ(
+      std::string(ResolveDefaults(kHost, &model, loaded).message()),
+      "c.yaml:2: kv_cache_config.attention_products: fp8, allowed bf16 with this model, whose keys are no "
+      "latents");
+}
+
 TEST(ResolveDefaults, ADrafterIsCheckedWhereThereIsOne) {
   ModelLimits model = SmallModel();
   model.check_drafter = [](const LoadedConfig& loaded, ConfigErrors& errors) {

@@ -231,6 +231,9 @@ const Refusal kRefusals[] = {
      "r1.yaml:2: server.model_aliases: \"a*b*\", allowed names with at most one *, at the end"},
     {"AliasWithAStarWithin", "model: /m\nserver: {model_aliases: [\"*b\"]}\n",
      "r1.yaml:2: server.model_aliases: \"*b\", allowed names with at most one *, at the end"},
+    {"Fp8ProductsOfABf16Cache", "model: /m\nkv_cache_config: {attention_products: fp8}\n",
+     "r1.yaml:2: kv_cache_config.attention_products: fp8, allowed bf16 where kv_cache_config.dtype is not "
+     "fp8"},
     {"KeepaliveBelowZero", "model: /m\nserver: {stream_keepalive_s: -1}\n",
      "r1.yaml:2: server.stream_keepalive_s: -1, allowed 0..3600"},
     {"GatewayOffLoopback", "model: /m\nserver:\n  gateway_address: 0.0.0.0:50053\n",

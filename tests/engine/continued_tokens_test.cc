@@ -93,7 +93,7 @@ const std::vector<Continued>& AnswersOf(bool sampled) {
   return (sampled ? drawn : greedy)->answers();
 }
 
-// Of every answer, in its order; then of the thoughts again, each with a budget that it may spend.
+// A request for every answer, in order; then one more for every thought, with a budget that it may spend.
 std::vector<Request> RequestsOf(bool sampled) {
   std::vector<Request> requests, limited;
   for (const Continued& answer : AnswersOf(sampled)) {

@@ -53,7 +53,7 @@ __device__ __forceinline__ void StoreSums(float* sums, const float (&d)[n / 2]) 
 }
 
 // A warpgroup adds the product of the same tiles `rounds` times: the assembler leaves out products whose sums
-// nobody reads. Product::Multiply(d, group) starts that of a k group.
+// nobody reads. Product::Multiply(d, group) starts the product of one k group.
 template <class Product>
 __global__ void __launch_bounds__(kWarpgroup) Multiply(const __grid_constant__ ProductParams p) {
   constexpr int n = Product::n;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr KvFormat kProducts(DType::kF8E4M3, /*fp8_products_of=*/true);
 constexpr int kTile = 64;
-// Of rows that are no longer than those here.
+// The length of a split of rows as short as those here.
 int SplitLen() { return TestBackend() == "cpu" ? 256 : 512; }
 
 using Codes = KvCodes<DType::kF8E4M3>;

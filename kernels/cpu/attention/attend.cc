@@ -65,7 +65,8 @@ FOREDRAFT_WIDE void RoundMantissas(const float* weights, uint16_t* rounded) {
   }
 }
 
-// Of the weights that are not 0. As integers, which compilers take the least of in wide registers.
+// The smallest weight that is not 0. Weights are compared as integers: compilers vectorise the minimum of
+// integers, not of floats.
 FOREDRAFT_WIDE float SmallestOf(const float* weights) {
   uint32_t smallest = UINT32_MAX;
   for (int32_t t = 0; t < kTileLen; ++t) {
@@ -83,7 +84,7 @@ FOREDRAFT_WIDE void RoundSubnormals(const SubnormalWeights& subnormal, const flo
   }
 }
 
-// Rounds the weights that tile_softmax has left in `scores`, as no code of theirs were subnormal.
+// Rounds the weights that tile_softmax has left in `scores`, as if no code were subnormal.
 void RoundWeights(TileQueries& queries) {
   uint16_t rounded[kTileLen];
   for (int32_t q = 0; q < queries.count; ++q) {
@@ -94,7 +95,8 @@ void RoundWeights(TileQueries& queries) {
   }
 }
 
-// The same for a group of columns, where some are. False: none is, and nothing is written.
+// Rounds the weights of a group of columns in which some codes are subnormal. False: no code is, and
+// `weights` is not written.
 bool RoundWeightsOf(const float* const* scales, int32_t group, TileQueries& queries, TileWeights& weights) {
   uint16_t rounded[kTileLen];
   bool differ = false;

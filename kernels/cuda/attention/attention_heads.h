@@ -394,7 +394,8 @@ class AttentionHeads {
     if (lane_ == 0) Largest(warp_) = static_cast<float>(largest);
   }
 
-  // Of the exponents of the keys that are attended. There is no room for it but where sums are shared later.
+  // The largest exponent of the attended keys in a group of columns. Shared memory has room for it only where
+  // ShareSums puts its sums later.
   __device__ __forceinline__ float& Largest(int tile) const { return shared_.sums[0][tile]; }
 
   // A weight as it multiplies the values of a group of columns: with FP8 products E4M3(2^8 w s / S), over

@@ -107,7 +107,7 @@ class ItemAttention {
     if constexpr (Heads::kFp8Products) heads_.RoundQuery(latent_);
   }
 
-  // Of the key that this thread has looked up.
+  // Keeps the scales of the key that this thread has looked up.
   __device__ __forceinline__ void KeepScales(int stage) {
     const KvRowLayout layout = {latent_, width_ - latent_, kDType};
 #pragma unroll

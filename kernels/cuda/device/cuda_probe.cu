@@ -25,7 +25,7 @@ absl::Status ToStatus(cudaError_t error, const char* what) {
                                              visible != nullptr ? visible : ""));
 }
 
-// Of a binary without code for this GPU.
+// The error of a binary that has no code for this GPU.
 absl::Status NoCodeFor(const cudaDeviceProp& gpu) {
   // Code of 8.0, 10.0 and 12.0 runs on later GPUs of the same major version.
   const int minor = gpu.major == 8 && gpu.minor == 9 ? 9 : 0;
