@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/model/json_fields.h"
+#include "engine/model/model_config.h"
 #include "engine/model/rope.h"
 
 namespace foredraft {
@@ -20,5 +21,9 @@ double ReadInnerTheta(JsonFields& rope, const JsonFields& parent, const char* ou
 // Refuses rope_scaling where it and rope_parameters scale differently.
 void RequireSameScaling(const std::optional<RopeScaling>& older, const std::optional<RopeScaling>& newer,
                         JsonFields& fields);
+
+// rope_theta and rope_scaling of a model that rotates as DeepSeek-V3 does: 10000 and none where config.json
+// has neither. YaRN alone scales.
+void ReadRope(JsonFields& fields, ModelConfig& config);
 
 }  // namespace foredraft
