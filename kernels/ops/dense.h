@@ -90,6 +90,14 @@ struct MergeColumnsParams {
   Matrix<const float> parts;  // [S * R, w], w * S >= C: slice s of row r is row s * R + r
 };
 
+// out[r, c] = x[r, index[c]], -infinity where index[c] is negative: the logits of a vocabulary of which x has
+// a part.
+struct TakeColumnsParams {
+  Matrix<float> out;      // [R, C]
+  Matrix<const float> x;  // [R, w]
+  const int32_t* index;   // [C], each below w
+};
+
 // ---- hyper-connections: N streams (hc_mult) of width D (docs/deepseek-v4.md section 2.1) ----
 
 // The input of a block and the weights with which hyper_post adds its output: out = sum of pre_i * stream i,

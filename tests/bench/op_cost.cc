@@ -122,6 +122,10 @@ OpCost CostOf(const TreeSumParams& p, const CostContext&) {
 
 OpCost CostOf(const MergeColumnsParams& p, const CostContext&) { return {.bytes = 2 * BytesOf(p.out)}; }
 
+OpCost CostOf(const TakeColumnsParams& p, const CostContext&) {
+  return {.bytes = BytesOf(p.out) + BytesOf(p.x)};
+}
+
 OpCost CostOf(const RopeQueryParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.q)};
 }

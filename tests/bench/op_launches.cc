@@ -310,6 +310,11 @@ KernelLaunches LaunchesOf(const MergeColumnsParams& p, const CostContext& shape,
                           gpu)};
 }
 
+KernelLaunches LaunchesOf(const TakeColumnsParams& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("TakeColumns", Blocks(p.out.rows, p.out.cols, 256), 256, CostOf(p, shape).bytes, 1,
+                          gpu)};
+}
+
 KernelLaunches LaunchesOf(const RopeQueryParams& p, const CostContext& shape, const GpuModel& gpu) {
   return {StreamingLaunch("RopeQuery", Blocks(p.index.rows, double(p.head_count) * p.head_dim, 1024), 256,
                           CostOf(p, shape).bytes, 2, gpu)};

@@ -1,6 +1,8 @@
-// tree_sum, merge_columns, and copy_quantized of column slices.
+// tree_sum, merge_columns, take_columns, and copy_quantized of column slices.
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "tests/ops/row_case.h"
 
@@ -55,6 +57,30 @@ TEST(MergeColumns, LaysSlicesSideBySideAndDropsWhatIsBehindTheLastColumn) {
         for (int c = 0; c < columns; ++c) {
           ASSERT_EQ(got[r * columns + c], parts[(c / width * rows + r) * width + c % width])
               << "row " << r << ", column " << c;
+        }
+      }
+    }
+  }
+}
+
+TEST(TakeColumns, TakesThemByIndexAndFillsTheOthers) {
+  for (const auto& [width, columns] : {std::pair{1, 1}, {3, 300}, {300, 301}, {40, 8}}) {
+    for (const int rows : {1, 3}) {
+      OpRig rig({}, RunMode::kReplayed);
+      std::vector<float> x = Noise(width).Floats(size_t(rows) * width);
+      x[0] = std::nanf("");
+      std::vector<int32_t> index(columns);
+      for (int c = 0; c < columns; ++c) index[c] = c % 3 == 1 ? -1 : (columns - c) * 7 % width;
+      const Matrix<float> out = Dense(rig.Poisoned<float>(rows * columns), rows, columns);
+      const TakeColumnsParams params = {out, Dense<const float>(rig.Put(x), rows, width), rig.Put(index)};
+      rig.Run([&] { rig.ops().take_columns(rig.stream(), params); });
+      const std::vector<float> got = rig.Get(out.data, size_t(rows) * columns);
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < columns; ++c) {
+          const float expected =
+              index[c] < 0 ? -std::numeric_limits<float>::infinity() : x[r * width + index[c]];
+          ASSERT_EQ(std::memcmp(&got[r * columns + c], &expected, sizeof(float)), 0)
+              << "row " << r << ", column " << c << ": " << got[r * columns + c] << ", expected " << expected;
         }
       }
     }

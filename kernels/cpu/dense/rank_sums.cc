@@ -1,7 +1,9 @@
-// tree_sum, merge_columns: what the ranks of a tensor group computed apart becomes rows again.
+// tree_sum, merge_columns: what the ranks of a tensor group computed apart becomes rows again. take_columns:
+// columns in another order.
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/cpu/common/part_sums.h"
@@ -62,6 +64,17 @@ void MergeColumns(const CpuContext& context, const MergeColumnsParams& p) {
       for (int32_t first = 0; first < p.out.cols; first += p.parts.cols, ++slice) {
         const auto count = static_cast<size_t>(std::min(p.parts.cols, p.out.cols - first));
         std::memcpy(p.out.row(r) + first, p.parts.row(slice * p.out.rows + r), count * sizeof(float));
+      }
+    }
+  });
+}
+
+void TakeColumns(const CpuContext& context, const TakeColumnsParams& p) {
+  context.pool.ParallelFor(p.out.rows, p.out.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int32_t c = 0; c < p.out.cols; ++c) {
+        const int32_t column = p.index[c];
+        p.out.row(r)[c] = column < 0 ? -std::numeric_limits<float>::infinity() : p.x.row(r)[column];
       }
     }
   });

@@ -1,4 +1,5 @@
-// tree_sum, merge_columns: what the ranks of a tensor group computed apart becomes rows again.
+// tree_sum, merge_columns: what the ranks of a tensor group computed apart becomes rows again. take_columns:
+// columns in another order.
 
 #include "base/check.h"
 #include "kernels/cuda/common/ptx.h"
@@ -49,6 +50,16 @@ __global__ void __launch_bounds__(kVec4Threads)
   p.out.row(r)[column] = p.parts.row(slice * p.out.rows + r)[column % p.parts.cols];
 }
 
+__global__ void __launch_bounds__(kVec4Threads)
+    TakeColumnsKernel(const __grid_constant__ TakeColumnsParams p) {
+  const int32_t c = static_cast<int32_t>(blockIdx.y * kVec4Threads + threadIdx.x);
+  const int32_t column = c < p.out.cols ? p.index[c] : -1;
+  GridDependencySync();
+  if (c >= p.out.cols) return;
+  const int32_t r = static_cast<int32_t>(blockIdx.x);
+  p.out.row(r)[c] = column < 0 ? -INFINITY : p.x.row(r)[column];
+}
+
 template <int count>
 void LaunchTreeSum(Stream& stream, const TreeSumParams& p) {
   const bool aligned = IsVec4Aligned(p.out) && IsVec4Aligned(p.parts);
@@ -73,6 +84,12 @@ void TreeSum(Stream& stream, const TreeSumParams& p) {
 void MergeColumns(Stream& stream, const MergeColumnsParams& p) {
   const auto blocks = static_cast<uint32_t>((p.out.cols + kVec4Threads - 1) / kVec4Threads);
   Launch(stream, MergeColumnsKernel,
+         {.grid = dim3(static_cast<uint32_t>(p.out.rows), blocks), .block = dim3(kVec4Threads)}, p);
+}
+
+void TakeColumns(Stream& stream, const TakeColumnsParams& p) {
+  const auto blocks = static_cast<uint32_t>((p.out.cols + kVec4Threads - 1) / kVec4Threads);
+  Launch(stream, TakeColumnsKernel,
          {.grid = dim3(static_cast<uint32_t>(p.out.rows), blocks), .block = dim3(kVec4Threads)}, p);
 }
 
