@@ -9,27 +9,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/validate_mtp/indexer_reference.h"
+#include "tools/validate_mtp/mla_reference.h"
 #include "tools/validate_mtp/mtp_reference.h"
 
 namespace foredraft::reference {
 namespace {
-
-double Mscale(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; }
 
 class V3Reference : public MtpReference {
  public:
   V3Reference(const Weights& weights, const ModelConfig& config)
       : MtpReference(weights, config),
         prefix_(absl::StrCat("model.layers.", config.num_hidden_layers, ".")),
-        frequencies_(Frequencies(config.qk_rope_head_dim, config.rope_theta, config.rope_scaling)),
-        scale_(1 / std::sqrt(config.qk_head_dim())) {
-    if (config.rope_scaling) {
-      const RopeScaling& rope = *config.rope_scaling;
-      rope_factor_ = Mscale(rope.factor, rope.mscale) / Mscale(rope.factor, rope.mscale_all_dim);
-      scale_ *= std::pow(Mscale(rope.factor, rope.mscale_all_dim), 2);
-    }
+        mla_(weights, config, prefix_) {
     if (config.HasIndexer(config.num_hidden_layers)) {
-      indexer_.emplace(weights, config, Name("self_attn.indexer"), frequencies_, rope_factor_);
+      indexer_.emplace(weights, config, Name("self_attn.indexer"), mla_.frequencies(), mla_.rope_factor());
     }
   }
 
@@ -64,44 +57,11 @@ class V3Reference : public MtpReference {
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += x[i];
   }
 
-  // With the bias where the checkpoint has one.
-  Vector Biased(const std::string& module, const Vector& x) const {
-    Vector out = Linear(module, x);
-    if (weights_.Has(module + ".bias")) Add(out, weights_.Exact(module + ".bias").values);
-    return out;
-  }
-  Vector LatentNorm(std::span<const double> x, const std::string& module) const {
-    return RmsNorm(x, weights_.Norm(module), ModelConfig::kLatentNormEps);
-  }
-
-  // The normed latent of the queries; without one, their input.
-  Vector QueryLatent(const Vector& x) const {
-    if (config_.q_lora_rank == 0) return x;
-    return LatentNorm(Biased(Name("self_attn.q_a_proj"), x), Name("self_attn.q_a_layernorm"));
-  }
-  Vector Queries(const Vector& latent) const {
-    return Linear(Name(config_.q_lora_rank == 0 ? "self_attn.q_proj" : "self_attn.q_b_proj"), latent);
-  }
-
   // What a row leaves for later ones.
   struct CachedRow {
-    Vector latent;    // c, then k_pe
-    Vector expanded;  // keys and values of all heads
+    MlaReference::CachedRow mla;
     Vector index_key;
   };
-
-  CachedRow Cached(const Vector& x, int position) const {
-    const int rope = config_.qk_rope_head_dim, rank = config_.kv_lora_rank;
-    const Vector ckv = Biased(Name("self_attn.kv_a_proj_with_mqa"), x);
-    Vector latent = LatentNorm(std::span(ckv).first(rank), Name("self_attn.kv_a_layernorm"));
-    latent.insert(latent.end(), ckv.begin() + rank, ckv.end());
-    Rotate(std::span(latent).last(rope), position, frequencies_, 1, rope_factor_);
-    latent = Stored(latent);
-    const Vector c(latent.begin(), latent.begin() + rank);
-    return {.latent = std::move(latent),
-            .expanded = Stored(Linear(Name("self_attn.kv_b_proj"), c)),
-            .index_key = indexer_ ? indexer_->Key(x, position) : Vector()};
-  }
 
   // The positions that the row attends: all that it sees, or where these are too many row.attended, else
   // those with the highest scores.
@@ -123,63 +83,13 @@ class V3Reference : public MtpReference {
   }
 
   Vector Attention(const MtpRow& row, const Vector& x) {
-    const Vector latent = QueryLatent(x), q = Queries(latent);
+    const Vector latent = mla_.QueryLatent(x);
     std::map<int, CachedRow>& cached = cached_[row.sequence];
-    cached[row.position] = Cached(x, row.position);
-    std::vector<const CachedRow*> attended;
-    for (const int at : Attended(row, x, latent, cached)) attended.push_back(&cached.at(at));
-    Vector heads;
-    for (int head = 0; head < config_.num_attention_heads; ++head) {
-      const Vector query = RotatedQuery(row.position, head, q);
-      const Vector out = row.decode_form && weights_.rounds() ? AttendLatents(head, query, attended)
-                                                              : AttendHead(head, query, attended);
-      heads.insert(heads.end(), out.begin(), out.end());
-    }
-    return Biased(Name("self_attn.o_proj"), heads);
-  }
-
-  Vector RotatedQuery(int position, int head, const Vector& q) const {
-    const int width = config_.qk_head_dim();
-    Vector query(q.begin() + head * width, q.begin() + (head + 1) * width);
-    Rotate(std::span(query).last(config_.qk_rope_head_dim), position, frequencies_, 1, rope_factor_);
-    return Stored(query);
-  }
-
-  Vector AttendHead(int head, const Vector& query, const std::vector<const CachedRow*>& attended) const {
-    const int nope = config_.qk_nope_head_dim, rope = config_.qk_rope_head_dim;
-    const int width = nope + config_.v_head_dim;
-    Vector scores;
-    std::vector<std::span<const double>> values;
-    for (const CachedRow* const row : attended) {
-      const std::span<const double> kv =
-          std::span(row->expanded).subspan(static_cast<size_t>(head) * width, width);
-      scores.push_back(scale_ * (Dot(std::span(query).first(nope), kv.first(nope)) +
-                                 Dot(std::span(query).last(rope), std::span(row->latent).last(rope))));
-      values.push_back(kv.subspan(nope));
-    }
-    return Attend(scores, values);
-  }
-
-  // The same with the key and value projections moved to the query and to the result, which rounds these.
-  Vector AttendLatents(int head, const Vector& query, const std::vector<const CachedRow*>& attended) const {
-    const int nope = config_.qk_nope_head_dim, rank = config_.kv_lora_rank;
-    const Table& weight = weights_.Matrix(Name("self_attn.kv_b_proj"));
-    const int64_t first = int64_t{head} * (nope + config_.v_head_dim);
-    Vector absorbed(rank);
-    for (int i = 0; i < nope; ++i) {
-      for (int c = 0; c < rank; ++c) absorbed[c] += query[i] * weight.row(first + i)[c];
-    }
-    absorbed = Stored(absorbed);
-    absorbed.insert(absorbed.end(), query.begin() + nope, query.end());
-    Vector scores, out;
-    std::vector<std::span<const double>> values;
-    for (const CachedRow* const row : attended) {
-      scores.push_back(scale_ * Dot(absorbed, row->latent));
-      values.push_back(std::span(row->latent).first(rank));
-    }
-    const Vector latent = Stored(Attend(scores, values));
-    for (int i = 0; i < config_.v_head_dim; ++i) out.push_back(Dot(weight.row(first + nope + i), latent));
-    return out;
+    cached[row.position] = {.mla = mla_.Cached(x, row.position),
+                            .index_key = indexer_ ? indexer_->Key(x, row.position) : Vector()};
+    std::vector<const MlaReference::CachedRow*> attended;
+    for (const int at : Attended(row, x, latent, cached)) attended.push_back(&cached.at(at).mla);
+    return mla_.Attend(row.position, latent, attended, row.decode_form);
   }
 
   // The choice scores of all experts; experts outside the best groups cannot be chosen.
@@ -234,9 +144,7 @@ class V3Reference : public MtpReference {
   }
 
   const std::string prefix_;
-  const Vector frequencies_;
-  double scale_;
-  double rope_factor_ = 1;
+  const MlaReference mla_;
   std::optional<IndexerReference> indexer_;
   std::map<int, std::map<int, CachedRow>> cached_;  // by sequence and position
 };

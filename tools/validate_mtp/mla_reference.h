@@ -1,0 +1,48 @@
+#pragma once
+
+// Multi-head latent attention in double (docs/deepseek-v3.md section 3), a row at a time.
+
+#include <string>
+#include <vector>
+
+#include "tools/validate_mtp/reference_parts.h"
+
+namespace foredraft::reference {
+
+class MlaReference : protected ReferenceParts {
+ public:
+  // What a row leaves for later ones.
+  struct CachedRow {
+    Vector latent;    // c, then k_pe
+    Vector expanded;  // keys and values of all heads
+  };
+
+  // `prefix` is before self_attn. Weights and configuration outlive it.
+  MlaReference(const Weights& weights, const ModelConfig& config, std::string prefix);
+
+  // The normed latent of the queries of a row x; without q_lora_rank, x.
+  Vector QueryLatent(const Vector& x) const;
+  CachedRow Cached(const Vector& x, int position) const;
+  // o_proj of what the row with this latent attends. In the decode form other values round than in the
+  // prefill form, the exact ones are equal.
+  Vector Attend(int position, const Vector& query_latent, const std::vector<const CachedRow*>& attended,
+                bool decode_form) const;
+
+  const Vector& frequencies() const { return frequencies_; }
+  double rope_factor() const { return rope_factor_; }
+
+ private:
+  std::string Name(const std::string& name) const { return prefix_ + name; }
+  Vector Biased(const std::string& module, const Vector& x) const;
+  Vector LatentNorm(std::span<const double> x, const std::string& module) const;
+  Vector RotatedQuery(int position, int head, const Vector& q) const;
+  Vector AttendHead(int head, const Vector& query, const std::vector<const CachedRow*>& attended) const;
+  Vector AttendLatents(int head, const Vector& query, const std::vector<const CachedRow*>& attended) const;
+
+  const std::string prefix_;
+  const Vector frequencies_;
+  double scale_;
+  double rope_factor_ = 1;
+};
+
+}  // namespace foredraft::reference
