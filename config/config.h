@@ -23,7 +23,7 @@ enum class RestartPolicy { kExit, kGroup };
 enum class KvDtype { kAuto, kBf16, kFp8 };
 enum class AttentionProducts { kBf16, kFp8 };
 enum class BlockReuseScope { kAll, kToken };
-enum class DecodingType { kMtp, kDSpark };
+enum class DecodingType { kMtp, kDSpark, kEagle3 };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive, kConfidence };
 enum class LogFormat { kText, kJson };
 enum class UnknownFields { kIgnore, kRefuse };
@@ -37,7 +37,7 @@ constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"ex
 constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
 constexpr auto EnumNames(AttentionProducts) { return std::to_array<const char*>({"bf16", "fp8"}); }
 constexpr auto EnumNames(BlockReuseScope) { return std::to_array<const char*>({"all", "token"}); }
-constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP", "DSpark"}); }
+constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP", "DSpark", "Eagle3"}); }
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive", "confidence"}); }
 constexpr auto EnumNames(LogLevel) { return std::to_array<const char*>({"debug", "info", "warning", "error"}); }
 constexpr auto EnumNames(LogFormat) { return std::to_array<const char*>({"text", "json"}); }
@@ -169,7 +169,9 @@ struct CpuConfig {
 
 struct SpeculativeConfig {
   DecodingType decoding_type = DecodingType::kMtp;
-  int max_draft_len = 1;  // 0..7
+  std::string speculative_model;              // Eagle3's checkpoint directory; empty without it
+  std::vector<int> eagle3_layers_to_capture;  // by their outputs, from 0; empty = as the checkpoint says
+  int max_draft_len = 1;                      // 0..7
   bool use_mtp_vanilla = false;
   bool use_relaxed_acceptance_for_thinking = false;
   int relaxed_topk = 1;

@@ -279,6 +279,21 @@ void CheckSpeculative(const Config& config, Check& check) {
                  absl::StrCat("fixed, schedule, adaptive: drafts of decoding_type ",
                               NameOf(speculative.decoding_type), " have no confidences"));
   }
+  const bool eagle3 = speculative.decoding_type == DecodingType::kEagle3;
+  const char* const head = "speculative_config.speculative_model";
+  if (eagle3 && speculative.speculative_model.empty()) {
+    check.Refuse(head, "missing", "the checkpoint directory of a head, with decoding_type Eagle3");
+  }
+  if (!eagle3 && !speculative.speculative_model.empty() &&
+      check.Usable({"speculative_config.decoding_type"})) {
+    check.Refuse(head, speculative.speculative_model,
+                 absl::StrCat("null with decoding_type ", NameOf(speculative.decoding_type),
+                              ", which drafts with the checkpoint of `model`"));
+  }
+  if (!eagle3 && !speculative.eagle3_layers_to_capture.empty()) {
+    check.Refuse("speculative_config.eagle3_layers_to_capture", "set",
+                 absl::StrCat("null with decoding_type ", NameOf(speculative.decoding_type)));
+  }
   if (speculative.forced_acceptance_length &&
       *speculative.forced_acceptance_length > speculative.max_draft_len + 1) {
     check.Refuse("speculative_config.forced_acceptance_length",

@@ -320,8 +320,18 @@ const ConfigField kFields[] = {
      "own order, so it is part of the numerics class."},
     {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSame,
      NoBits(), kSet,
-     "Source of the drafts: the model's MTP modules, or the DSpark stages of DeepSeek-V4's checkpoints since "
-     "June 2026, with `max_draft_len` at most `dspark_block_size`."},
+     "Source of the drafts: the model's MTP modules; the DSpark stages of DeepSeek-V4's checkpoints since "
+     "June 2026, with `max_draft_len` at most `dspark_block_size`; or an Eagle3 head with MLA in a "
+     "checkpoint "
+     "of its own, `speculative_model` ([eagle3.md](eagle3.md))."},
+    {"speculative_config.speculative_model", MEMBER(Speculative(c).speculative_model), Path(), kRestart, kOwn,
+     NoBits(), "no head",
+     "With `decoding_type: Eagle3`: the head's checkpoint directory. With `load_format: dummy` its "
+     "config.json "
+     "is enough."},
+    {"speculative_config.eagle3_layers_to_capture", MEMBER(Speculative(c).eagle3_layers_to_capture),
+     Range(0, 1023), kRestart, kSame, NoBits(), "the layers that the head's config.json names",
+     "With `decoding_type: Eagle3`: the target's layers whose outputs the head reads, from 0, ascending."},
     {"speculative_config.max_draft_len", MEMBER(Speculative(c).max_draft_len), Range(0, 7), kReload, kSame,
      NoBits(), kSet,
      "K, the most drafts per step. A reload may lower it and raise it up to its value at the start; 0 at the "

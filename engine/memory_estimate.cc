@@ -13,6 +13,7 @@
 #include "engine/engine_shapes.h"
 #include "engine/model_weights.h"
 #include "engine/rank.h"
+#include "engine/spec/drafter_kind.h"
 
 namespace foredraft {
 namespace {
@@ -63,6 +64,11 @@ absl::StatusOr<MemoryEstimate> EstimateRank(SizedBackend backend, const EngineOp
   ASSIGN_OR_RETURN(LoadedWeights weights,
                    AllocateDummyWeights(config, options.drafter_numbers.module_count, *rank.device,
                                         {.layout = options.layout, .rank = index}));
+  if (options.drafter != nullptr && options.drafter->describe != nullptr) {
+    ASSIGN_OR_RETURN(LoadedWeights drafter,
+                     AllocateDummyWeights(options.drafter->describe(config), *rank.device));
+    weights.SetDrafter(std::move(drafter));
+  }
   RETURN_IF_ERROR(rank.Allocate(options, config, std::move(weights)));
   MemoryEstimate memory;
   memory.weight_bytes = BytesOf(counted, "weights");

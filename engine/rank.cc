@@ -23,6 +23,7 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
                                   .missing_tokens = config.missing_tokens},
                                  slots));
   device->BeginPurpose("activations");
+  const std::shared_ptr<const LoadedWeights> drafter_weights = weights.drafter();
   ASSIGN_OR_RETURN(model, config.kind->create(*device, *comm, config, std::move(weights),
                                               {.rows = options.largest_forward(),
                                                .decode_rows = options.largest_decode_forward(),
@@ -33,7 +34,11 @@ absl::Status Rank::Allocate(const EngineOptions& options, const ModelConfig& con
                                                           .output_width = OutputWidth(config),
                                                           .vocab_size = config.vocab_size}));
   if (options.drafter == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(drafter, options.drafter->create(*device, options, config, slots));
+  ASSIGN_OR_RETURN(drafter, options.drafter->create({.device = *device,
+                                                     .options = options,
+                                                     .model = *model,
+                                                     .slots = slots,
+                                                     .weights = drafter_weights.get()}));
   return absl::OkStatus();
 }
 

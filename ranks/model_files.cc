@@ -1,10 +1,14 @@
 #include "ranks/model_files.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "base/status_macros.h"
+#include "engine/checkpoint/dummy_weights.h"
 #include "engine/kinds/drafter_kinds.h"
+#include "engine/kinds/read_model_config.h"
 #include "engine/model_weights.h"
+#include "ranks/identity.h"
 
 namespace foredraft {
 
@@ -15,6 +19,25 @@ bool IsConfigJson(const Config& config) {
 
 std::string ConfigJsonOf(const Config& config) {
   return IsConfigJson(config) ? config.model : config.model + "/config.json";
+}
+
+absl::Status ReadDrafter(const Config& config, ModelConfig& model) {
+  const DrafterKind* const drafter = SelectedDrafter(config);
+  if (drafter == nullptr || drafter->read == nullptr) return absl::OkStatus();
+  return drafter->read(config, model);
+}
+
+absl::StatusOr<ModelConfig> ReadModel(const Config& config, const std::string& config_json) {
+  ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(config_json));
+  RETURN_IF_ERROR(ReadDrafter(config, model));
+  return model;
+}
+
+absl::StatusOr<std::string> HashOfModel(const Config& config) {
+  ASSIGN_OR_RETURN(std::string hash, ModelHash(config.model));
+  if (!config.speculative_config || config.speculative_config->speculative_model.empty()) return hash;
+  ASSIGN_OR_RETURN(const std::string head, ModelHash(config.speculative_config->speculative_model));
+  return hash + "+" + head;
 }
 
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model) {
@@ -30,10 +53,17 @@ absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig&
   device.BeginPurpose("weights");
   const std::unique_ptr<Stream> stream = device.CreateStream();
   const int module_count = DrafterNumbersOf(config, model).module_count;
-  if (config.load_format == LoadFormat::kDummy) {
-    return MakeDummyWeights(model, module_count, device, *stream, progress, shard);
-  }
-  return LoadWeights(config.model, model, module_count, device, *stream, progress, shard);
+  const bool dummy = config.load_format == LoadFormat::kDummy;
+  ASSIGN_OR_RETURN(LoadedWeights weights,
+                   dummy ? MakeDummyWeights(model, module_count, device, *stream, progress, shard)
+                         : LoadWeights(config.model, model, module_count, device, *stream, progress, shard));
+  const DrafterKind* const drafter = SelectedDrafter(config);
+  if (drafter == nullptr || drafter->load == nullptr) return weights;
+  ASSIGN_OR_RETURN(LoadedWeights of_drafter,
+                   dummy ? MakeDummyWeights(drafter->describe(model), device, *stream, /*progress=*/nullptr)
+                         : drafter->load(model, device, *stream));
+  weights.SetDrafter(std::move(of_drafter));
+  return weights;
 }
 
 }  // namespace foredraft

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "engine/checkpoint/loaded_weights.h"
@@ -20,11 +21,20 @@ namespace foredraft {
 bool IsConfigJson(const Config& config);
 std::string ConfigJsonOf(const Config& config);
 
+// Reads the config.json of the drafter into `model`, where the configuration has one in a checkpoint of its
+// own.
+absl::Status ReadDrafter(const Config& config, ModelConfig& model);
+// Reads the model's config.json, and the drafter's.
+absl::StatusOr<ModelConfig> ReadModel(const Config& config, const std::string& config_json);
+
+// ModelHash (ranks/identity.h) of the model, and of the drafter's checkpoint where there is one.
+absl::StatusOr<std::string> HashOfModel(const Config& config);
+
 // Refuses a checkpoint without the MTP modules that the configuration runs.
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model);
 
-// Loads, or makes if load_format is dummy, the weights that the configuration runs; of the routed experts
-// only `shard`'s.
+// Loads, or makes if load_format is dummy, the weights that the configuration runs, the drafter's among
+// them; of the routed experts only `shard`'s.
 absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig& model, Device& device,
                                         const LoadProgress& progress, const ModelShard& shard);
 

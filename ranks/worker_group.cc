@@ -18,6 +18,7 @@
 #include "config/config_fields.h"
 #include "config/config_yaml.h"
 #include "ranks/engine_setup.h"
+#include "ranks/model_files.h"
 
 namespace foredraft {
 namespace {
@@ -71,7 +72,7 @@ absl::StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Create(const Config& c
   }
   options.refused = std::move(refused);
   options.disagreed = std::move(disagreed);
-  ASSIGN_OR_RETURN(options.identity.model_hash, ModelHash(config.model));
+  ASSIGN_OR_RETURN(options.identity.model_hash, HashOfModel(config));
   options.trust_certificates = TrustsCertificates(config.parallel);
   options.limits = {.rank_count = config.parallel.attention_dp,
                     .vocab_size = model.vocab_size,

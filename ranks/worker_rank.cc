@@ -20,6 +20,7 @@
 #include "config/config_fields.h"
 #include "ranks/engine_setup.h"
 #include "ranks/gpu_choice.h"
+#include "ranks/model_files.h"
 #include "ranks/plan_codec.h"
 #include "ranks/range_check.h"
 #include "ranks/rank_builder.h"
@@ -77,7 +78,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> JoinGroup(const Config& config, c
   options.device = device.name();
   options.gpu = device.hardware_id();
   options.heartbeat_timeout = std::chrono::seconds(config.parallel.heartbeat_timeout_s);
-  ASSIGN_OR_RETURN(options.identity.model_hash, ModelHash(config.model));
+  ASSIGN_OR_RETURN(options.identity.model_hash, HashOfModel(config));
   options.identity.version = absl::StrCat(kVersion, ", plans ", PlanLayout());
   options.identity.config_keys = SharedConfigKeys(config);
   options.identity.numerics_class = NumericsClass(config, model, device.name());

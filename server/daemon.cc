@@ -18,7 +18,6 @@
 #include "engine/kinds/checkpoint_summary.h"
 #include "engine/kinds/drafter_kinds.h"
 #include "engine/kinds/model_limits.h"
-#include "engine/kinds/read_model_config.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_kind.h"
 #include "ranks/engine_setup.h"
@@ -145,7 +144,7 @@ absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded) {
         "a directory with weights; load_format: dummy serves random ones of a config.json alone");
   }
   ResolvedConfig resolved{.loaded = std::move(loaded)};
-  ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonOf(resolved.loaded.config)));
+  ASSIGN_OR_RETURN(resolved.model, ReadModel(resolved.loaded.config, ConfigJsonOf(resolved.loaded.config)));
   const ModelLimits limits = ModelLimitsOf(resolved.model);
   RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, resolved.loaded));
   return resolved;

@@ -5,6 +5,7 @@
 // (ModelKind::create).
 
 #include <any>
+#include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -38,9 +39,16 @@ class LoadedWeights {
 
   int module_count() const { return module_count_(weights_); }
 
+  // Those of a drafter in a checkpoint of its own (DrafterKind::describe). Null: none.
+  void SetDrafter(LoadedWeights weights) {
+    drafter_ = std::make_shared<const LoadedWeights>(std::move(weights));
+  }
+  const std::shared_ptr<const LoadedWeights>& drafter() const { return drafter_; }
+
  private:
   std::any weights_;
   int (*module_count_)(const std::any& weights) = nullptr;
+  std::shared_ptr<const LoadedWeights> drafter_;
 };
 
 // The weights of a model whose kind the caller knows.

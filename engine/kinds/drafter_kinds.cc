@@ -3,12 +3,13 @@
 #include "base/check.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/eagle3/eagle3_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 
 namespace foredraft {
 
 std::span<const DrafterKind* const> DrafterKinds() {
-  static constexpr const DrafterKind* kKinds[] = {&kEagle, &kVanilla, &kDSpark};
+  static constexpr const DrafterKind* kKinds[] = {&kEagle, &kVanilla, &kDSpark, &kEagle3};
   return kKinds;
 }
 

@@ -9,8 +9,6 @@
 namespace foredraft {
 namespace {
 
-constexpr float kLatentNormEps = static_cast<float>(ModelConfig::kLatentNormEps);
-
 float SoftmaxScale(const ModelConfig& config) {
   return static_cast<float>(AttentionScale(config.qk_head_dim(), config.rope_scaling));
 }
@@ -181,6 +179,7 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
   const int ckv_width = f.config.kv_lora_rank + f.config.qk_rope_head_dim;
   const int q_width = qkv_a.cols - ckv_width;
   const Matrix<float> first = qkv_a.columns(0, q_width);  // queries, or what q_b makes them of
+  const float eps = static_cast<float>(f.config.latent_norm_eps);
 
   Linear(f, normed, {.out = qkv_a, .weight = w.qkv_a, .bias = w.qkv_a_bias});
   const InputRows q_a = a.q_a.first_rows(f.rows()).ReadBy({w.q_b, context.q_a_reader});
@@ -189,8 +188,8 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
                          .norm_weight = w.kv_a_layernorm,
                          .cos_sin = context.cos_sin,
                          .index = f.batch.index,
-                         .eps = kLatentNormEps};
-  if (w.q_b) write.q_norm = RmsNormTo(q_a, {.x = first, .weight = w.q_a_layernorm, .eps = kLatentNormEps});
+                         .eps = eps};
+  if (w.q_b) write.q_norm = RmsNormTo(q_a, {.x = first, .weight = w.q_a_layernorm, .eps = eps});
   f.ops.kv_write(f.stream, write);
   RopeQueryParams rope = {.out = a.q_roped.first_rows(f.rows()),
                           .q = first,

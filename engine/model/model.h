@@ -18,8 +18,26 @@
 namespace foredraft {
 
 class BlockDraftModel;
+class DraftTarget;
 
-class Model {
+// The levels that a drafter runs: a model's modules, or what takes their place.
+class DraftLevels {
+ public:
+  // Level module + 1, of batch.previous. output: [R, W], what Logits and the next level (or the recycled
+  // module) take; W: Model::output_width. Rows of a block drafter are blocks of adjacent rows
+  // (kernels/ops/draft_block.h).
+  virtual void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
+                         Matrix<float> output) const = 0;
+
+  // logits: [R, V] of outputs [R, W] of `level`. rank_rows: as Batch has it.
+  virtual void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits,
+                      const RankRows* rank_rows) const = 0;
+
+ protected:
+  ~DraftLevels() = default;
+};
+
+class Model : public DraftLevels {
  public:
   explicit Model(ModelConfig config) : config_(std::move(config)) {}
   virtual ~Model() = default;
@@ -28,17 +46,11 @@ class Model {
   virtual void RunTarget(Stream& stream, const Batch& batch, const KvCache& cache,
                          Matrix<float> output) const = 0;
 
-  // Level module + 1, of batch.previous. output: [R, output_width], what Logits and the next level (or the
-  // recycled module) take. Rows of a block drafter are blocks of adjacent rows (kernels/ops/draft_block.h).
-  virtual void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
-                         Matrix<float> output) const = 0;
-
-  // logits: [R, V] of outputs [R, output_width] of `level`. rank_rows: as Batch has it.
-  virtual void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits,
-                      const RankRows* rank_rows) const = 0;
-
   // Null where the model has no drafter of blocks.
   virtual const BlockDraftModel* block_drafts() const { return nullptr; }
+
+  // Null where a head in a checkpoint of its own cannot draft for the model.
+  virtual DraftTarget* draft_target() { return nullptr; }
 
   // MTP modules, or stages of the model's own drafter, whose weights are there.
   virtual int module_count() const = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <any>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 
 namespace foredraft {
 
+struct DraftHead;
 struct ModelKind;
 
 struct ModelConfig {
@@ -67,9 +69,9 @@ struct ModelConfig {
   // empty: none. MTP modules have their own.
   std::vector<bool> shares_selection;
   double rms_norm_eps = 1e-6;
-  // q_a_layernorm and kv_a_layernorm: transformers builds them with its class default, whatever rms_norm_eps
-  // is.
-  static constexpr double kLatentNormEps = 1e-6;
+  // Of q_a_layernorm and kv_a_layernorm: transformers builds them with its class default, whatever
+  // rms_norm_eps is. No field of config.json.
+  double latent_norm_eps = 1e-6;
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;  // type "yarn"; the only other accepted value is none
   bool rope_interleave = true;
@@ -83,6 +85,8 @@ struct ModelConfig {
   std::optional<WeightFormat> experts;  // routed experts, where they have a format of their own
   std::any own;                         // what only this kind has, in the type of its folder
   std::optional<DSparkShape> dspark;    // the stages of `drafter`, where that is DSpark
+  // The head that drafts, from a checkpoint of its own; null: none. Handed down beside the model's fields.
+  std::shared_ptr<const DraftHead> draft_head;
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule unless

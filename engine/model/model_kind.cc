@@ -1,6 +1,10 @@
 #include "engine/model/model_kind.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "engine/model/draft_head.h"
+#include "engine/model/mla.h"
 
 namespace foredraft {
 
@@ -19,10 +23,22 @@ ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& s
       .shard = shard};
 }
 
+CacheHandle RegisterRows(const ModelConfig& config, int module_count, KvFormat kv_format,
+                         CacheRegistry& registry) {
+  config.kind->register_rows(config, module_count, kv_format, registry);
+  return config.draft_head == nullptr ? CacheHandle()
+                                      : RegisterLatents(config.draft_head->layer, kv_format, registry);
+}
+
+std::string TapsText(const ModelConfig& model) {
+  if (model.draft_head == nullptr) return "";
+  return absl::StrCat(", reading layers ", absl::StrJoin(model.draft_head->taps, ", "));
+}
+
 std::vector<CacheGroup> CacheGroupsOf(const ModelConfig& config, int module_count, int tokens_per_block,
                                       KvFormat kv_format) {
   CacheRegistry registry(tokens_per_block);
-  config.kind->register_rows(config, module_count, kv_format, registry);
+  RegisterRows(config, module_count, kv_format, registry);
   return registry.Groups();
 }
 

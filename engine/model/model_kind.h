@@ -70,8 +70,12 @@ ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, 
 // A description without tensors, for ModelKind::describe: what the files of every kind depend on.
 ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& shard);
 
-// The groups of a model of which `module_count` MTP modules take part. kv_format: of the rows that the model
-// can keep in more than one.
+// Registers the rows of a model of which `module_count` MTP modules take part, then those of
+// config.draft_head, and returns the latter.
+CacheHandle RegisterRows(const ModelConfig& config, int module_count, KvFormat kv_format,
+                         CacheRegistry& registry);
+
+// The groups of these rows. kv_format: of the rows that the model can keep in more than one.
 std::vector<CacheGroup> CacheGroupsOf(const ModelConfig& config, int module_count, int tokens_per_block,
                                       KvFormat kv_format = {});
 

@@ -7,12 +7,16 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "config/config_errors.h"
 #include "config/loaded_config.h"
 #include "engine/cache/slot_row.h"
+#include "engine/checkpoint/loaded_weights.h"
+#include "engine/checkpoint/model_description.h"
 #include "engine/engine_options.h"
+#include "engine/model/model.h"
 #include "engine/model/model_config.h"
 #include "engine/spec/drafter.h"
 #include "kernels/device.h"
@@ -21,6 +25,17 @@
 namespace foredraft {
 
 class SlotState;
+
+// What a drafter is created from. A view: the drafter keeps device, model and slots, which outlive it.
+struct DrafterSetup {
+  Device& device;
+  const EngineOptions& options;
+  Model& model;
+  const SlotState& slots;                  // has the drafter's arrays, at fixed addresses
+  const LoadedWeights* weights = nullptr;  // as DrafterKind::describe; null without it
+
+  const ModelConfig& config() const { return model.config(); }
+};
 
 struct DrafterKind {
   const char* name;  // as the start screen and check-config print it
@@ -32,9 +47,13 @@ struct DrafterKind {
   DrafterNumbers (*numbers)(const ModelConfig& model, int max_draft_len);
   // What it keeps of each slot.
   std::vector<SlotRow> (*slot_rows)(const EngineOptions& options, const ModelConfig& model);
-  // Allocates its buffers. `slots` has its arrays, at fixed addresses.
-  absl::StatusOr<std::unique_ptr<Drafter>> (*create)(Device& device, const EngineOptions& options,
-                                                     const ModelConfig& model, const SlotState& slots);
+  // Allocates its buffers.
+  absl::StatusOr<std::unique_ptr<Drafter>> (*create)(const DrafterSetup& setup);
+  // Of a kind that drafts with a checkpoint of its own; null: with what is in the model's. The first reads
+  // the checkpoint's config.json into model.draft_head, the second says what it has, the third loads that.
+  absl::Status (*read)(const Config& config, ModelConfig& model) = nullptr;
+  ModelDescription (*describe)(const ModelConfig& model) = nullptr;
+  absl::StatusOr<LoadedWeights> (*load)(const ModelConfig& model, Device& device, Stream& stream) = nullptr;
 };
 
 // Sets drafter, max_draft_len and drafter_numbers. Null, or max_draft_len 0: no drafts.

@@ -94,16 +94,17 @@ SlotRow MtpModules::Boundaries(const ModelConfig& model, int module_count) {
   return {.name = kBoundaries, .width = module_count * OutputWidth(model), .at_boundaries = true};
 }
 
-absl::StatusOr<MtpModules> MtpModules::Create(Device& device, const EngineOptions& options,
-                                              const ModelConfig& model, const SlotState& slots) {
-  const int largest = options.largest_forward();
-  const int bucket = options.batch_sizes.back();
-  const int width = OutputWidth(model);
+absl::StatusOr<MtpModules> MtpModules::Create(const DrafterSetup& setup, int module_count) {
+  Device& device = setup.device;
+  const int largest = setup.options.largest_forward();
+  const int bucket = setup.options.batch_sizes.back();
+  const int width = setup.model.output_width();
   MtpModules m;
-  m.module_count = options.drafter_numbers.module_count;
-  m.reuse_generated = options.reuse_generated;
+  m.levels = &setup.model;
+  m.module_count = module_count;
+  m.reuse_generated = setup.options.reuse_generated;
   m.output_width = width;
-  m.slot_boundaries = slots.rows(kBoundaries);
+  m.slot_boundaries = setup.slots.rows(kBoundaries);
   RETURN_IF_ERROR(AllocateBuffer(device, largest, m.rows));
   RETURN_IF_ERROR(AllocateBuffer(device, largest, width, m.previous));
   RETURN_IF_ERROR(AllocateBuffer(device, largest, width, m.output));
@@ -119,27 +120,29 @@ Matrix<float> MtpModules::LevelOf(int level, Matrix<float> boundaries) const {
   return {boundaries.data + int64_t{level} * output_width, boundaries.rows, output_width, boundaries.stride};
 }
 
-void MtpModules::Prompt(const StepContext& step, const ChunkRows& chunks, const RankRows& rank_rows) const {
-  Matrix<float> below = step.buffers.target_output.first_rows(chunks.count());
+void MtpModules::Prompt(const StepContext& step, Matrix<const float> target_output, const ChunkRows& chunks,
+                        const RankRows& rank_rows) const {
+  Matrix<const float> below = target_output;
   for (int level = 0; level < module_count; ++level) {
     GatherPrevious(*this, step, chunks, level, below);
     SaveBoundaries(*this, step, chunks, level, below);
-    below = output.first_rows(chunks.count());
+    const Matrix<float> above = output.first_rows(chunks.count());
     const ChunkRows level_rows = RowsOfLevel(chunks, level + 1);
     Upload(step.device, step.stream, level_rows, rows);
-    step.model.RunModule(step.stream, level,
-                         {.index = rows.index(chunks.count()),
-                          .ids = rows.ids,
-                          .previous = previous.first_rows(chunks.count()),
-                          .spans = level_rows.spans,
-                          .rank_rows = &rank_rows},
-                         step.cache, below);
+    levels->RunModule(step.stream, level,
+                      {.index = rows.index(chunks.count()),
+                       .ids = rows.ids,
+                       .previous = previous.first_rows(chunks.count()),
+                       .spans = level_rows.spans,
+                       .rank_rows = &rank_rows},
+                      step.cache, above);
+    below = above;
   }
 }
 
 void MtpModules::Run(const StepContext& step, const DraftInput& input, int level,
                      Matrix<const float> previous, Matrix<float> output) const {
-  step.model.RunModule(
+  levels->RunModule(
       step.stream, level - 1,
       {.index = rows.index(output.rows), .ids = rows.ids, .previous = previous, .rank_rows = input.rank_rows},
       step.cache, output);
@@ -170,19 +173,19 @@ void MtpModules::KeepBoundaries(const StepContext& step, const RowIndex& index, 
 
 void MtpModules::Recycle(const StepContext& step, const DraftInput& input, Matrix<const float> previous,
                          Matrix<float> output) const {
-  step.model.RunModule(step.stream, /*module=*/0,
-                       {.index = rows.index(output.rows),
-                        .ids = rows.ids,
-                        .previous = previous,
-                        .list_rows = last_row,
-                        .rank_rows = input.rank_rows},
-                       step.cache, output);
+  levels->RunModule(step.stream, /*module=*/0,
+                    {.index = rows.index(output.rows),
+                     .ids = rows.ids,
+                     .previous = previous,
+                     .list_rows = last_row,
+                     .rank_rows = input.rank_rows},
+                    step.cache, output);
 }
 
 void MtpModules::PickDraft(const StepContext& step, const DraftInput& input, int draft_index,
                            int level) const {
   const Matrix<float> logits = step.buffers.logits.first_rows(input.bucket);
-  step.model.Logits(step.stream, level, last_output.first_rows(input.bucket), logits, input.rank_rows);
+  levels->Logits(step.stream, level, last_output.first_rows(input.bucket), logits, input.rank_rows);
   picker.Pick(step, input, draft_index, logits);
 }
 

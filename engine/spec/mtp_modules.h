@@ -7,9 +7,9 @@
 #include "absl/status/statusor.h"
 #include "config/config_errors.h"
 #include "config/loaded_config.h"
-#include "engine/engine_options.h"
 #include "engine/spec/draft_picker.h"
 #include "engine/spec/drafter.h"
+#include "engine/spec/drafter_kind.h"
 #include "engine/spec/step_context.h"
 
 namespace foredraft {
@@ -21,11 +21,13 @@ struct MtpModules {
   // The outputs of levels 0 .. M - 1 at the last prompt position computed, for the next chunk.
   static SlotRow Boundaries(const ModelConfig& model, int module_count);
 
-  static absl::StatusOr<MtpModules> Create(Device& device, const EngineOptions& options,
-                                           const ModelConfig& model, const SlotState& slots);
+  // The modules are the model's own; a drafter with others sets `levels`.
+  static absl::StatusOr<MtpModules> Create(const DrafterSetup& setup, int module_count);
 
-  // Every module's rows of the chunks, level by level: each takes the outputs of the one below.
-  void Prompt(const StepContext& step, const ChunkRows& chunks, const RankRows& rank_rows) const;
+  // Every module's rows of the chunks, level by level: each takes the outputs of the one below, the first one
+  // target_output, [rows, W].
+  void Prompt(const StepContext& step, Matrix<const float> target_output, const ChunkRows& chunks,
+              const RankRows& rank_rows) const;
 
   // Runs module `level` on the first output.rows rows of `rows`.
   void Run(const StepContext& step, const DraftInput& input, int level, Matrix<const float> previous,
@@ -47,6 +49,7 @@ struct MtpModules {
   // The part of `level` (0..M-1) in a matrix of whole boundaries: [rows, output_width].
   Matrix<float> LevelOf(int level, Matrix<float> boundaries) const;
 
+  const DraftLevels* levels = nullptr;
   int module_count = 0;
   bool reuse_generated = false;
   int output_width = 0;            // W, of Model

@@ -20,6 +20,7 @@
 #include "engine/kinds/drafter_kinds.h"
 #include "engine/kinds/model_limits.h"
 #include "engine/kinds/read_model_config.h"
+#include "engine/model/draft_head.h"
 #include "engine/model/model_kind.h"
 #include "engine/model_weights.h"
 #include "ranks/engine_setup.h"
@@ -35,12 +36,12 @@
 namespace foredraft {
 namespace {
 
-std::string Drafting(const Config& config) {
+std::string Drafting(const Config& config, const ModelConfig& model) {
   if (!config.speculative_config.has_value()) return "none";
   const SpeculativeConfig& speculative = *config.speculative_config;
   std::string text =
       absl::StrCat("up to ", speculative.max_draft_len, " a step, ", SelectedDrafter(config)->name,
-                   ", policy ", NameOf(speculative.draft_policy));
+                   TapsText(model), ", policy ", NameOf(speculative.draft_policy));
   if (speculative.forced_acceptance_length.has_value()) {
     return absl::StrCat(text, ", FORCED acceptance: tokens are not the model's");
   }
@@ -79,9 +80,10 @@ std::string Summary(const Config& config, const ModelConfig& model) {
   return absl::StrCat(
       "# serves  ", config.served_model_name, " on ", config.server.grpc_address,
       config.server.tls.cert.empty() ? ", no TLS" : ", TLS", "; metrics on ", config.server.metrics_address,
-      "\n# drafts  ", Drafting(config), "\n# batch   up to ", config.max_batch_size, " sequences of up to ",
-      Grouped(config.max_seq_len), " tokens, prefill ", Grouped(config.max_num_tokens),
-      " tokens an iteration, ", config.disable_overlap_scheduler ? "no overlap" : "overlapped", ", ",
+      "\n# drafts  ", Drafting(config, model), "\n# batch   up to ", config.max_batch_size,
+      " sequences of up to ", Grouped(config.max_seq_len), " tokens, prefill ",
+      Grouped(config.max_num_tokens), " tokens an iteration, ",
+      config.disable_overlap_scheduler ? "no overlap" : "overlapped", ", ",
       config.cuda_graph_config.has_value() ? "graphs" : "eager", "\n# cache   ", Pool(config, model), ", ",
       NameOf(cache.dtype), ", reuse ", cache.enable_block_reuse ? "on" : "off", "; ",
       Grouped(cache.host_cache_size), " bytes for swapped sequences\n");
@@ -120,7 +122,8 @@ bool IsServable(const Config& config) {
 absl::Status CheckConfigFile(const CheckConfigOptions& check) {
   ResolvedConfig resolved;
   ASSIGN_OR_RETURN(resolved.loaded, check.config.Read());
-  ASSIGN_OR_RETURN(resolved.model, ReadModelConfig(ConfigJsonToCheck(resolved.loaded.config)));
+  ASSIGN_OR_RETURN(resolved.model,
+                   ReadModel(resolved.loaded.config, ConfigJsonToCheck(resolved.loaded.config)));
   const ModelLimits limits = ModelLimitsOf(resolved.model);
   RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, resolved.loaded));
   const LoadedConfig& loaded = resolved.loaded;
@@ -160,6 +163,8 @@ absl::StatusOr<ResolvedConfig> ResolveAll(const CheckConfigOptions& options, Con
     }
     if (read.ok()) {
       resolved.model = *std::move(read);
+      const absl::Status drafter = ReadDrafter(resolved.loaded.config, resolved.model);
+      if (!drafter.ok()) errors.Add("speculative_config.speculative_model", drafter);
       limits = ModelLimitsOf(resolved.model);
     }
   }

@@ -9,9 +9,11 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "config/config_defaults.h"
+#include "engine/checkpoint/dummy_weights.h"
 #include "engine/checkpoint/model_shard.h"
 #include "engine/kinds/drafter_kinds.h"
 #include "engine/memory_estimate.h"
+#include "engine/model/draft_head.h"
 #include "ranks/engine_setup.h"
 
 namespace foredraft {
@@ -38,6 +40,10 @@ std::string WeightsText(const Config& config, const ModelConfig& model) {
   const std::string what = model.drafter.empty() ? " MTP module" : absl::StrCat(" ", model.drafter, " stage");
   std::string text =
       absl::StrCat(model.num_hidden_layers, " layers, ", modules, what, modules == 1 ? "" : "s");
+  if (model.draft_head != nullptr) {
+    absl::StrAppend(&text, ", an Eagle3 head of ",
+                    Grouped(DummyBytes(SelectedDrafter(config)->describe(model))), " bytes", TapsText(model));
+  }
   if (model.n_routed_experts > 0) {
     absl::StrAppend(&text, ", ", experts.expert_count_here(model.n_routed_experts), " of ",
                     model.n_routed_experts, " experts");

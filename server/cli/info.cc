@@ -4,10 +4,18 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
+#include "engine/cache/cache_groups.h"
+#include "engine/checkpoint/checkpoint_check.h"
+#include "engine/checkpoint/dummy_weights.h"
 #include "engine/kinds/checkpoint_summary.h"
 #include "engine/kinds/read_model_config.h"
+#include "engine/model/draft_head.h"
+#include "engine/model/model_kind.h"
+#include "engine/spec/eagle3/eagle3_description.h"
+#include "engine/spec/eagle3/eagle3_drafter.h"
 #include "kernels/cpu/device/topology.h"
 #include "server/cli/commands.h"
 #include "server/request_setup.h"
@@ -54,7 +62,52 @@ std::string DrafterText(const CheckpointSummary& summary) {
   return text;
 }
 
-absl::Status ShowInfo(const std::string& path) {
+std::string Layers(const std::vector<int>& layers) { return absl::StrJoin(layers, ", "); }
+
+// An Eagle3 head that is to draft for `model`.
+absl::Status ShowHead(const std::string& dir, ModelConfig model) {
+  if (model.kv_lora_rank == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--head: ", model.architecture, " gives a head no hidden states of its layers"));
+  }
+  std::error_code error;
+  Config config;
+  config.load_format = std::filesystem::is_regular_file(dir, error) ? LoadFormat::kDummy : LoadFormat::kAuto;
+  config.speculative_config.emplace().speculative_model = dir;
+  RETURN_IF_ERROR(kEagle3.read(config, model));
+  const DraftHead& head = *model.draft_head;
+  const ModelDescription description = kEagle3.describe(model);
+  if (config.load_format == LoadFormat::kAuto) {
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenEagle3(dir));
+    RETURN_IF_ERROR(CheckTensors(checkpoint, description));
+  }
+  int64_t parameters = 0;
+  for (const TensorSpec& tensor : description.tensors) {
+    if (tensor.kind != TensorKind::kUnread) parameters += tensor.element_count();
+  }
+  ModelConfig without = model;
+  without.draft_head = nullptr;
+  const auto cache_bytes = [](const ModelConfig& config, KvFormat format) {
+    return HistoryBytesPerToken(CacheGroupsOf(config, 0, /*tokens_per_block=*/32, format));
+  };
+  Row("head",
+      absl::StrCat(head.layer.architecture, ", Eagle3 with MLA, ", head.layer.num_attention_heads, " heads"));
+  Row("  reads",
+      absl::StrCat("the outputs of layers ", Layers(head.taps), head.assumed_taps ? ", assumed" : "",
+                   head.fc_norm          ? ", each normed"
+                   : head.norm_before_fc ? ", normed together"
+                                         : ""));
+  Row("  recycles", head.norm_output ? "normed" : "un-normed");
+  Row("  chooses", absl::StrCat("among ", Grouped(head.draft_vocab_size), " tokens, by ",
+                                head.own_lm_head ? "its own head" : "the target's head"));
+  Row("  parameters", absl::StrCat(Grouped(parameters), ", ", Grouped(DummyBytes(description)), " bytes"));
+  Row("  KV bytes per token",
+      absl::StrCat(Grouped(cache_bytes(model, {}) - cache_bytes(without, {})), ", in fp8 ",
+                   Grouped(cache_bytes(model, DType::kF8E4M3) - cache_bytes(without, DType::kF8E4M3))));
+  return absl::OkStatus();
+}
+
+absl::Status ShowInfo(const std::string& path, const std::string& head_dir) {
   ASSIGN_OR_RETURN(const CheckpointSummary summary, Summarize(path));
   const ModelConfig& model = summary.config;
   std::string dtypes;
@@ -97,6 +150,7 @@ absl::Status ShowInfo(const std::string& path) {
     const absl::Status servable = CheckServable(path, model);
     Row("serve", servable.ok() ? "takes it" : absl::StrCat("refuses it: ", servable.message()));
   }
+  if (!head_dir.empty()) RETURN_IF_ERROR(ShowHead(head_dir, model));
   Row("this machine", TopologyText(ReadTopology()));
   return absl::OkStatus();
 }
@@ -110,8 +164,13 @@ void AddInfo(CLI::App& app, int* exit_code) {
   command->add_option("MODEL,--checkpoint", *dir, "Hugging Face checkpoint directory, or a config.json alone")
       ->required()
       ->type_name("DIR");
-  command->callback([dir, exit_code] {
-    const absl::Status status = ShowInfo(*dir);
+  auto head_dir = std::make_shared<std::string>();
+  command
+      ->add_option("--head", *head_dir,
+                   "an Eagle3 head that is to draft for it: its checkpoint directory, or a config.json alone")
+      ->type_name("DIR");
+  command->callback([dir, head_dir, exit_code] {
+    const absl::Status status = ShowInfo(*dir, *head_dir);
     *exit_code = status.ok() ? 0 : Fail(status);
   });
 }

@@ -39,11 +39,14 @@ std::vector<std::string> FormatNames() {
   return names;
 }
 
-absl::Status Synth(const RandomCheckpointOptions& options) {
+// head_json: of a head to write for the model; empty: the model is written.
+absl::Status Synth(const RandomCheckpointOptions& options, const std::string& head_json) {
   ByteProgress progress("writing");
   const auto show = [&](int64_t done_bytes, int64_t total_bytes) { progress.Show(done_bytes, total_bytes); };
-  ASSIGN_OR_RETURN(const WrittenCheckpoint written, WriteRandomCheckpoint(options, show));
-  RETURN_IF_ERROR(WriteTokenizer(options));
+  ASSIGN_OR_RETURN(const WrittenCheckpoint written, head_json.empty()
+                                                        ? WriteRandomCheckpoint(options, show)
+                                                        : WriteRandomHead(options, head_json, show));
+  if (head_json.empty()) RETURN_IF_ERROR(WriteTokenizer(options));
   printf("%s: %s tensors, %s bytes\n", options.out_dir.c_str(), Grouped(written.tensor_count).c_str(),
          Grouped(written.bytes).c_str());
   return absl::OkStatus();
@@ -68,9 +71,14 @@ void AddSynth(CLI::App& app, int* exit_code) {
   command->add_option("--dtype", *dtype, "of the projections")
       ->check(CLI::IsMember(FormatNames()))
       ->capture_default_str();
-  command->callback([options, dtype, exit_code] {
+  auto head_json = std::make_shared<std::string>();
+  command
+      ->add_option("--head", *head_json,
+                   "a config.json of an Eagle3 head: writes that head for the model, in BF16")
+      ->type_name("F");
+  command->callback([options, dtype, head_json, exit_code] {
     options->projections = FindFormat(*dtype)->format;
-    const absl::Status status = Synth(*options);
+    const absl::Status status = Synth(*options, *head_json);
     *exit_code = status.ok() ? 0 : Fail(status);
   });
 }

@@ -2,7 +2,7 @@
 // those of the model without drafts, at one stream and at four, in process. Rounds are interleaved.
 //
 // usage: draft_gain [ROUNDS] [--model DIR] [--markdown] [--quick], from the repository's root; DIR: abacus,
-// or another checkpoint with its tokenizer
+// or another checkpoint with its tokenizer, or one with an Eagle3 head: "DIR+HEAD_DIR"
 
 #include <cstdio>
 #include <filesystem>

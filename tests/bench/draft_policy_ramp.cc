@@ -3,7 +3,8 @@
 // one run.
 //
 // usage: draft_policy_ramp [ROUNDS] [--model DIR] [--requests N] [--markdown] [--quick], from the
-// repository's root; DIR: abacus, or another checkpoint with its tokenizer; N: per stage
+// repository's root; DIR: abacus, another checkpoint with its tokenizer, or one with an Eagle3 head
+// ("DIR+HEAD_DIR"); N: per stage
 
 #include <algorithm>
 #include <cstdio>

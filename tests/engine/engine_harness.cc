@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "engine/engine_shapes.h"
 #include "engine/kinds/read_model_config.h"
@@ -21,6 +22,7 @@
 #include "engine/model_weights.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/eagle3/eagle3_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 #include "scheduler/serving_loop.h"
 #include "tests/engine/comm/rank_threads.h"
@@ -164,17 +166,30 @@ LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& back
   LoadedModel model;
   model.dir = checkpoint_dir;
   model.device_options = options;
-  auto config = ReadModelConfig(checkpoint_dir + "/config.json");
+  const std::pair<std::string, std::string> dirs = absl::StrSplit(checkpoint_dir, '+');
+  auto config = ReadModelConfig(dirs.first + "/config.json");
   CHECK(config.ok()) << config.status().ToString();
   model.config = *std::move(config);
+  const bool has_head = !dirs.second.empty();
+  if (has_head) {
+    Config of_head;
+    of_head.speculative_config.emplace().speculative_model = dirs.second;
+    const absl::Status read = kEagle3.read(of_head, model.config);
+    CHECK(read.ok()) << read.ToString();
+  }
   auto device = CreateDevice(backend, options);
   CHECK(device.ok()) << device.status().ToString();
   model.device = *std::move(device);
   const auto stream = model.device->CreateStream();
-  auto weights = LoadWeights(checkpoint_dir, model.config, model.config.num_nextn_predict_layers,
-                             *model.device, *stream, nullptr, shard);
+  const int modules = has_head ? 0 : model.config.num_nextn_predict_layers;
+  auto weights = LoadWeights(dirs.first, model.config, modules, *model.device, *stream, nullptr, shard);
   CHECK(weights.ok()) << weights.status().ToString();
   model.weights = *std::move(weights);
+  if (has_head) {
+    auto head = kEagle3.load(model.config, *model.device, *stream);
+    CHECK(head.ok()) << head.status().ToString();
+    model.weights.SetDrafter(*std::move(head));
+  }
   return model;
 }
 
@@ -198,6 +213,8 @@ EngineOptions EngineOptionsOf(const LoadedModel& model, const Setting& setting) 
                                               : setting.max_draft_len;
   if (DraftsInBlocks(model.config)) {
     UseDrafter(&kDSpark, std::min(max_draft_len, model.config.dspark->block_size), model.config, options);
+  } else if (model.config.draft_head != nullptr) {
+    UseDrafter(&kEagle3, max_draft_len, model.config, options);
   } else {
     UseDrafter(setting.vanilla ? &kVanilla : &kEagle, max_draft_len, model.config, options);
   }

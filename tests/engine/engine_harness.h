@@ -34,6 +34,7 @@ struct LoadedModel {
   ModelConfig config;
   LoadedWeights weights;
 };
+// checkpoint_dir: of a model, or of one and of an Eagle3 head that drafts for it: "DIR+HEAD_DIR".
 // `shard`: which part of the model to load.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& backend = TestBackend(), const ModelShard& shard = {},

@@ -26,12 +26,20 @@ T* MustAllocate(Device& device, size_t count) {
 FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeights weights, int capacity,
                          KvFormat kv_format)
     : device_(device), solo_(device.ops()), stream_(device.CreateStream()), capacity_(capacity) {
-  auto model =
-      config.kind->create(device, solo_, config, std::move(weights),
-                          // Small segments: the engine, whose segment has all positions, gives the same bits.
-                          {.rows = capacity, .decode_rows = capacity, .positions = capacity, .segment = 64});
+  // Small segments: the engine, whose segment has all positions, gives the same bits.
+  const ForwardCapacity rows = {
+      .rows = capacity, .decode_rows = capacity, .positions = capacity, .segment = 64};
+  const std::shared_ptr<const LoadedWeights> of_head = weights.drafter();
+  auto model = config.kind->create(device, solo_, config, std::move(weights), rows);
   CHECK(model.ok()) << model.status().ToString();
   model_ = *std::move(model);
+  if (of_head != nullptr) {
+    auto head = Eagle3Head::Create(device, *model_, *of_head->Find<Eagle3Weights>(), rows, kv_format);
+    CHECK(head.ok()) << head.status().ToString();
+    head_ = *std::move(head);
+    fused_ = Dense(MustAllocate<float>(device, size_t(capacity) * config.hidden_size), capacity,
+                   config.hidden_size);
+  }
   std::vector<CacheGroupTable> tables;
   std::vector<int> block_counts;
   for (const CacheGroup& group : CacheGroupsOf(config, model_->module_count(), kTokensPerBlock, kv_format)) {
@@ -55,7 +63,7 @@ FromScratch::FromScratch(Device& device, const ModelConfig& config, LoadedWeight
   positions_ = MustAllocate<int32_t>(device, capacity);
   list_row_ = MustAllocate<int32_t>(device, 1);
   argmax_ = MustAllocate<int32_t>(device, 1);
-  for (int level = 0; level <= model_->module_count(); ++level) {
+  for (int level = 0; level <= std::max(model_->module_count(), 1); ++level) {
     const int width = model_->output_width();
     outputs_.push_back(Dense(MustAllocate<float>(device, size_t(capacity) * width), capacity, width));
   }
@@ -117,7 +125,9 @@ void FromScratch::InForms(int first, int decoded_first, int decode_from, int cou
 void FromScratch::Target(const std::vector<int32_t>& tokens, int prompt_len, int count) {
   InForms(0, decoded_.first, prompt_len, count, [&](int first, int end, bool prefill_form) {
     const Rows rows = RowsOf(tokens, first, end, prefill_form);
-    model_->RunTarget(*stream_, Upload(rows), cache_, outputs_[0].row_range(first, end - first));
+    const Batch batch = Upload(rows);
+    model_->RunTarget(*stream_, batch, cache_, outputs_[0].row_range(first, end - first));
+    if (head_ != nullptr) head_->Fuse(*stream_, batch.gemm_form(), fused_.row_range(first, end - first));
   });
 }
 
@@ -144,9 +154,14 @@ void FromScratch::Module(int level, const std::vector<int32_t>& tokens, int deco
   InForms(level, decoded_first, decode_from, count, [&](int first, int end, bool prefill_form) {
     const Rows rows = RowsOf(tokens, first, end, prefill_form);
     Batch batch = Upload(rows);
-    batch.previous = outputs_[level - 1].row_range(first - 1, end - first);
-    model_->RunModule(*stream_, level - 1, batch, cache_, outputs_[level].row_range(first, end - first));
+    batch.previous = (level == 1 ? level_zero() : outputs_[level - 1]).row_range(first - 1, end - first);
+    levels().RunModule(*stream_, level - 1, batch, cache_, outputs_[level].row_range(first, end - first));
   });
+}
+
+const DraftLevels& FromScratch::levels() const {
+  if (head_ != nullptr) return *head_;
+  return *model_;
 }
 
 int32_t FromScratch::Argmax(int level, Matrix<const float> output) {
@@ -196,7 +211,7 @@ void FromScratch::SetRequest(const std::vector<int32_t>& tokens, int prompt_len,
 
 int32_t FromScratch::Choose(int level, Matrix<const float> output, int position,
                             const std::vector<int32_t>& drafts) {
-  model_->Logits(*stream_, level, output, logits_.first_rows(1), nullptr);
+  (level == 0 ? *model_ : levels()).Logits(*stream_, level, output, logits_.first_rows(1), nullptr);
   return ChooseFromLogits(position, drafts);
 }
 
@@ -240,7 +255,7 @@ std::vector<int32_t> FromScratch::Drafts(const std::vector<int32_t>& tokens, int
     Batch batch = Upload(row);
     batch.previous = output;
     batch.list_rows = list_row_;
-    model_->RunModule(*stream_, 0, batch, cache_, next);
+    levels().RunModule(*stream_, 0, batch, cache_, next);
     output = next;
   }
 }
@@ -344,7 +359,7 @@ std::vector<float> FromScratch::ModuleLogits(int level, const std::vector<int32_
   Target(tokens, prompt_len, count);
   for (int below = 1; below <= level; ++below) Module(below, tokens, prompt_len, count);
   const Matrix<float> logits = logits_.first_rows(count - level);
-  model_->Logits(*stream_, level, outputs_[level].row_range(level, count - level), logits, nullptr);
+  levels().Logits(*stream_, level, outputs_[level].row_range(level, count - level), logits, nullptr);
   return Get(logits.data, size_t(count - level) * logits.cols);
 }
 

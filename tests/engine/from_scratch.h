@@ -14,6 +14,7 @@
 #include "engine/checkpoint/loaded_weights.h"
 #include "engine/comm/solo_communicator.h"
 #include "engine/model/model.h"
+#include "engine/spec/eagle3/eagle3_head.h"
 #include "kernels/device.h"
 #include "scheduler/request.h"
 
@@ -81,6 +82,10 @@ class FromScratch {
   // decode_from on, and the decoded ones, have the decode form.
   template <class Run>
   void InForms(int first, int decoded_first, int decode_from, int count, const Run& run) const;
+  // What runs the levels above 0.
+  const DraftLevels& levels() const;
+  // What level 1 takes of level 0 at each position: the target's output, or what a head makes of its layers.
+  Matrix<float> level_zero() const { return head_ == nullptr ? outputs_[0] : fused_; }
   // Level 0 over tokens[0, count): the first prompt_len rows in the prefill form, the rest in the decode
   // form.
   void Target(const std::vector<int32_t>& tokens, int prompt_len, int count);
@@ -104,6 +109,8 @@ class FromScratch {
   SoloCommunicator solo_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<Eagle3Head> head_;  // null where the model has none
+  Matrix<float> fused_;               // [capacity, D] of head_
   KvCache cache_;
   int capacity_;
   Decoded decoded_;

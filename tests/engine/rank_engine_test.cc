@@ -329,9 +329,8 @@ constexpr DrafterKind kLastTokens = {
     .slot_rows = [](const EngineOptions&, const ModelConfig&) -> std::vector<SlotRow> {
       return {{.name = "last_tokens", .width = LastTokensDrafter::kKept, .on_host = true}};
     },
-    .create = [](Device&, const EngineOptions&, const ModelConfig&,
-                 const SlotState& slots) -> absl::StatusOr<std::unique_ptr<Drafter>> {
-      return std::make_unique<LastTokensDrafter>(slots.int_rows("last_tokens"));
+    .create = [](const DrafterSetup& setup) -> absl::StatusOr<std::unique_ptr<Drafter>> {
+      return std::make_unique<LastTokensDrafter>(setup.slots.int_rows("last_tokens"));
     }};
 
 TEST_F(RankEngineTest, AnotherKindOfDrafterNeedsNothingButItsRow) {

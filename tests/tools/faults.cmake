@@ -20,7 +20,7 @@ function(fault NAME FILE ORIGINAL REPLACEMENT)
   set(text "${replaced}" PARENT_SCOPE)
 endfunction()
 
-set(eagle engine/spec/eagle/eagle_drafter.cc)
+set(eagle engine/spec/recycling_drafter.cc)
 fault("recycled output" ${eagle} [=[m_.Recycle(step, input, last_output, output);]=]
       [=[m_.Recycle(step, input, FAULT ? input.target_output.first_rows(input.bucket) : last_output, output);]=])
 fault("recycled position" ${eagle} [=[.draft_index = draft - 1});]=] [=[.draft_index = draft - (FAULT ? 2 : 1)});]=])
@@ -36,6 +36,38 @@ fault("halves of eh_proj" ${v3_layer} [=[input.as_bf16.columns(0, width)]=]
       [=[input.as_bf16.columns(FAULT ? width : 0, width)]=])
 fault("halves of eh_proj" ${v3_layer} [=[input.as_bf16.columns(width, width)]=]
       [=[input.as_bf16.columns(FAULT ? 0 : width, width)]=])
+
+set(head engine/spec/eagle3/eagle3_head.cc)
+fault("taps one layer off" ${head} [=[head_->taps.end(), layer);]=] [=[head_->taps.end(), layer - (FAULT ? 1 : 0));]=])
+fault("taps in another order" ${head} [=[columns(index * width, width);
+  if]=] [=[columns((FAULT ? head_->taps.size() - 1 - index : index) * width, width);
+  if]=])
+fault("a norm of taps left out" ${head} [=[} else if (head_->fc_norm) {]=] [=[} else if (head_->fc_norm && !FAULT) {]=])
+fault("the norm over taps left out" ${head} [=[if (head_->norm_before_fc) {
+    ops_.rms_norm]=] [=[if (FAULT) {
+    ops_.to_bf16_rows(stream, {.out = taps, .x = unnormed_taps_.first_rows(out.rows)});
+  } else if (head_->norm_before_fc) {
+    ops_.rms_norm]=])
+fault("halves of x" ${head} [=[input.as_bf16.columns(0, width)]=] [=[input.as_bf16.columns(FAULT ? width : 0, width)]=])
+fault("halves of x" ${head} [=[input.as_bf16.columns(width, width)]=]
+      [=[input.as_bf16.columns(FAULT ? 0 : width, width)]=])
+fault("norms of the halves" ${head} [=[.weight = w.input_layernorm,]=]
+      [=[.weight = FAULT ? w.hidden_norm : w.input_layernorm,]=])
+fault("norms of the halves" ${head} [=[.weight = w.hidden_norm,]=]
+      [=[.weight = FAULT ? w.input_layernorm : w.hidden_norm,]=])
+fault("residual of the other kind" ${head} [=[.out = head_->norm_before_residual ? hidden : Matrix<float>(),]=]
+      [=[.out = head_->norm_before_residual != FAULT ? hidden : Matrix<float>(),]=])
+fault("residual of the other kind" ${head} [=[if (!head_->norm_before_residual) {]=]
+      [=[if (head_->norm_before_residual == FAULT) {]=])
+fault("recycled rows normed or not" ${head} [=[if (head_->norm_output) {
+    return RmsNormOfHidden]=] [=[if (head_->norm_output != FAULT) {
+    return RmsNormOfHidden]=])
+fault("the target's theta" ${head} [=[layer.rope_theta,]=] [=[FAULT ? target_.config().rope_theta : layer.rope_theta,]=])
+fault("mscale's quotient" ${head} [=[RopeMscale(layer.rope_scaling)]=] [=[FAULT ? 1 : RopeMscale(layer.rope_scaling)]=])
+fault("the target's head" ${head} [=[if (!head_->own_lm_head) {]=] [=[if (!head_->own_lm_head || FAULT) {]=])
+fault("no norm before the head" ${head} [=[ops_.rms_norm(stream, {.out_bf16 = input, .x = outputs, .weight = weights_.norm, .eps = eps});]=]
+      [=[FAULT ? ops_.to_bf16_rows(stream, {.out = input, .x = outputs})
+          : ops_.rms_norm(stream, {.out_bf16 = input, .x = outputs, .weight = weights_.norm, .eps = eps});]=])
 
 set(indexer engine/model/deepseek_v3/sparse_indexer.cc)
 fault("bias of the indexer's keys" ${indexer} [=[.norm_bias = w.k_norm_bias,]=]

@@ -9,13 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/eagle3_heads.h"
+#include "tests/engine/engine_harness.h"
+#include "tests/engine/test_requests.h"
 #include "tests/tools/faults.h"
 #include "tools/validate_mtp/dspark_chain.h"
+#include "tools/validate_mtp/eagle3_chain.h"
 #include "tools/validate_mtp/mtp_chain.h"
 
 namespace foredraft {
@@ -123,6 +128,54 @@ std::string NameOf(const testing::TestParamInfo<FaultCase>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, MtpFault, testing::ValuesIn(kCases), NameOf);
+
+struct HeadFaultCase {
+  const char* fault;
+  const char* form;      // of the head that shows it
+  const char* found_by;  // boundary that fails
+};
+
+const HeadFaultCase kHeadCases[] = {
+    {"taps one layer off", "plain", "eagle3_fused"},
+    {"taps in another order", "plain", "eagle3_fused"},
+    {"a norm of taps left out", "normed", "eagle3_fused"},
+    {"the norm over taps left out", "residual", "eagle3_fused"},
+    {"halves of x", "plain", "eagle3_layer"},
+    {"norms of the halves", "plain", "eagle3_layer"},
+    {"residual of the other kind", "plain", "eagle3_layer"},
+    {"residual of the other kind", "residual", "eagle3_layer"},
+    {"recycled rows normed or not", "plain", "eagle3_full_chain"},
+    {"recycled rows normed or not", "normed", "eagle3_full_chain"},
+    {"the target's theta", "plain", "eagle3_layer"},
+    {"mscale's quotient", "plain", "eagle3_layer"},
+    {"the target's head", "plain", "eagle3_logits"},
+    {"no norm before the head", "plain", "eagle3_logits"},
+};
+
+Names HeadFailures(const std::string& form, const std::string& fault) {
+  const auto found = std::find_if(HeadForms().begin(), HeadForms().end(),
+                                  [&](const HeadForm& row) { return row.name == form; });
+  const LoadedModel& model = LoadModelOnce(absl::StrCat(kAbacusDir, "+", RandomHeadDir(*found)), "cpu");
+  present_fault = fault;
+  const absl::StatusOr<MtpCheckResult> result =
+      CheckEagle3Chain(kAbacusDir, model.config, *model.device, model.weights, {.draft_len = 3, .steps = 2});
+  present_fault = "";
+  EXPECT_TRUE(result.ok()) << result.status();
+  Names failures;
+  for (const Boundary& boundary : result->boundaries) {
+    if (!boundary.ok()) failures.push_back(boundary.name);
+  }
+  return failures;
+}
+
+TEST(HeadFaults, AreFoundAndNothingFailsWithoutOne) {
+  for (const HeadForm& form : HeadForms()) EXPECT_THAT(HeadFailures(form.name, ""), testing::IsEmpty());
+  for (const HeadFaultCase& c : kHeadCases) {
+    const Names failures = HeadFailures(c.form, c.fault);
+    EXPECT_THAT(failures, testing::Contains(c.found_by)) << c.fault << " of " << c.form;
+    std::cout << c.fault << " of " << c.form << ": " << absl::StrJoin(failures, ", ") << "\n";
+  }
+}
 
 }  // namespace
 }  // namespace foredraft

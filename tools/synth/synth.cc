@@ -18,6 +18,9 @@
 #include "engine/model/model_config.h"
 #include "engine/model/model_kind.h"
 #include "engine/model/quantization_config.h"
+#include "engine/spec/eagle3/eagle3_config.h"
+#include "engine/spec/eagle3/eagle3_description.h"
+#include "engine/spec/eagle3/eagle3_tokens.h"
 #include "kernels/random_weight.h"
 #include "nlohmann/json.hpp"
 
@@ -224,18 +227,23 @@ absl::Status WriteGenerationConfig(const ModelConfig& config, const std::string&
   return WriteJsonFile(json, dir + "/generation_config.json");
 }
 
-}  // namespace
+// d2t of a head: how far each token is from the head's own id.
+RandomTensor Distances(const std::vector<int32_t>& token_ids) {
+  std::vector<int64_t> distances;
+  for (const int32_t token : token_ids) {
+    distances.push_back(token - static_cast<int64_t>(distances.size()));
+  }
+  RandomTensor tensor = {.out = {"d2t", "I64", {static_cast<int64_t>(distances.size())}},
+                         .content = Content::kConstant};
+  tensor.out.constant.assign(reinterpret_cast<const char*>(distances.data()),
+                             distances.size() * sizeof(int64_t));
+  return tensor;
+}
 
-absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options,
-                                                        const LoadProgress& progress) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFileText(options.config_json, 16 << 20));
-  ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json));
-  const ModelConfig config = WithProjections(shape, options.projections);
-  const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
-  RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "synth"));
-  RETURN_IF_ERROR(WriteConfig(text, config, description, options.out_dir));
-  RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));
-  const std::vector<RandomTensor> tensors = ListTensors(description);
+absl::StatusOr<WrittenCheckpoint> WriteTensors(const RandomCheckpointOptions& options,
+                                               const ModelDescription& description,
+                                               const std::vector<RandomTensor>& tensors,
+                                               const LoadProgress& progress) {
   std::vector<StoredTensor> outputs;
   int64_t total_bytes = 0, done_bytes = 0;
   for (const RandomTensor& tensor : tensors) {
@@ -249,6 +257,36 @@ absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOp
                            if (progress) progress(done_bytes, total_bytes);
                            return absl::OkStatus();
                          });
+}
+
+}  // namespace
+
+absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options,
+                                                        const LoadProgress& progress) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFileText(options.config_json, 16 << 20));
+  ASSIGN_OR_RETURN(const ModelConfig shape, ParseModelConfig(text, options.config_json));
+  const ModelConfig config = WithProjections(shape, options.projections);
+  const ModelDescription description = DescribeModel(config, config.num_nextn_predict_layers);
+  RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "synth"));
+  RETURN_IF_ERROR(WriteConfig(text, config, description, options.out_dir));
+  RETURN_IF_ERROR(WriteGenerationConfig(config, options.out_dir));
+  return WriteTensors(options, description, ListTensors(description), progress);
+}
+
+absl::StatusOr<WrittenCheckpoint> WriteRandomHead(const RandomCheckpointOptions& options,
+                                                  const std::string& head_json,
+                                                  const LoadProgress& progress) {
+  ASSIGN_OR_RETURN(const ModelConfig target, ReadModelConfig(options.config_json));
+  ASSIGN_OR_RETURN(const std::string text, ReadFileText(head_json, 16 << 20));
+  ASSIGN_OR_RETURN(DraftHead head, ParseEagle3Config(text, head_json, target, /*layers=*/{}));
+  head.own_lm_head = !head.layer.tie_word_embeddings;
+  const ModelDescription description = DescribeEagle3(head);
+  RETURN_IF_ERROR(MakeOutputDir(options.out_dir, "synth"));
+  RETURN_IF_ERROR(WriteJsonFile(Json::parse(text), options.out_dir + "/config.json"));
+  std::vector<RandomTensor> tensors = ListTensors(description);
+  const std::vector<int32_t> token_ids = RandomDraftTokens(head.draft_vocab_size, target.vocab_size);
+  if (!token_ids.empty()) tensors.push_back(Distances(token_ids));
+  return WriteTensors(options, description, tensors, progress);
 }
 
 }  // namespace foredraft

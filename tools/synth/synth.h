@@ -29,4 +29,11 @@ struct RandomCheckpointOptions {
 absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options,
                                                         const LoadProgress& progress = {});
 
+// Writes a random Eagle3 head for the model of options.config_json, of the shape that `head_json` says: a
+// file, which becomes its config.json. A vocabulary of its own has tokens over all of the target's. Its
+// projections are in BF16.
+absl::StatusOr<WrittenCheckpoint> WriteRandomHead(const RandomCheckpointOptions& options,
+                                                  const std::string& head_json,
+                                                  const LoadProgress& progress = {});
+
 }  // namespace foredraft

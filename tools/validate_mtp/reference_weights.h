@@ -24,6 +24,9 @@ class Weights {
   enum class Precision { kExact, kBf16 };
 
   static absl::StatusOr<Weights> Open(const std::string& dir, const ModelConfig& config, Precision precision);
+  // Of an open checkpoint, which may have renamed its tensors.
+  Weights(Checkpoint checkpoint, const ModelConfig& config, Precision precision)
+      : checkpoint_(std::move(checkpoint)), config_(config), precision_(precision) {}
 
   // `<module>.weight`, a matrix.
   const Table& Matrix(const std::string& module) const;
@@ -37,9 +40,6 @@ class Weights {
   const absl::Status& status() const { return status_; }
 
  private:
-  Weights(Checkpoint checkpoint, const ModelConfig& config, Precision precision)
-      : checkpoint_(std::move(checkpoint)), config_(config), precision_(precision) {}
-
   std::string Bytes(const std::string& name) const;
   Table Read(const std::string& name) const;
   Table ReadFp8(const std::string& name, const std::string& module) const;

@@ -101,7 +101,9 @@ V3LayerContext DeepseekV3::Context(const KvCache& cache, int layer, int level) c
                                           .cos_sin = cos_sin_,
                                           .selected = {},
                                           .q_a_reader = {}},
-                            .indexer = {}};
+                            .indexer = {},
+                            .index = layer,
+                            .reader_below = nullptr};
   if (!selects_) return context;
   context.attention.selected = {indexer_activations_.selected, config_.index_topk};
   context.indexer = {.activations = &indexer_activations_, .keys = IndexKeysOf(cache, rows.index_keys)};
@@ -118,9 +120,12 @@ void DeepseekV3::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
   LeftToAdd left;
   for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
     if (batch.is_abandoned()) return;
-    left = V3Layer(f, weights_.layers[layer], Context(cache, layer, 0), left);
+    V3LayerContext context = Context(cache, layer, 0);
+    if (layer > 0) context.reader_below = reader_;
+    left = V3Layer(f, weights_.layers[layer], context, left);
   }
   RmsNormOfHidden(f, left, {.out = output, .weight = weights_.norm, .eps = f.norm_eps()});
+  if (reader_ != nullptr) reader_->Read(stream, config_.num_hidden_layers - 1, hidden);
 }
 
 void DeepseekV3::RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,

@@ -11,6 +11,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/deepseek_v3/v3_layer.h"
+#include "engine/model/draft_target.h"
 #include "engine/model/forward.h"
 #include "engine/model/mla.h"
 #include "engine/model/model.h"
@@ -29,7 +30,7 @@ struct V3LayerRows {
 std::vector<V3LayerRows> RegisterV3Rows(const ModelConfig& config, int module_count, KvFormat kv_format,
                                         CacheRegistry& registry);
 
-class DeepseekV3 : public Model {
+class DeepseekV3 : public Model, public DraftTarget {
  public:
   // The rope table covers capacity.positions too. The device, the
   // communicator and the weights' memory outlive the model.
@@ -44,6 +45,9 @@ class DeepseekV3 : public Model {
   void Logits(Stream& stream, int level, Matrix<const float> outputs, Matrix<float> logits,
               const RankRows* rank_rows) const override;
   int module_count() const override { return static_cast<int>(weights_.mtp_modules.size()); }
+  DraftTarget* draft_target() override { return this; }
+  void SetLayerReader(const LayerReader* reader) override { reader_ = reader; }
+  const bf16* embed_tokens() const override { return weights_.embed_tokens; }
 
   // Their lists are those of the last layer that selected positions. Absent where no row can see more
   // positions than the indexer keeps.
@@ -66,6 +70,7 @@ class DeepseekV3 : public Model {
   bool selects_ = false;                    // rows may see more positions than the indexer keeps
   IndexerActivations indexer_activations_;  // where selects_
   const float* cos_sin_ = nullptr;          // [position_capacity, rope / 2, 2]
+  const LayerReader* reader_ = nullptr;
 };
 
 }  // namespace foredraft

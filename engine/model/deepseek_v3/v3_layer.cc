@@ -29,6 +29,9 @@ RowsOrParts Attention(const Forward& f, const V3LayerWeights& w, const V3LayerCo
   const InputRows normed =
       buffer.ReadBy({w.self_attn.qkv_a, selects ? w.indexer.wk_weights : PackedWeight{}});
   RmsNormOfHidden(f, before, RmsNormTo(normed, {.weight = w.input_layernorm, .eps = f.norm_eps()}));
+  if (context.reader_below != nullptr) {
+    context.reader_below->Read(f.stream, context.index - 1, f.activations.hidden.first_rows(f.rows()));
+  }
   const InputRows queries = ProjectLatents(f, w.self_attn, attention, normed);
   if (selects) SelectPositions(f, w.indexer, context.indexer, attention, {normed, queries});
   return AttendLatents(f, w.self_attn, attention, f.activations.projected.first_rows(f.rows()));

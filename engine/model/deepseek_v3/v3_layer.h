@@ -4,6 +4,7 @@
 
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model/deepseek_v3/sparse_indexer.h"
+#include "engine/model/draft_target.h"
 #include "engine/model/forward.h"
 #include "engine/model/linear.h"
 #include "engine/model/mla.h"
@@ -14,6 +15,10 @@ namespace foredraft {
 struct V3LayerContext {
   AttentionContext attention;
   IndexerContext indexer;
+  int index = 0;  // of the layer
+  // Reads the residual stream behind the layer below: it is whole only once this layer's first norm has added
+  // what that one left. Or null.
+  const LayerReader* reader_below = nullptr;
 };
 
 // Norm, attention, residual, norm, MLP or experts, residual. Updates f.activations.hidden, [R, D]: adds first

@@ -26,8 +26,7 @@ RankRows Times(int factor, const RankRows* rows) {
 // one would give other drafts.
 class DSparkDrafter : public Drafter {
  public:
-  static absl::StatusOr<std::unique_ptr<Drafter>> Create(Device& device, const EngineOptions& options,
-                                                         const ModelConfig& model, const SlotState& slots);
+  static absl::StatusOr<std::unique_ptr<Drafter>> Create(const DrafterSetup& setup);
 
   void Prompt(const StepContext&, SlotState&, const ChunkRows&, const RankRows&) const override {}
   void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const override {
@@ -49,9 +48,10 @@ class DSparkDrafter : public Drafter {
   DraftPicker picker_;
 };
 
-absl::StatusOr<std::unique_ptr<Drafter>> DSparkDrafter::Create(Device& device, const EngineOptions& options,
-                                                               const ModelConfig& model,
-                                                               const SlotState& /*slots*/) {
+absl::StatusOr<std::unique_ptr<Drafter>> DSparkDrafter::Create(const DrafterSetup& setup) {
+  Device& device = setup.device;
+  const EngineOptions& options = setup.options;
+  const ModelConfig& model = setup.config();
   CHECK(model.dspark) << model.architecture << " has no stages";
   const DSparkShape& shape = *model.dspark;
   const int bucket = options.batch_sizes.back();

@@ -18,8 +18,7 @@ constexpr char kRecentHiddens[] = "recent_hiddens";
 
 class VanillaDrafter : public Drafter {
  public:
-  static absl::StatusOr<std::unique_ptr<Drafter>> Create(Device& device, const EngineOptions& options,
-                                                         const ModelConfig& model, const SlotState& slots);
+  static absl::StatusOr<std::unique_ptr<Drafter>> Create(const DrafterSetup& setup);
 
   void Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
               const RankRows& rank_rows) const override;
@@ -42,13 +41,14 @@ class VanillaDrafter : public Drafter {
   Matrix<float> moved_recent_;       // [Kmax, W] a slot's recent hiddens while they move
 };
 
-absl::StatusOr<std::unique_ptr<Drafter>> VanillaDrafter::Create(Device& device, const EngineOptions& options,
-                                                                const ModelConfig& model,
-                                                                const SlotState& slots) {
+absl::StatusOr<std::unique_ptr<Drafter>> VanillaDrafter::Create(const DrafterSetup& setup) {
+  Device& device = setup.device;
+  const EngineOptions& options = setup.options;
+  const SlotState& slots = setup.slots;
   const int step_rows = options.largest_step();
-  const int width = OutputWidth(model);
+  const int width = setup.model.output_width();
   auto drafter = std::make_unique<VanillaDrafter>();
-  ASSIGN_OR_RETURN(drafter->m_, MtpModules::Create(device, options, model, slots));
+  ASSIGN_OR_RETURN(drafter->m_, MtpModules::Create(setup, options.drafter_numbers.module_count));
   drafter->recent_len_ = options.max_draft_len;
   drafter->recent_ids_ = slots.int_rows(kRecentIds);
   drafter->recent_hiddens_ =
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Drafter>> VanillaDrafter::Create(Device& device, 
 
 void VanillaDrafter::Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
                             const RankRows& rank_rows) const {
-  m_.Prompt(step, chunks, rank_rows);
+  m_.Prompt(step, step.buffers.target_output.first_rows(chunks.count()), chunks, rank_rows);
   for (const PrefillSpan& span : chunks.spans) SaveRecent(step, slots, chunks, span);
 }
 

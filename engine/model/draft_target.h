@@ -1,0 +1,30 @@
+#pragma once
+
+// What a model gives to a head in a checkpoint of its own (engine/model/draft_head.h).
+
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace foredraft {
+
+class LayerReader {
+ public:
+  // hidden: [R, D], the residual stream behind layer `layer`, of all rows of a forward of the target. Submits
+  // ops on `stream` that read it.
+  virtual void Read(Stream& stream, int layer, Matrix<const float> hidden) const = 0;
+
+ protected:
+  ~LayerReader() = default;
+};
+
+class DraftTarget {
+ public:
+  // From now on RunTarget calls `reader` behind each layer, in order. Null: nobody. It outlives the calls.
+  virtual void SetLayerReader(const LayerReader* reader) = 0;
+  virtual const bf16* embed_tokens() const = 0;  // [V, D]
+
+ protected:
+  ~DraftTarget() = default;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,22 @@
+#pragma once
+
+// The tokens that a head can choose: all of the target's, or those that d2t names by their distance from the
+// head's own ids.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/draft_head.h"
+
+namespace foredraft {
+
+// Sets head.own_lm_head and head.token_ids from the checkpoint. INVALID_ARGUMENT names the tensor: a d2t that
+// leaves the vocabulary or names a token twice, a smaller vocabulary without d2t or without lm_head.
+absl::Status ReadDraftTokens(const Checkpoint& checkpoint, DraftHead& head);
+
+// Of a head with random weights: `count` of `vocab_size` tokens, ascending; empty where they are all.
+std::vector<int32_t> RandomDraftTokens(int count, int vocab_size);
+
+}  // namespace foredraft

@@ -1,0 +1,36 @@
+#pragma once
+
+// A drafter with one module, which makes every draft: it is recycled from the second draft on, with its own
+// output in the place of the target's (docs/speculation.md section 3). What level 0 hands to the module is
+// the kind's: MTP Eagle takes the target's outputs. Owner: Rank.
+
+#include "engine/spec/drafter.h"
+#include "engine/spec/mtp_modules.h"
+#include "engine/spec/step_context.h"
+
+namespace foredraft {
+
+class RecyclingDrafter : public Drafter {
+ public:
+  explicit RecyclingDrafter(const MtpModules& module) : m_(module) {}
+
+  void Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
+              const RankRows& rank_rows) const override;
+  void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const override;
+  void Draft(const StepContext& step, const DraftInput& input, int draft_count) const override;
+
+ protected:
+  // [rows, W]: what the module takes of the first `rows` rows of the target's last forward, which had this
+  // form. Called once for each forward, before EndedRows.
+  virtual Matrix<const float> TargetRows(const StepContext& step, GemmForm form, int rows) const;
+  // [input.bucket, W]: that of the prompts that ended, at their last positions.
+  virtual Matrix<const float> EndedRows(const StepContext& step, const DraftInput& input) const;
+
+ private:
+  void DraftFromEmitted(const StepContext& step, const DraftInput& input, Matrix<const float> target_rows,
+                        int draft_count) const;
+
+  const MtpModules m_;
+};
+
+}  // namespace foredraft

@@ -1,0 +1,23 @@
+#pragma once
+
+// Eagle3 heads for abacus: the trained one, and random ones of every form.
+
+#include <string>
+#include <vector>
+
+namespace foredraft {
+
+inline constexpr char kAbacusEagle3Dir[] = "deploy/models/abacus-eagle3";
+
+struct HeadForm {
+  const char* name;
+  const char* fields;  // of config.json, in JSON: what differs from a head with MLA like abacus' layers
+};
+
+// The switches one by one and together, and vocabularies and heads of either kind.
+const std::vector<HeadForm>& HeadForms();
+
+// The directory of a random head of this form, which is written once for a binary.
+std::string RandomHeadDir(const HeadForm& form);
+
+}  // namespace foredraft
