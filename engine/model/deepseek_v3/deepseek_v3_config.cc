@@ -154,7 +154,7 @@ void ReadYarn(JsonFields& fields, ModelConfig& config) {
 // `rope` is rope_scaling (transformers 4) or rope_parameters (5), which has rope_theta inside.
 void ReadRopeObject(const char* name, const nlohmann::json& rope, JsonFields& parent, ModelConfig& config) {
   if (!rope.is_object()) return parent.Refuse(name, ShowJson(rope), "an object");
-  JsonFields fields(rope, parent.file(), absl::StrFormat("%s.", name));
+  JsonFields fields(rope, parent.file(), absl::StrFormat("%s%s.", parent.path(), name));
   config.rope_theta = ReadInnerTheta(fields, parent, "rope_theta", config.rope_theta);
   fields.OptionalDouble("partial_rotary_factor", 1, 1, 1);
   const char* type_field = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
@@ -187,6 +187,18 @@ void ReadRope(JsonFields& fields, ModelConfig& config) {
   }
 }
 
+// A text model that is nested in another one says again what it is.
+void CheckNestedNames(JsonFields& fields) {
+  const nlohmann::json* names = fields.Find("architectures");
+  if (names != nullptr && *names != nlohmann::json::array({"DeepseekV3ForCausalLM"})) {
+    fields.Refuse("architectures", ShowJson(*names), "DeepseekV3ForCausalLM");
+  }
+  const nlohmann::json* type = fields.Find("model_type");
+  if (type != nullptr && *type != "deepseek_v3" && *type != "kimi_k2") {
+    fields.Refuse("model_type", ShowJson(*type), "deepseek_v3, kimi_k2");
+  }
+}
+
 }  // namespace
 
 const V3Family& V3FamilyOf(const ModelConfig& config) {
@@ -202,6 +214,8 @@ void ReadDeepseekV3(JsonFields& fields, ModelConfig& config) {
   const V3Family& family = V3FamilyOf(config);
   config.dense_mtp = family.dense_mtp;
   config.mtp_file = family.mtp_file;
+  config.tensor_prefix = family.tensor_prefix;
+  if (!family.name.text_field.empty()) CheckNestedNames(fields);
   ReadSizes(fields, family, config);
   ReadAttention(fields, family, config);
   ReadExperts(fields, family, config);
