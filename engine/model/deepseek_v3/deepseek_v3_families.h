@@ -54,7 +54,8 @@ inline constexpr V3Family kV3Families[] = {
                 .topk_group = 4,
                 .norm_topk_prob = true,
                 .routed_scaling_factor = 2.5}},
-    // Kimi-K2 (-Instruct, -0905, -Thinking): DeepSeek-V3 without MTP modules. No implementation has defaults of its own
+    // Kimi-K2 (-Instruct, -0905, -Thinking): DeepSeek-V3 without MTP modules. No implementation has defaults
+    // of its own
     // for this model_type, so its config.json has to have every field.
     {.name = {"DeepseekV3ForCausalLM", "kimi_k2"}, .chat_format = ""},
     // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside
