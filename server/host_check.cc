@@ -12,6 +12,7 @@
 #include "ranks/worker_trust.h"
 #include "server/api/access.h"
 #include "server/request_setup.h"
+#include "server/text/tokenizer.h"
 
 namespace foredraft {
 namespace {
@@ -25,7 +26,8 @@ absl::Status ReadModelFiles(const Config& config, const ModelConfig& model) {
   const bool is_dummy = config.load_format == LoadFormat::kDummy;
   const bool has_weights = has("model.safetensors") || has("model.safetensors.index.json");
   absl::Status status;
-  if (is_dummy || has_weights || has("tokenizer.json")) status = ReadTextFiles(config, model).status();
+  const bool has_tokenizer = std::filesystem::exists(TokenizerFileOf(config.model), error);
+  if (is_dummy || has_weights || has_tokenizer) status = ReadTextFiles(config, model).status();
   if (status.ok() && (is_dummy || has_weights)) status = SummarizeModel(config, model).status();
   return status;
 }

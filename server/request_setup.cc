@@ -77,7 +77,7 @@ SynthVocabulary SynthVocabularyOf(const ModelConfig& model) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model) {
-  const std::string path = config.model + "/tokenizer.json";
+  const std::string path = TokenizerFileOf(config.model);
   std::error_code error;
   if (config.load_format == LoadFormat::kDummy && !std::filesystem::exists(path, error)) {
     return Tokenizer::Parse(SynthTokenizerJson(SynthVocabularyOf(model)), /*tokenizer_config_json=*/"");

@@ -96,7 +96,7 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelDescription& 
     const std::string& name = tensor.entry->name;
     if (known.contains(tensor.entry) || IsCacheScale(name)) continue;
     if (!description.unread_ending.empty() && name.ends_with(description.unread_ending)) continue;
-    if (!description.unread_beginning.empty() && name.starts_with(description.unread_beginning)) continue;
+    if (description.IsOfUnreadPart(name)) continue;
     return Refuse(tensor.file->path(), name, absl::StrFormat("not part of %s", description.name));
   }
   return absl::OkStatus();

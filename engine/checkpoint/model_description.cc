@@ -85,6 +85,11 @@ bool WeightSpec::is_quantised() const {
                      [](const TensorSpec* tensor) { return tensor->is_quantised(); });
 }
 
+bool ModelDescription::IsOfUnreadPart(std::string_view name) const {
+  return std::ranges::any_of(unread_beginnings,
+                             [&](const std::string& beginning) { return name.starts_with(beginning); });
+}
+
 const TensorSpec* ModelDescription::Tensor(TensorSpec tensor) {
   tensors.push_back(std::move(tensor));
   return &tensors.back();

@@ -30,6 +30,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -154,8 +155,10 @@ struct ModelDescription {
   std::vector<WeightSpec> weights;
   // Tensors with this name ending (left by old converters) are accepted and not read. Empty: none.
   std::string unread_ending;
-  // Tensors whose names begin so are accepted and not read: of a drafter that is not described. Empty: none.
-  std::string unread_beginning;
+  // Tensors whose names begin with one of these are accepted and not read: of a drafter that is not
+  // described, or of the vision part of a model whose text part alone is served.
+  std::vector<std::string> unread_beginnings;
+  bool IsOfUnreadPart(std::string_view name) const;
   const TensorSpec* Tensor(TensorSpec tensor);
 };
 

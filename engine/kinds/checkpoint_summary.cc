@@ -77,13 +77,13 @@ absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(dir, config));
   ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   CheckpointSummary summary = SummarizeShape(config);
-  const std::string unread = DescribeModel(config, 0).unread_beginning;
+  const ModelDescription target = DescribeModel(config, 0);
+  int64_t& unread_bytes = config.drafter.empty() ? summary.unread_bytes : summary.drafter_bytes;
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     ++summary.tensor_count;
     summary.cache_scale_count += IsCacheScale(tensor.entry->name) ? 1 : 0;
     summary.bytes += tensor.entry->bytes;
-    if (!unread.empty() && tensor.entry->name.starts_with(unread))
-      summary.drafter_bytes += tensor.entry->bytes;
+    if (target.IsOfUnreadPart(tensor.entry->name)) unread_bytes += tensor.entry->bytes;
     summary.dtype_bytes[tensor.entry->dtype] += tensor.entry->bytes;
   }
   return summary;

@@ -17,6 +17,7 @@ struct CheckpointSummary {
   int64_t active_parameters = 0;  // of those, what one token uses: num_experts_per_tok of the routed experts
   int64_t mtp_parameters = 0;     // of all MTP modules, shared embedding and head not counted
   int64_t drafter_bytes = 0;      // of ModelConfig::drafter
+  int64_t unread_bytes = 0;       // of the vision part of a multimodal model
   int64_t tensor_count = 0;
   int64_t cache_scale_count = 0;               // of tensor_count, those that IsCacheScale passes over
   int64_t bytes = 0;                           // of all tensors in the files

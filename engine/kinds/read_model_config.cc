@@ -86,16 +86,50 @@ const ModelKind* ReadKind(JsonFields& fields, ModelConfig& config) {
   return found->kind;
 }
 
-void ReadTokenIds(JsonFields& fields, ModelConfig& config) {
+// The object that has the text model's fields: `object`, or the one nested in it. Null after a refusal.
+const nlohmann::json* FindText(JsonFields& fields, const nlohmann::json& object, const std::string& field) {
+  if (field.empty()) return &object;
+  const nlohmann::json* const text = fields.Find(field.c_str());
+  if (text != nullptr && text->is_object()) return text;
+  fields.Refuse(field.c_str(), text == nullptr ? "missing" : ShowJson(*text), "an object");
+  return nullptr;
+}
+
+// The formats of the projections. Of a nested text model quantization_config may stand in the outer object,
+// in the inner one, or the same in both.
+void ReadProjections(JsonFields& outer, JsonFields& text, ModelConfig& config) {
+  constexpr char kField[] = "quantization_config";
+  const nlohmann::json* const own = text.Find(kField);
+  const nlohmann::json* const of_outer = outer.Find(kField);
+  if (own != nullptr && of_outer != nullptr && *own != *of_outer) {
+    text.Refuse(kField, "says something else than config.json's own quantization_config",
+                "the same in both, or one of them");
+  }
+  config.projections = ReadQuantization(own == nullptr && of_outer != nullptr ? outer : text);
+}
+
+// Ids that the outer object lacks are those of the text model nested in it.
+void ReadTokenIds(JsonFields& outer, JsonFields& text, ModelConfig& config) {
+  const auto having = [&](const char* field) -> JsonFields& { return outer.Has(field) ? outer : text; };
   const int64_t last_id = std::max(config.vocab_size - 1, 0);
-  const std::vector<int> bos = fields.Ids("bos_token_id", last_id);
-  if (bos.size() > 1) fields.Refuse("bos_token_id", "a list", "one id");
+  JsonFields& of_bos = having("bos_token_id");
+  const std::vector<int> bos = of_bos.Ids("bos_token_id", last_id);
+  if (bos.size() > 1) of_bos.Refuse("bos_token_id", "a list", "one id");
   if (bos.size() == 1) config.bos_token_id = bos[0];
   // Its absence means 1 to transformers; a model that should never stop has null.
-  if (!fields.Has("eos_token_id")) {
-    fields.Refuse("eos_token_id", "missing", absl::StrFormat("ids 0..%d, null for none", last_id));
+  JsonFields& of_eos = having("eos_token_id");
+  if (!of_eos.Has("eos_token_id")) {
+    of_eos.Refuse("eos_token_id", "missing", absl::StrFormat("ids 0..%d, null for none", last_id));
   }
-  config.eos_token_ids = fields.Ids("eos_token_id", last_id);
+  config.eos_token_ids = of_eos.Ids("eos_token_id", last_id);
+}
+
+// transformers ties the head of a nested text model where the outer object says so.
+void CheckTies(JsonFields& outer, const ModelConfig& config) {
+  const bool ties = outer.OptionalBool("tie_word_embeddings", config.tie_word_embeddings);
+  if (ties == config.tie_word_embeddings) return;
+  outer.Refuse("tie_word_embeddings", ties ? "true" : "false",
+               absl::StrFormat("%s, as the text model has it", ties ? "false" : "true"));
 }
 
 }  // namespace
@@ -109,9 +143,18 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   const ModelKind* kind = ReadKind(fields, config);
   RefuseDrafterFields(fields, object, kind);
   RETURN_IF_ERROR(fields.status());  // another kind's fields mean something else
-  config.projections = ReadQuantization(fields);
-  kind->read(fields, config);
-  ReadTokenIds(fields, config);
+  const std::string text_field(TextFieldOf(config));
+  const nlohmann::json* const text_object = FindText(fields, object, text_field);
+  RETURN_IF_ERROR(fields.status());
+  JsonFields text(*text_object, file, text_field.empty() ? "" : text_field + ".");
+  RefuseDrafterFields(text, *text_object, kind);
+  ReadProjections(fields, text, config);
+  RETURN_IF_ERROR(fields.status());
+  kind->read(text, config);
+  RETURN_IF_ERROR(text.status());
+  ReadTokenIds(fields, text, config);
+  if (!text_field.empty()) CheckTies(fields, config);
+  RETURN_IF_ERROR(text.status());
   RETURN_IF_ERROR(fields.status());
   return config;
 }

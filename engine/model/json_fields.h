@@ -52,6 +52,7 @@ class JsonFields {
 
   const absl::Status& status() const { return status_; }
   const std::string& file() const { return file_; }
+  const std::string& path() const { return path_; }
 
  private:
   const nlohmann::json& object_;

@@ -38,6 +38,7 @@ struct ModelConfig {
   bool recycles_module = false;  // one MTP module makes every draft: none was trained for the next one
   bool dense_mtp = false;        // MTP modules have a dense MLP
   std::string mtp_file;          // a file of the checkpoint that its index may leave out; empty: none
+  std::string tensor_prefix;     // of the text model's tensors in a multimodal checkpoint; empty: none
   int first_k_dense_replace = 0;
   int moe_layer_freq = 1;
   int intermediate_size = 0;

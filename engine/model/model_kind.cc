@@ -1,5 +1,7 @@
 #include "engine/model/model_kind.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +12,13 @@ namespace foredraft {
 
 ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ModelShard& shard) {
   return config.kind->describe(config, mtp_module_count, shard);
+}
+
+std::string_view TextFieldOf(const ModelConfig& config) {
+  const auto name = std::ranges::find_if(config.kind->names, [&](const ModelName& row) {
+    return row.architecture == config.architecture && row.model_type == config.model_type;
+  });
+  return name == config.kind->names.end() ? std::string_view() : name->text_field;
 }
 
 ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& shard) {

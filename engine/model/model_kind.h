@@ -32,6 +32,9 @@ struct TensorEntry;
 struct ModelName {
   std::string_view architecture;
   std::string_view model_type;
+  // The object of config.json that has the text model's fields, where it is nested in a multimodal one;
+  // empty: config.json itself. Token ids and quantization_config may be in either.
+  std::string_view text_field = {};
 };
 
 struct ModelKind {
@@ -41,7 +44,7 @@ struct ModelKind {
   std::span<const char* const> drafter_fields = {};
   // The chat format of its tokenizers that have no template (server/text/chat_format.h).
   std::string_view (*chat_format)(const ModelConfig& config);
-  // Reads config.json's fields but quantization_config and the token ids.
+  // Reads the fields of config.json, or of its `text_field`, but quantization_config and the token ids.
   void (*read)(JsonFields& fields, ModelConfig& config);
   // The tensors of a checkpoint with the first `mtp_module_count` MTP modules.
   ModelDescription (*describe)(const ModelConfig& config, int mtp_module_count, const ModelShard& shard);
@@ -66,6 +69,9 @@ struct ModelKind {
 
 // The tensors of a model with the first `mtp_module_count` MTP modules.
 ModelDescription DescribeModel(const ModelConfig& config, int mtp_module_count, const ModelShard& shard = {});
+
+// ModelName::text_field of a model whose config.json was read.
+std::string_view TextFieldOf(const ModelConfig& config);
 
 // A description without tensors, for ModelKind::describe: what the files of every kind depend on.
 ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& shard);

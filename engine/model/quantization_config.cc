@@ -73,9 +73,11 @@ ModelConfig WithProjections(ModelConfig config, const WeightFormat& format) {
 }
 
 void SetQuantization(const ModelConfig& config, const ModelDescription& description, Json& config_json) {
-  config_json.erase("quantization_config");
+  const std::string text_field(TextFieldOf(config));
+  Json& text = text_field.empty() ? config_json : config_json[text_field];
+  for (Json* const object : {&config_json, &text}) object->erase("quantization_config");
   if (const Json quantization = QuantizationConfig(description); !quantization.is_null()) {
-    config_json["quantization_config"] = quantization;
+    text["quantization_config"] = quantization;
   }
   if (const auto write = config.kind->write_formats; write != nullptr) write(config, config_json);
 }

@@ -13,8 +13,6 @@
 namespace foredraft {
 namespace {
 
-constexpr char kPath[] = "quantization_config.";
-
 // Refuses a field that says anything: an input or output that is quantised too, a sparse layout, a rotation.
 void RefuseUnlessEmpty(JsonFields& fields, const char* field) {
   const nlohmann::json* value = fields.Find(field);
@@ -97,7 +95,7 @@ WeightFormat ReadCompressedTensors(JsonFields& fields) {
     fields.Refuse("config_groups", groups == nullptr ? "missing" : ShowJson(*groups), "an object of groups");
   } else if (fields.status().ok()) {
     for (const auto& [name, group] : groups->items()) {
-      const std::string path = absl::StrCat(kPath, "config_groups.", name, ".");
+      const std::string path = absl::StrCat(fields.path(), "config_groups.", name, ".");
       if (!group.is_object()) {
         fields.Refuse(("config_groups." + name).c_str(), ShowJson(group), "an object");
         continue;
@@ -130,7 +128,7 @@ WeightFormat ReadModelopt(JsonFields& fields) {
   for (const auto& [name, scheme] : groups->items()) {
     if (!scheme.is_object() || !scheme.contains("weights") || !scheme["weights"].is_object()) continue;
     JsonFields weights(scheme["weights"], fields.file(),
-                       absl::StrCat(kPath, "config_groups.", name, ".weights."));
+                       absl::StrCat(fields.path(), "config_groups.", name, ".weights."));
     if (weights.OptionalInt("num_bits", 4, 1, 64) == 4) {
       weights.OptionalInt("group_size", group, group, group);
     }
@@ -203,7 +201,7 @@ WeightFormat ReadQuantization(JsonFields& model) {
     const char* method;
     WeightFormat (*read)(JsonFields& fields);
   } methods[] = {{"fp8", ReadFp8}, {"compressed-tensors", ReadCompressedTensors}, {"modelopt", ReadModelopt}};
-  JsonFields fields(*quantization, model.file(), kPath);
+  JsonFields fields(*quantization, model.file(), absl::StrCat(model.path(), "quantization_config."));
   const nlohmann::json* method = fields.Find("quant_method");
   const auto* const row = std::ranges::find_if(
       methods, [&](const auto& row) { return method != nullptr && *method == row.method; });

@@ -43,7 +43,7 @@ void ReadYarn(JsonFields& fields, ModelConfig& config) {
 // `rope` is rope_scaling (transformers 4) or rope_parameters (5), which has rope_theta inside.
 void ReadRopeObject(const char* name, const nlohmann::json& rope, JsonFields& parent, ModelConfig& config) {
   if (!rope.is_object()) return parent.Refuse(name, ShowJson(rope), "an object");
-  JsonFields fields(rope, parent.file(), absl::StrFormat("%s.", name));
+  JsonFields fields(rope, parent.file(), absl::StrFormat("%s%s.", parent.path(), name));
   config.rope_theta = ReadInnerTheta(fields, parent, "rope_theta", config.rope_theta);
   fields.OptionalDouble("partial_rotary_factor", 1, 1, 1);
   const char* type_field = fields.Find("rope_type") != nullptr ? "rope_type" : "type";

@@ -124,6 +124,9 @@ absl::Status ShowInfo(const std::string& path, const std::string& head_dir) {
       summary.tensor_count == 0
           ? absl::StrCat(Grouped(summary.bytes), " as a checkpoint of ", FormatOf(model))
           : absl::StrCat(Grouped(summary.bytes), " in ", Grouped(summary.tensor_count), " tensors", dtypes));
+  if (summary.unread_bytes > 0) {
+    Row("vision", absl::StrCat(Grouped(summary.unread_bytes), " bytes, not read: texts alone are served"));
+  }
   if (summary.cache_scale_count > 0) {
     Row("k and v scales",
         absl::StrCat(

@@ -173,10 +173,10 @@ bool AnswerParser::ReadThinking() {
   const size_t begin = pending_.find(begin_thinking_), end = pending_.find(end_thinking_);
   const size_t mark = std::min(begin, end);
   const bool calls = calls_.ends_thought && !options_.tools.empty();
-  const size_t call = calls ? pending_.find(calls_.call) : std::string::npos;
+  const size_t call = calls ? pending_.find(trigger_) : std::string::npos;
   if (call < mark) return ReadCallInThought(call);
   size_t safe = mark;
-  if (mark == std::string::npos) safe = calls ? BeginningAtEnd(pending_, calls_.call) : pending_.size();
+  if (mark == std::string::npos) safe = calls ? BeginningAtEnd(pending_, trigger_) : pending_.size();
   EmitThinking(pending_.substr(0, safe));
   Drop(safe);
   if (mark == std::string::npos) return false;
@@ -185,9 +185,15 @@ bool AnswerParser::ReadThinking() {
   return true;
 }
 
-// Some models begin a call without having ended their thought. A header that names a tool is one; everything
-// else that begins so is thinking.
+// Some models begin a call without having ended their thought. A section of calls is one. Without sections a
+// header that names a tool is one; everything else that begins so is thinking.
 bool AnswerParser::ReadCallInThought(size_t call) {
+  if (!calls_.begin.empty()) {
+    EmitThinking(pending_.substr(0, call));
+    Drop(call);
+    state_ = State::kText;
+    return true;
+  }
   const size_t name = call + calls_.call.size();
   const size_t name_end = std::min(pending_.find(calls_.key, name), pending_.find(calls_.call_end, name));
   const bool is_over = name_end != std::string::npos || pending_.size() - name > 2 * kMostNameBytes;

@@ -28,10 +28,11 @@ struct CallSyntax {
   std::string begin, end;
   std::string call, name_end, call_end;
   std::string key, key_end, value, value_end;
-  bool fenced = false;        // the arguments end in three backticks
-  bool names_ids = false;     // NAME is "functions.NAME:INDEX" and the call's id
-  bool ends_thought = false;  // kTagged: a call of a tool of the request ends an open thought
-  bool own_lines = false;     // up to two line breaks before `begin` belong to it
+  bool fenced = false;     // the arguments end in three backticks
+  bool names_ids = false;  // NAME is "functions.NAME:INDEX" and the call's id
+  bool ends_thought =
+      false;               // where a request has tools, `begin`, or else a call of one, ends an open thought
+  bool own_lines = false;  // up to two line breaks before `begin` belong to it
   // What the family's models write between these parts. The parser does not ask for it; calls that must
   // follow the format have it (server/constraints/tool_tag.h).
   struct Spacing {

@@ -47,7 +47,12 @@ const std::vector<TemplateMark>& TemplateMarks() {
       {ChatTemplate::kKimiK2,
        {"<|im_system|>tool_declare<|im_middle|>", "<|im_user|>", "<|im_assistant|>",
         "<|tool_calls_section_begin|>", "## Return of "},
-       {"tools_ts_str", "enable_thinking", "preserve_thinking"}}};
+       {"tools_ts_str", "enable_thinking", "preserve_thinking"}},
+      // K2.5, 2.6 and 2.7.
+      {ChatTemplate::kKimiK2,
+       {"<|im_system|>tool_declare<|im_middle|>", "<|im_user|>", "<|im_assistant|>",
+        "<|tool_calls_section_begin|>", "## Return of ", "tools_ts_str", "<think>", "<think></think>"},
+       {"enable_thinking"}}};
   return *marks;
 }
 
@@ -278,6 +283,9 @@ absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMess
   if (choices.clear_thinking.has_value() && !setup_.has_clear_thinking) {
     notes.Dropped("chat_template_kwargs.clear_thinking");
   }
+  if (choices.preserve_thinking.has_value() && !setup_.has_preserve_thinking) {
+    notes.Dropped("chat_template_kwargs.preserve_thinking");
+  }
   std::vector<ChatMessage> arranged;
   if (!IsArranged(messages, order.messages, setup_))
     arranged = Arranged(messages, order.messages, tools, setup_);
@@ -290,6 +298,7 @@ absl::StatusOr<std::vector<int32_t>> ChatFormat::Render(std::span<const ChatMess
       .effort = effort,
       .continues = choices.continues,
       .clear_thinking = choices.clear_thinking,
+      .preserve_thinking = choices.preserve_thinking,
       .schema = setup_.shows_schema ? std::string_view(choices.schema) : std::string_view(),
       .indices = order.messages,
       .call_of = order.call_of};

@@ -91,9 +91,10 @@ struct ChatChoices {
   // none, which is no thinking; or how long it thinks, in OpenAI's words and others': minimal, low, medium,
   // high, xhigh, max, ultra.
   std::string reasoning_effort;
-  std::optional<bool> clear_thinking;  // GLM: past answers lose their thinking, or keep it
-  bool continues = false;              // the answer goes on with the last message, an assistant's
-  std::string schema;                  // JSON text: that the answer follows, where the model is to know it
+  std::optional<bool> clear_thinking;     // GLM: past answers lose their thinking, or keep it
+  std::optional<bool> preserve_thinking;  // Kimi from K2.6 on: past answers keep their thinking, or lose it
+  bool continues = false;                 // the answer goes on with the last message, an assistant's
+  std::string schema;                     // JSON text: that the answer follows, where the model is to know it
 };
 
 // Bytes of text in them.

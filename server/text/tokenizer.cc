@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "config/json_text.h"
 #include "server/text/byte_alphabet.h"
+#include "server/text/tiktoken_file.h"
 #include "server/text/tokenizer_json.h"
 #include "server/text/utf8.h"
 
@@ -17,6 +18,9 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;  // ten times the largest tokenizer.json known
+
+constexpr int64_t kMaxTiktokenBytes = int64_t{32} << 20;  // likewise
+constexpr char kJsonFile[] = "tokenizer.json", kConfigFile[] = "tokenizer_config.json";
 
 using IdsByContent = absl::flat_hash_map<std::string_view, int32_t>;
 
@@ -63,6 +67,7 @@ absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file, std::string& missing_byte
   }
 
   Bpe bpe(byte_ids);
+  if (file.rank_count > 0) AddTiktokenMerges(file, bpe);
   for (size_t rank = 0; rank < file.merges.size(); ++rank) {
     const auto& [left, right] = file.merges[rank];
     int32_t parts[3];
@@ -87,6 +92,14 @@ absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file, std::string& missing_byte
 
 }  // namespace
 
+std::string TokenizerFileOf(const std::string& directory) {
+  const std::filesystem::path folder = directory;
+  std::error_code error;
+  const bool has_json = std::filesystem::exists(folder / kJsonFile, error);
+  const bool has_ranks = std::filesystem::exists(folder / kTiktokenFile, error);
+  return (folder / (!has_json && has_ranks ? kTiktokenFile : kJsonFile)).string();
+}
+
 Tokenizer::Tokenizer(const TokenizerJson& file, std::vector<SplitRegex> splits, Bpe bpe,
                      std::string missing_bytes)
     : splits_(std::move(splits)),
@@ -108,31 +121,49 @@ Tokenizer::Tokenizer(const TokenizerJson& file, std::vector<SplitRegex> splits, 
   }
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_json,
-                                                            std::string_view tokenizer_config_json) {
-  const absl::StatusOr<TokenizerJson> file = ReadTokenizerJson(tokenizer_json);
-  if (!file.ok()) return Prefix("tokenizer.json", file.status());
-  absl::StatusOr<std::vector<SplitRegex>> splits = MakeSplits(*file);
-  if (!splits.ok()) return Prefix("tokenizer.json", splits.status());
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(std::string_view name, const TokenizerJson& file,
+                                                           std::string_view tokenizer_config_json) {
+  absl::StatusOr<std::vector<SplitRegex>> splits = MakeSplits(file);
+  if (!splits.ok()) return Prefix(name, splits.status());
   std::string missing_bytes;
-  absl::StatusOr<Bpe> bpe = MakeBpe(*file, missing_bytes);
-  if (!bpe.ok()) return Prefix("tokenizer.json", bpe.status());
+  absl::StatusOr<Bpe> bpe = MakeBpe(file, missing_bytes);
+  if (!bpe.ok()) return Prefix(name, bpe.status());
   std::unique_ptr<Tokenizer> tokenizer(
-      new Tokenizer(*file, *std::move(splits), *std::move(bpe), std::move(missing_bytes)));
+      new Tokenizer(file, *std::move(splits), *std::move(bpe), std::move(missing_bytes)));
 
   if (!tokenizer_config_json.empty()) {
     const absl::StatusOr<TokenizerConfigJson> config = ReadTokenizerConfigJson(tokenizer_config_json);
     const absl::Status status = config.ok() ? tokenizer->ApplyConfig(*config) : config.status();
-    if (!status.ok()) return Prefix("tokenizer_config.json", status);
+    if (!status.ok()) return Prefix(kConfigFile, status);
   }
   return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& tokenizer_json_path) {
-  const std::filesystem::path folder = std::filesystem::path(tokenizer_json_path).parent_path();
-  ASSIGN_OR_RETURN(const std::string json, ReadFileText(tokenizer_json_path, kMaxFileBytes));
-  ASSIGN_OR_RETURN(const std::string config, ReadFileIfPresent(folder / "tokenizer_config.json"));
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Parse(json, config);
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view tokenizer_json,
+                                                            std::string_view tokenizer_config_json) {
+  const absl::StatusOr<TokenizerJson> file = ReadTokenizerJson(tokenizer_json);
+  if (!file.ok()) return Prefix(kJsonFile, file.status());
+  return Make(kJsonFile, *file, tokenizer_config_json);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::ParseTiktoken(std::string_view tiktoken_model,
+                                                                    std::string_view tokenizer_config_json) {
+  absl::StatusOr<std::vector<TokenizerJson::AddedToken>> named = std::vector<TokenizerJson::AddedToken>();
+  if (!tokenizer_config_json.empty()) named = ReadAddedTokensDecoder(tokenizer_config_json);
+  if (!named.ok()) return Prefix(kConfigFile, named.status());
+  const absl::StatusOr<TokenizerJson> file = ReadTiktokenFile(tiktoken_model, *std::move(named));
+  if (!file.ok()) return Prefix(kTiktokenFile, file.status());
+  return Make(kTiktokenFile, *file, tokenizer_config_json);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const bool is_tiktoken = std::filesystem::path(path).filename() == kTiktokenFile;
+  ASSIGN_OR_RETURN(const std::string vocabulary,
+                   ReadFileText(path, is_tiktoken ? kMaxTiktokenBytes : kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string config, ReadFileIfPresent(folder / kConfigFile));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      is_tiktoken ? ParseTiktoken(vocabulary, config) : Parse(vocabulary, config);
   if (!tokenizer.ok()) return Prefix(folder.string(), tokenizer.status());
   // Newer checkpoints keep the template in a file of its own, which takes precedence.
   ASSIGN_OR_RETURN(std::string chat_template, ReadFileIfPresent(folder / "chat_template.jinja"));

@@ -1,7 +1,7 @@
 #pragma once
 
 // Text to token ids and back: byte-level BPE as described by a Hugging Face tokenizer.json, with the same ids
-// as the Hugging Face tokenizers library.
+// as the Hugging Face tokenizers library; or by a tiktoken.model, with the same ids as tiktoken.
 
 #include <cstdint>
 #include <memory>
@@ -30,15 +30,23 @@ struct EncodeOptions {
   bool add_bos = true;
 };
 
+// The file of a model's directory that has its vocabulary: tiktoken.model where there is no tokenizer.json.
+std::string TokenizerFileOf(const std::string& directory);
+
 // Immutable; thread-safe.
 class Tokenizer {
  public:
-  // Reads tokenizer.json, and tokenizer_config.json beside it where it exists. The chat template is that of
-  // chat_template.jinja, else chat_template.json, else tokenizer_config.json.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& tokenizer_json_path);
+  // Reads tokenizer.json, or the file that is named tiktoken.model, and tokenizer_config.json beside it where
+  // it exists. The chat template is that of chat_template.jinja, else chat_template.json, else
+  // tokenizer_config.json.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   // Load from the files' texts; an empty `tokenizer_config_json` = none.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view tokenizer_json,
                                                           std::string_view tokenizer_config_json);
+
+  // Load of a tiktoken.model from the files' texts.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> ParseTiktoken(std::string_view tiktoken_model,
+                                                                  std::string_view tokenizer_config_json);
 
   // INVALID_ARGUMENT for text that is not UTF-8, is over 1 GiB, has a byte for which a vocabulary of less
   // than 256 tokens has none, or exceeds the match limits of the file's regexes; the caller prefixes the name
@@ -69,6 +77,9 @@ class Tokenizer {
 
  private:
   Tokenizer(const TokenizerJson& file, std::vector<SplitRegex> splits, Bpe bpe, std::string missing_bytes);
+  // Of a vocabulary that was read from the file `name`.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(std::string_view name, const TokenizerJson& file,
+                                                         std::string_view tokenizer_config_json);
   absl::Status ApplyConfig(const TokenizerConfigJson& config);
 
   // The pieces of `text` (valid UTF-8) that merges never cross, in order: views of `text` that cover all of

@@ -1,5 +1,6 @@
 #include "server/text/tokenizer_json.h"
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "absl/container/flat_hash_set.h"
@@ -124,18 +125,24 @@ absl::Status ReadModel(const Field& model, TokenizerJson& out) {
   return absl::OkStatus();
 }
 
+// An added token but for its id.
+absl::StatusOr<TokenizerJson::AddedToken> ReadAddedToken(const Field& entry) {
+  TokenizerJson::AddedToken token = {.id = -1};
+  ASSIGN_OR_RETURN(token.content, ReadString(entry["content"]));
+  ASSIGN_OR_RETURN(token.special, ReadBool(entry["special"], false));
+  ASSIGN_OR_RETURN(token.normalized, ReadBool(entry["normalized"], !token.special));
+  for (const char* flag : {"lstrip", "rstrip", "single_word"}) RETURN_IF_ERROR(RefuseTrue(entry[flag]));
+  return token;
+}
+
 absl::Status ReadAddedTokens(const Field& list, const Field& vocab, TokenizerJson& out) {
   if (list.value.is_null()) return absl::OkStatus();
   if (!list.value.is_array()) return list.Refuse("a list");
   absl::flat_hash_set<std::string> contents;
   for (size_t i = 0; i < list.value.size(); ++i) {
     const Field entry = list.At(i);
-    TokenizerJson::AddedToken token;
-    ASSIGN_OR_RETURN(token.content, ReadString(entry["content"]));
+    ASSIGN_OR_RETURN(TokenizerJson::AddedToken token, ReadAddedToken(entry));
     ASSIGN_OR_RETURN(token.id, ReadTokenId(entry["id"]));
-    ASSIGN_OR_RETURN(token.special, ReadBool(entry["special"], false));
-    ASSIGN_OR_RETURN(token.normalized, ReadBool(entry["normalized"], !token.special));
-    for (const char* flag : {"lstrip", "rstrip", "single_word"}) RETURN_IF_ERROR(RefuseTrue(entry[flag]));
     const auto known = vocab.value.find(token.content);
     if (known != vocab.value.end() && *known != token.id) {
       return entry["id"].Refuse(absl::StrCat(known->get<int64_t>(), ", its id in model.vocab"));
@@ -280,6 +287,25 @@ ChatTemplates TemplatesOf(const Json& json) {
 absl::StatusOr<ChatTemplates> ReadChatTemplateJson(std::string_view text) {
   ASSIGN_OR_RETURN(const Json json, ParseObject(text));
   return TemplatesOf(json);
+}
+
+absl::StatusOr<std::vector<TokenizerJson::AddedToken>> ReadAddedTokensDecoder(std::string_view text) {
+  ASSIGN_OR_RETURN(const Json json, ParseObject(text));
+  const Field list = Field{json, ""}["added_tokens_decoder"];
+  std::vector<TokenizerJson::AddedToken> tokens;
+  if (list.value.is_null()) return tokens;
+  if (!list.value.is_object()) return list.Refuse("an object of tokens by their ids");
+  for (const auto& [id, value] : list.value.items()) {
+    const Field entry = {value, absl::StrCat("added_tokens_decoder.", ShowKey(id))};
+    ASSIGN_OR_RETURN(TokenizerJson::AddedToken token, ReadAddedToken(entry));
+    if (token.content.empty()) return entry["content"].Refuse("a token that is not empty");
+    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), token.id);
+    if (error != std::errc() || std::to_string(token.id) != id || token.id < 0 || token.id > kMaxTokenId) {
+      return entry.Refuse(absl::StrCat("ids 0..", kMaxTokenId));
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
 }
 
 absl::StatusOr<TokenizerConfigJson> ReadTokenizerConfigJson(std::string_view text) {

@@ -30,6 +30,8 @@ struct TokenizerJson {
 
   std::vector<std::string> tokens;                          // [vocab size] by id; empty = no such token
   std::vector<std::pair<std::string, std::string>> merges;  // by rank
+  // Above 0: instead of `merges`, tiktoken's of the tokens below it (server/text/tiktoken_file.h).
+  int32_t rank_count = 0;
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;
   std::vector<Split> splits;
@@ -46,6 +48,9 @@ struct TokenizerConfigJson {
 };
 
 absl::StatusOr<TokenizerConfigJson> ReadTokenizerConfigJson(std::string_view json);
+// added_tokens_decoder of tokenizer_config.json, which describes added tokens by their ids; none where it is
+// absent.
+absl::StatusOr<std::vector<TokenizerJson::AddedToken>> ReadAddedTokensDecoder(std::string_view json);
 // chat_template.json: {"chat_template": ...}
 absl::StatusOr<ChatTemplates> ReadChatTemplateJson(std::string_view json);
 

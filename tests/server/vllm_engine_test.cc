@@ -432,6 +432,8 @@ TEST(VllmEngine, GetTokenizerSendsTheModelsFilesInPieces) {
     return std::make_pair(bytes, status);
   };
   EXPECT_EQ(bundle().second.error_code(), StatusCode::NOT_FOUND);
+  std::ofstream(directory / "tiktoken.model") << std::string(150'000, 'r');
+  EXPECT_THAT(bundle().first, HasSubstr("tiktoken.model"));
   const std::string tokenizer(150'000, 'x');
   std::ofstream(directory / "tokenizer.json") << tokenizer;
   std::ofstream(directory / "config.json") << "{}";

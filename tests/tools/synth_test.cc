@@ -13,6 +13,7 @@
 #include "engine/model_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/fake_device.h"
 
@@ -73,6 +74,38 @@ TEST_P(SynthTest, WritesACheckpointThatLoads) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, SynthTest, ::testing::ValuesIn(kNamedFormats),
                          [](const auto& info) { return info.param.name; });
+
+// Kimi-K2.5's form: the config.json of a text model in another one, and a prefix in front of all names.
+TEST(Synth, KeepsTheFormOfANestedTextModel) {
+  RandomCheckpointOptions options = Options("nested");
+  nlohmann::json text = nlohmann::json::parse(kConfig);
+  text.update({{"first_k_dense_replace", 1}, {"norm_topk_prob", true}, {"num_nextn_predict_layers", 0}});
+  text["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  const nlohmann::json outer = {{"architectures", {"KimiK25ForConditionalGeneration"}},
+                                {"model_type", "kimi_k25"},
+                                {"eos_token_id", 3},
+                                {"vision_config", {{"patch_size", 14}}},
+                                {"quantization_config", text["quantization_config"]},
+                                {"text_config", text}};
+  WriteFile(options.config_json, outer.dump());
+  options.projections = kFp8Format;
+  ASSERT_TRUE(WriteRandomCheckpoint(options).ok());
+  const auto written = nlohmann::json::parse(ReadText(options.out_dir + "/config.json"));
+  EXPECT_FALSE(written.contains("quantization_config"));
+  EXPECT_EQ(written["text_config"]["quantization_config"]["quant_method"], "fp8");
+  EXPECT_EQ(written["vision_config"], outer["vision_config"]);
+  const auto summary = SummarizeCheckpoint(options.out_dir);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->config.projections, kFp8Format);
+  EXPECT_THAT(summary->config.eos_token_ids, ::testing::ElementsAre(3));
+  EXPECT_EQ(summary->unread_bytes, 0);
+  const auto checkpoint = Checkpoint::Open(options.out_dir);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(static_cast<int64_t>(checkpoint->tensors().size()), summary->tensor_count);
+  for (const TensorLocation& tensor : checkpoint->tensors()) {
+    EXPECT_TRUE(tensor.entry->name.starts_with("language_model.")) << tensor.entry->name;
+  }
+}
 
 TEST(Synth, SaysHowMuchIsWritten) {
   std::vector<int64_t> done;

@@ -124,6 +124,18 @@ void ReadExperts(JsonFields& fields, const V3Family& family, ModelConfig& config
   config.num_experts_per_tok = fields.RequiredInt("num_experts_per_tok", 1, kept_experts);
 }
 
+// A text model that is nested in another one says again what it is.
+void CheckNestedNames(JsonFields& fields) {
+  const nlohmann::json* names = fields.Find("architectures");
+  if (names != nullptr && *names != nlohmann::json::array({"DeepseekV3ForCausalLM"})) {
+    fields.Refuse("architectures", ShowJson(*names), "DeepseekV3ForCausalLM");
+  }
+  const nlohmann::json* type = fields.Find("model_type");
+  if (type != nullptr && *type != "deepseek_v3" && *type != "kimi_k2") {
+    fields.Refuse("model_type", ShowJson(*type), "deepseek_v3, kimi_k2");
+  }
+}
+
 }  // namespace
 
 const V3Family& V3FamilyOf(const ModelConfig& config) {
@@ -139,6 +151,8 @@ void ReadDeepseekV3(JsonFields& fields, ModelConfig& config) {
   const V3Family& family = V3FamilyOf(config);
   config.dense_mtp = family.dense_mtp;
   config.mtp_file = family.mtp_file;
+  config.tensor_prefix = family.tensor_prefix;
+  if (!family.name.text_field.empty()) CheckNestedNames(fields);
   ReadSizes(fields, family, config);
   ReadAttention(fields, family, config);
   ReadExperts(fields, family, config);

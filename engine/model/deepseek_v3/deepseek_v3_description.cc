@@ -116,11 +116,15 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
   model.layers.resize(config.num_hidden_layers);
   model.mtp_modules.resize(mtp_module_count);
   const Shape table = {config.vocab_size, config.hidden_size};
+  const std::string& prefix = config.tensor_prefix;
+  if (!prefix.empty()) {
+    description.unread_beginnings = {"vision_tower.", "mm_projector.", "multi_modal_projector."};
+  }
   const auto under_layer = [&](int layer, int mtp_module = -1) {
-    return Describer(config, absl::StrCat("model.layers.", layer, "."), description, mtp_module);
+    return Describer(config, absl::StrCat(prefix, "model.layers.", layer, "."), description, mtp_module);
   };
 
-  Describer top(config, "", description);
+  Describer top(config, prefix, description);
   const TensorSpec* embedding = top.Tensor(TensorKind::kEmbedding, "model.embed_tokens.weight", table);
   top.Weight("embed_tokens", TableMember{&model.embed_tokens}, {embedding});
   for (int i = 0; i < config.num_hidden_layers; ++i) {
@@ -129,7 +133,7 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
   top.Norm("model.norm", config.hidden_size, &model.norm);
   const bool tied = config.tie_word_embeddings;
   const TensorSpec* head = description.Tensor({.kind = tied ? TensorKind::kUnread : TensorKind::kHead,
-                                               .name = "lm_head.weight",
+                                               .name = prefix + "lm_head.weight",
                                                .shape = table,
                                                .copy_of = tied ? embedding->name : ""});
   for (int i = 0; i < mtp_module_count; ++i) {
@@ -139,6 +143,16 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
   const IndexRange vocabulary = shard.Vocabulary(config.vocab_size);
   top.Weight("lm_head", MatrixMember{&model.lm_head}, {tied ? embedding : head}).CutRows({vocabulary});
   return description;
+}
+
+std::vector<NamedPart> NameDeepSeekV3(const TensorEntry& stored, const ModelConfig& config) {
+  const std::string& prefix = config.tensor_prefix;
+  std::string name = stored.name;
+  if (!prefix.empty() && name.starts_with(prefix)) {
+    const std::string_view rest = std::string_view(name).substr(prefix.size());
+    if (!rest.starts_with("model.") && !rest.starts_with("lm_head.")) name.insert(prefix.size(), "model.");
+  }
+  return {{.name = std::move(name), .shape = stored.shape}};
 }
 
 void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, bool is_moe,

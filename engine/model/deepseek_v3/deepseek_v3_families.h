@@ -35,6 +35,8 @@ struct V3Family {
   bool dense_mtp = false;
   // A file beside the shards that has the MTP modules and may be absent from the index; empty: none.
   std::string_view mtp_file;
+  // ModelConfig::tensor_prefix
+  std::string_view tensor_prefix;
   // ModelKind::chat_format
   std::string_view chat_format = "deepseek_r1";
 };
@@ -52,7 +54,8 @@ inline constexpr V3Family kV3Families[] = {
                 .topk_group = 4,
                 .norm_topk_prob = true,
                 .routed_scaling_factor = 2.5}},
-    // Kimi-K2 (-Instruct, -0905): DeepSeek-V3 without MTP modules. No implementation has defaults of its own
+    // Kimi-K2 (-Instruct, -0905, -Thinking): DeepSeek-V3 without MTP modules. No implementation has defaults
+    // of its own
     // for this model_type, so its config.json has to have every field.
     {.name = {"DeepseekV3ForCausalLM", "kimi_k2"}, .chat_format = ""},
     // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside
@@ -90,8 +93,8 @@ inline constexpr V3Family kV3Families[] = {
                 .routed_scaling_factor = 1.8,
                 .rms_norm_eps = 1e-5},
      .chat_format = ""},
-    // GLM-5, 5.1 and 5.2: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers,
-    // models/glm_moe_dsa. In 5.2 some layers have no indexer and share the selection of a layer below.
+    // GLM-5, 5.1, 5.2 and 5.3: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers,
+    // models/glm_moe_dsa. From 5.2 on some layers have no indexer and share the selection of a layer below.
     {.name = {"GlmMoeDsaForCausalLM", "glm_moe_dsa"},
      .absent = {.q_lora_rank = 2048,
                 .n_routed_experts = 256,
@@ -104,6 +107,11 @@ inline constexpr V3Family kV3Families[] = {
                 .rms_norm_eps = 1e-5},
      .sparse_attention = true,
      .index_interleaved = true,
+     .chat_format = ""},
+    // Kimi-K2.5, K2.6 and K2.7-Code as text models: Kimi-K2 nested in a multimodal model, the vision part of
+    // which is not read. Every field has to be present, as for Kimi-K2.
+    {.name = {"KimiK25ForConditionalGeneration", "kimi_k25", "text_config"},
+     .tensor_prefix = "language_model.",
      .chat_format = ""},
 };
 

@@ -29,6 +29,7 @@ const ModelKind kDeepseekV3Kind = {
           return SegmentCount(config.num_attention_heads * config.v_head_dim,
                               SegmentUnit(config.projections));
         },
+    .rename = NameDeepSeekV3,
     .register_rows =
         [](const ModelConfig& config, int module_count, KvFormat kv_format, CacheRegistry& registry) {
           RegisterV3Rows(config, module_count, kv_format, registry);

@@ -253,7 +253,7 @@ ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_co
   top.Matrix("head", top.Tensor(TensorKind::kHead, "head.weight", table), &model.head).CutRows({vocabulary});
   top.Norm("norm", config.hidden_size, &model.norm);
   top.Hyper("hc_head", config.hc_mult, 1, model.hc_head);
-  if (config.dspark && mtp_module_count == 0) description.unread_beginning = "mtp.";
+  if (config.dspark && mtp_module_count == 0) description.unread_beginnings = {"mtp."};
   for (int i = 0; i < config.num_hidden_layers; ++i) {
     Describer(config, absl::StrCat("layers.", i, "."), description)
         .Layer(V4ShapeOf(config).Kind(i), V4ShapeOf(config).IsHash(i), model.layers[i]);

@@ -49,6 +49,9 @@ void ReadTemplateArguments(FieldReader& fields, ChatChoices& choices) {
   ReadSwitch(read, "thinking", choices);         // DeepSeek's
   ReadEffort(read, "reasoning_effort", choices);
   if (read.Find("clear_thinking") != nullptr) choices.clear_thinking = read.Bool("clear_thinking", false);
+  if (read.Find("preserve_thinking") != nullptr) {
+    choices.preserve_thinking = read.Bool("preserve_thinking", false);
+  }
   read.End();
   fields.Keep(read.status());
 }
@@ -82,6 +85,10 @@ void ReadThinkingObject(FieldReader& fields, ThinkingFields& thinking) {
     read.Refuse("type", absl::StrCat(ShowJson(type), ", allowed enabled, disabled, adaptive, between_tools"));
   }
   ReadBudget(read, "budget_tokens", thinking);
+  if (const auto keep = read.String("keep")) {  // Moonshot's
+    thinking.choices.preserve_thinking = true;
+    if (*keep != "all") read.Refuse("keep", absl::StrCat(ShowJson(*keep), ", allowed all, null"));
+  }
   thinking.hides_thinking |= read.String("display") == "omitted";
   read.End();
   fields.Keep(read.status());

@@ -14,10 +14,10 @@
 namespace foredraft {
 namespace {
 
-// What a tokenizer's loader looks for; the first is required.
-constexpr const char* kFiles[] = {"tokenizer.json",         "tokenizer_config.json",   "config.json",
-                                  "generation_config.json", "special_tokens_map.json", "added_tokens.json",
-                                  "chat_template.jinja",    "chat_template.json"};
+// What a tokenizer's loader looks for; one of the first two is required.
+constexpr const char* kFiles[] = {"tokenizer.json",    "tiktoken.model",         "tokenizer_config.json",
+                                  "config.json",       "generation_config.json", "special_tokens_map.json",
+                                  "added_tokens.json", "chat_template.jinja",    "chat_template.json"};
 
 absl::Status ZipError(const std::string& name, zip_error_t* error) {
   return absl::InternalError(absl::StrCat(name, ": cannot be packed: ", zip_error_strerror(error)));
@@ -87,7 +87,10 @@ std::string Sha256Hex(const std::string& bytes) {
 
 absl::StatusOr<TokenizerBundle> MakeTokenizerBundle(const std::string& directory) {
   std::error_code error;
-  if (!std::filesystem::exists(std::filesystem::path(directory) / kFiles[0], error)) {
+  const auto has = [&](const char* name) {
+    return std::filesystem::exists(std::filesystem::path(directory) / name, error);
+  };
+  if (!has(kFiles[0]) && !has(kFiles[1])) {
     return absl::NotFoundError(absl::StrCat(directory, ": no ", kFiles[0]));
   }
   TokenizerBundle bundle;

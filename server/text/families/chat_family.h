@@ -22,12 +22,13 @@ namespace foredraft {
 // calls, and the texts of parts are joined.
 struct Conversation {
   std::span<const ChatMessage> messages;
-  std::span<const ChatTool> tools;     // that the model may call
-  bool thinks = false;                 // the answer begins with a thinking section
-  std::string effort;                  // as the template writes it; empty: it writes none
-  bool continues = false;              // the answer goes on with the last message, an assistant's
-  std::optional<bool> clear_thinking;  // the request's wish for GLM's past answers
-  std::string_view schema;             // that the answer follows, as JSON; empty: none is shown
+  std::span<const ChatTool> tools;        // that the model may call
+  bool thinks = false;                    // the answer begins with a thinking section
+  std::string effort;                     // as the template writes it; empty: it writes none
+  bool continues = false;                 // the answer goes on with the last message, an assistant's
+  std::optional<bool> clear_thinking;     // the request's wish for GLM's past answers
+  std::optional<bool> preserve_thinking;  // the request's wish for Kimi's past answers
+  std::string_view schema;                // that the answer follows, as JSON; empty: none is shown
   // The client's index of each message, for the names of fields in errors.
   std::span<const size_t> indices;
   // By message: of a result, which of its answer's calls it answers (ConversationOrder).
@@ -60,6 +61,13 @@ struct GlmDialect {
       false;  // 5.3: of every past answer; else of those behind the last user's message
 };
 
+// What Kimi's templates differ in.
+struct KimiDialect {
+  // From K2.5 on: tools as TypeScript, and <think> or <think></think> in front of the answer to come.
+  bool is_k25 = false;
+  bool keeps_past_thinking = false;  // of every past answer; else of those since the last one without calls
+};
+
 // What a tokenizer and its chat template say about a family's format. Constant once read.
 struct ChatSetup {
   std::vector<int32_t> opening;  // of every prompt: BOS, or [gMASK] <sop>
@@ -81,9 +89,11 @@ struct ChatSetup {
   bool shows_schema = false;                     // V4: the prompt has the schema of the answer
   std::string part_join = "\n";                  // between the parts of a message
   bool has_clear_thinking = false;               // GLM: the template asks for it
+  bool has_preserve_thinking = false;            // Kimi from K2.6 on: likewise
   std::vector<ChatEffort> efforts;               // GLM-5.2; empty: the format has none
   std::string default_effort;                    // where the request does not choose
   GlmDialect glm;
+  KimiDialect kimi;
 };
 
 struct ChatFamily {
@@ -122,7 +132,7 @@ struct CallArgument {
 // argument of the name "arguments".
 std::vector<CallArgument> ArgumentsOf(const ToolCall& call);
 
-// DeepSeek-V3-0324 and R1; V3.1; V3.2; V4; GLM from 4.7 on; Kimi-K2.
+// DeepSeek-V3-0324 and R1; V3.1; V3.2; V4; GLM from 4.7 on; Kimi-K2 to K2.7.
 extern const ChatFamily kDeepseekR1Chat, kDeepseekV31Chat, kDeepseekV32Chat, kDeepseekV4Chat, kGlmChat,
     kKimiK2Chat;
 

@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "absl/strings/str_replace.h"
 #include "engine/checkpoint/checkpoint_check.h"
 #include "engine/model/deepseek_v3/deepseek_v3_kind.h"
 #include "engine/model/model_kind.h"
@@ -124,6 +125,51 @@ TEST(CheckTensors, MtpCopiesAndOldFrequenciesAreOptional) {
   Erase(tensors, "model.layers.3.shared_head.head.weight");
   tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}, "1234"});
   EXPECT_EQ(Check(tensors, TinyConfig()), absl::OkStatus());
+}
+
+// A checkpoint of a multimodal model: a prefix in front of the text model's names, and a vision part.
+std::vector<RawTensor> MultimodalTensors(const ModelConfig& config) {
+  std::vector<RawTensor> tensors = TensorsFor(config);
+  for (const char* name : {"vision_tower.patch_embed.proj.weight", "mm_projector.proj.0.bias",
+                           "multi_modal_projector.linear_1.weight"}) {
+    tensors.push_back({name, "F32", {1}, "1234"});
+  }
+  return tensors;
+}
+
+TEST(CheckTensors, ReadsPastTheVisionPart) {
+  ModelConfig config = TinyConfig();
+  config.tensor_prefix = "language_model.";
+  std::vector<RawTensor> tensors = MultimodalTensors(config);
+  Named(tensors, "language_model.lm_head.weight");
+  Named(tensors, "language_model.model.layers.1.mlp.experts.0.up_proj.weight");
+  EXPECT_EQ(Check(tensors, config), absl::OkStatus());
+  EXPECT_THAT(std::string(Check(tensors, TinyConfig()).message()),
+              HasSubstr("tensor model.embed_tokens.weight: missing"));
+  tensors.push_back({"audio_tower.weight", "F32", {1}, "1234"});
+  EXPECT_THAT(std::string(Check(tensors, config).message()),
+              HasSubstr("tensor audio_tower.weight: not part of DeepseekV3ForCausalLM"));
+  // A text model has no vision part.
+  tensors = TensorsFor(TinyConfig());
+  tensors.push_back({"vision_tower.weight", "F32", {1}, "1234"});
+  EXPECT_THAT(std::string(Check(tensors, TinyConfig()).message()),
+              HasSubstr("tensor vision_tower.weight: not part of"));
+}
+
+// Older NVFP4 files leave "model." out behind the prefix.
+TEST(OpenCheckpoint, GivesOldNamesOfMultimodalFilesTheNewOnes) {
+  ModelConfig config = TinyConfig();
+  config.tensor_prefix = "language_model.";
+  std::vector<RawTensor> tensors = MultimodalTensors(config);
+  for (RawTensor& tensor : tensors) {
+    absl::StrReplaceAll({{"language_model.model.", "language_model."}}, &tensor.name);
+  }
+  const std::string dir = MakeTestDir("old_names");
+  WriteSafetensors(dir + "/model.safetensors", tensors);
+  const auto checkpoint = OpenCheckpoint(dir, config);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(CheckTensors(*checkpoint, DescribeModel(config, 2)), absl::OkStatus());
+  EXPECT_EQ(checkpoint->tensors().size(), tensors.size());
 }
 
 TEST(CheckTensors, ATiedHeadMayBeAbsent) {

@@ -10,6 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/safetensors.h"
+#include "engine/kinds/checkpoint_summary.h"
+#include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
 
@@ -104,6 +107,46 @@ TEST(Families, GlmRenamedToDeepseekV3GivesTheSameBits) {
   for (const int prompt_len : {5, static_cast<int>(ids.size())}) {
     EXPECT_EQ(renamed_forward.TargetLogits(ids, prompt_len), glm_forward.TargetLogits(ids, prompt_len));
     EXPECT_EQ(renamed_forward.ModuleLogits(1, ids, prompt_len), glm_forward.ModuleLogits(1, ids, prompt_len));
+  }
+}
+
+// The checkpoint of a family as Kimi-K2.5's are: its config.json nested in another one, its names behind a
+// prefix, tensors of a vision part beside them.
+std::string Nested(const std::string& checkpoint) {
+  const std::string dir = MakeTestDir("nested");
+  json config = {{"architectures", {"KimiK25ForConditionalGeneration"}}, {"model_type", "kimi_k25"}};
+  config["text_config"] = ReadJson(checkpoint + "/config.json");
+  config["vision_config"] = {{"patch_size", 14}};
+  WriteFile(dir + "/config.json", config.dump());
+  auto file = SafetensorsFile::Open(checkpoint + "/model.safetensors");
+  EXPECT_TRUE(file.ok()) << file.status();
+  std::vector<RawTensor> tensors = {{"vision_tower.patch_embed.proj.bias", "F32", {1}, "1234"}};
+  for (const TensorEntry& entry : file->tensors()) {
+    RawTensor& tensor = tensors.emplace_back();
+    tensor = {"language_model." + entry.name, entry.dtype, entry.shape, std::string(entry.bytes, '\0')};
+    EXPECT_TRUE(file->Read(entry, 0, entry.bytes, tensor.bytes.data()).ok());
+  }
+  WriteSafetensors(dir + "/model.safetensors", tensors);
+  return dir;
+}
+
+// Kimi-K2 in BF16, and 4-bit experts in groups of 32 with an MTP module.
+TEST(Families, ANestedTextModelGivesTheSameBits) {
+  for (const char* family : {"kimi_k2", "int4"}) {
+    SCOPED_TRACE(family);
+    const std::string flat_dir = std::string("tests/golden/checkpoints/") + family;
+    const LoadedModel& flat = LoadModelOnce(flat_dir);
+    const std::string nested_dir = Nested(flat_dir);
+    EXPECT_EQ(SummarizeCheckpoint(nested_dir)->unread_bytes, 4);  // of the vision part
+    const LoadedModel nested = LoadModel(nested_dir, TestBackend(), {}, {.threads = 2});
+    ASSERT_EQ(nested.config.tensor_prefix, "language_model.");
+    ASSERT_EQ(nested.config.projections, flat.config.projections);
+    FromScratch flat_forward(*flat.device, flat.config, flat.weights, 64);
+    FromScratch nested_forward(*nested.device, nested.config, nested.weights, 64);
+    const std::vector<int32_t> ids = RandomRequests(flat.config.vocab_size).back().prompt_ids;
+    for (const int prompt_len : {5, static_cast<int>(ids.size())}) {
+      EXPECT_EQ(nested_forward.TargetLogits(ids, prompt_len), flat_forward.TargetLogits(ids, prompt_len));
+    }
   }
 }
 

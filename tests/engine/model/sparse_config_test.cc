@@ -42,6 +42,36 @@ json Sparse(const char* architecture, const char* model_type) {
 json V32() { return Sparse("DeepseekV32ForCausalLM", "deepseek_v32"); }
 json Glm5() { return Sparse("GlmMoeDsaForCausalLM", "glm_moe_dsa"); }
 
+// GLM-5.3's published config.json, which says nothing that GLM-5.2's does not but how its router multiplies.
+TEST(SparseConfig, ReadsGlm53) {
+  json config = json::parse(R"({
+    "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "attention_bias": false,
+    "attention_dropout": 0.0, "dtype": "bfloat16", "eos_token_id": [154820, 154827, 154829], "ep_size": 1,
+    "first_k_dense_replace": 3, "head_dim": 192, "hidden_act": "silu", "hidden_size": 6144,
+    "index_head_dim": 128, "index_n_heads": 32, "index_share_for_mtp_iteration": true,
+    "index_skip_topk_offset": 3, "index_topk": 2048, "index_topk_freq": 4, "index_topk_pattern": null,
+    "indexer_rope_interleave": true, "intermediate_size": 12288, "kv_lora_rank": 512,
+    "max_position_embeddings": 1048576, "moe_intermediate_size": 2048, "moe_layer_freq": 1,
+    "moe_router_dtype": "float32", "n_group": 1, "n_routed_experts": 256, "n_shared_experts": 1,
+    "norm_topk_prob": true, "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 78,
+    "num_key_value_heads": 64, "num_nextn_predict_layers": 1, "q_lora_rank": 2048, "qk_head_dim": 256,
+    "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-5, "rope_interleave": true,
+    "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"}, "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid", "tie_word_embeddings": false, "topk_group": 1, "topk_method": "noaux_tc",
+    "v_head_dim": 256, "vocab_size": 154880})");
+  for (int layer = 0; layer < 78; ++layer) {
+    config["indexer_types"].push_back(std::max(layer - 2, 0) % 4 == 0 ? "full" : "shared");
+    config["mlp_layer_types"].push_back(layer < 3 ? "dense" : "sparse");
+  }
+  const ModelConfig glm = ParseOrDie(config);
+  EXPECT_EQ(glm.longest_sequence(), 1048576);
+  EXPECT_EQ(glm.rope_theta, 8000000);
+  EXPECT_TRUE(glm.index_share_for_mtp_iteration);
+  EXPECT_EQ(std::count(glm.shares_selection.begin(), glm.shares_selection.end(), false), 21);
+  EXPECT_TRUE(glm.HasIndexer(2) && !glm.HasIndexer(3) && glm.HasIndexer(6) && glm.HasIndexer(78));
+  EXPECT_EQ(glm.kind->chat_format(glm), "");
+}
+
 TEST(SparseConfig, SparseAttentionHasAnIndexerAndTheFamilysPairs) {
   json config = V32();
   const ModelConfig v32 = ParseOrDie(config), glm = ParseOrDie(Glm5());

@@ -35,5 +35,36 @@ TEST(AnswerRuns, AreTheOrderOfTheParts) {
                                                 {Part::kText, 0, 4}}));
 }
 
+// Kimi begins a section of calls within a thought at times.
+TEST(AnswerRuns, ASectionOfKimiEndsAThought) {
+  using Part = AnswerRun::Part;
+  const auto tokenizer = KimiTokenizer(kKimi26Template);
+  const ChatFormat format = *ChatFormat::Create(*tokenizer, "");
+  const CallSyntax& calls = format.answers().calls();
+  const std::string marked = "Hm." + calls.begin + calls.call + "functions.now:3" + calls.name_end + "{}" +
+                             calls.call_end + calls.end + "b";
+  for (const bool has_tools : {true, false}) {
+    AnswerOptions options = {.syntax = &format.answers(), .begins_in_thinking = true};
+    if (has_tools) options.tools = {{.name = "now"}};
+    AnswerParser parser(options);
+    AnswerDelta delta;
+    for (size_t i = 0; i < marked.size(); ++i) {  // a mark is two bytes
+      const size_t size = marked[i] == kMarkByte ? 2 : 1;
+      parser.Feed(marked.substr(i, size), delta);
+      i += size - 1;
+    }
+    parser.End(delta);
+    if (!has_tools) {
+      EXPECT_EQ(delta.text, "");
+      EXPECT_EQ(delta.thinking.substr(0, 3), "Hm.");
+      continue;
+    }
+    EXPECT_EQ(delta.thinking, "Hm.");
+    EXPECT_EQ(delta.text, "b");
+    ASSERT_EQ(delta.runs.size(), 3u);
+    EXPECT_EQ(delta.runs[1].part, Part::kCall);
+  }
+}
+
 }  // namespace
 }  // namespace foredraft

@@ -60,6 +60,13 @@ inline constexpr char kKimiTemplate[] =
     "<|im_assistant|> You are Kimi, an AI assistant created by Moonshot AI. <|tool_calls_section_begin|> "
     "## Return of ";
 
+inline constexpr char kKimi26Template[] =
+    "{%- set preserve_thinking = preserve_thinking | default(false) -%} last_non_tool_call_assistant_msg "
+    "<|im_system|>tool_declare<|im_middle|>{{ tools_ts_str }} {{ tools | tojson(separators=(',', ':')) }} "
+    "<|im_user|> <|im_assistant|> <think></think> <|tool_calls_section_begin|> ## Return of {%- if thinking "
+    "is "
+    "defined and thinking is false -%} <think></think> {%- else -%} <think>";
+
 // The added tokens of each kind of checkpoint. `has_call_tokens` false: calls are spelled out in bytes.
 inline std::unique_ptr<Tokenizer> DeepseekTokenizer(const char* chat_template, bool has_call_tokens = true) {
   nlohmann::json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};

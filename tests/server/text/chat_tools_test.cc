@@ -7,8 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "server/text/chat_format.h"
 #include "server/text/conversation_check.h"
 #include "server/text/tool_json.h"
@@ -372,6 +375,66 @@ TEST(ChatTools, KimiK2) {
               HasSubstr("<think>Two tools.</think>Let me look."));
   EXPECT_THAT(Rendered(*thinker, "deepseek_r1", Talk("And Rome?"), {}),
               AllOf(HasSubstr("<think></think>Let me look."), HasSubstr("<think></think>Sunny.")));
+}
+
+// K2.6's template with pieces of its source replaced.
+std::string Kimi26With(std::vector<std::pair<std::string, std::string>> pieces) {
+  return absl::StrReplaceAll(kKimi26Template, pieces);
+}
+
+TEST(ChatTools, KimiK25DeclaresToolsAsTypescript) {
+  const auto tokenizer = KimiTokenizer(kKimi26Template);
+  const std::string asks =
+      "<|im_user|>user<|im_middle|>a<|im_end|><|im_assistant|>assistant<|im_middle|><think>";
+  EXPECT_EQ(
+      Rendered(*tokenizer, "", {{"user", "a"}}, Tools()),
+      "<|im_system|>tool_declare<|im_middle|># Tools\n\n## functions\nnamespace functions {\n"
+      "// Wetter für eine Stadt\ntype get_weather = (_: {\n  city: string,\n  days?: number\n}) => any;\n"
+      "type now = (_: {}) => any;\n}\n<|im_end|>" +
+          asks);
+  // What declarations have no words for.
+  ChatTools tools;
+  tools.tools = {
+      {.name = "f", .parameters = R"({"properties": {"b": {"$ref": "x"}, "a": {"default": 1.0}}})"}};
+  EXPECT_EQ(
+      Rendered(*tokenizer, "", {{"user", "a"}}, tools),
+      "<|im_system|>tool_declare<|im_middle|>[{\"function\":{\"name\":\"f\",\"parameters\":{"
+      "\"properties\":{\"a\":{\"default\":1.0},\"b\":{\"$ref\":\"x\"}}}},\"type\":\"function\"}]<|im_end|>" +
+          asks);
+}
+
+TEST(ChatTools, KimisTemplatesDifferByTheirSource) {
+  const auto thought_of = [](const std::string& source, const ChatChoices& choices) {
+    const auto tokenizer = KimiTokenizer(source);
+    FieldNotes notes;
+    const auto ids = ChatFormat::Create(*tokenizer, "")->Render(Talk("And Rome?"), choices, {}, &notes);
+    EXPECT_TRUE(ids.ok()) << ids.status();
+    const std::string prompt = tokenizer->Decode(ids.value_or(std::vector<int32_t>()), false);
+    const bool keeps = prompt.find("<think>Two tools.</think>") != std::string::npos;
+    return absl::StrCat(keeps ? "keeps" : "drops", " ", notes.Header());
+  };
+  const std::string set = "{%- set preserve_thinking = preserve_thinking | default(false) -%} ";
+  const std::string k25 = Kimi26With({{set, ""}});
+  const std::string k27 = Kimi26With({{set, ""}, {"last_non_tool_call_assistant_msg ", ""}});
+  const std::string on = Kimi26With({{"default(false)", "default(true)"}});
+  const std::string noted = "chat_template_kwargs.preserve_thinking";
+  EXPECT_EQ(thought_of(kKimi26Template, {}), "drops ");
+  EXPECT_EQ(thought_of(kKimi26Template, {.preserve_thinking = true}), "keeps ");
+  EXPECT_EQ(thought_of(kKimi26Template, {.thinking = false, .preserve_thinking = true}), "drops ");
+  EXPECT_EQ(thought_of(k25, {.preserve_thinking = true}), "drops " + noted);
+  EXPECT_EQ(thought_of(k27, {}), "keeps ");
+  EXPECT_EQ(thought_of(k27, {.preserve_thinking = false}), "keeps " + noted);
+  EXPECT_EQ(thought_of(on, {}), "keeps ");
+  EXPECT_EQ(thought_of(on, {.preserve_thinking = false}), "drops ");
+  EXPECT_EQ(thought_of(kKimiTemplate, {.preserve_thinking = true}), "drops " + noted);
+  // The first K2.5 has a system text of its own; a template without the choice always thinks.
+  EXPECT_EQ(Rendered(*KimiTokenizer(k25 + " You are Kimi, an AI assistant created by Moonshot AI."), "",
+                     {{"user", "a"}}, {}),
+            "<|im_system|>system<|im_middle|>You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>"
+            "<|im_user|>user<|im_middle|>a<|im_end|><|im_assistant|>assistant<|im_middle|><think>");
+  const auto always = KimiTokenizer(Kimi26With({{"thinking is defined and thinking is false", "x"}}));
+  const auto off = ChatFormat::Create(*always, "")->Render(Talk(), {.thinking = false});
+  EXPECT_THAT(std::string(off.status().message()), HasSubstr("thinking: false, allowed true"));
 }
 
 TEST(ChatTools, ResultsAreInTheOrderOfTheirCalls) {

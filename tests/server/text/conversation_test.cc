@@ -43,6 +43,7 @@ Family Kimi() { return {"Kimi", KimiTokenizer()}; }
 Family KimiThinking() {
   return {"Kimi-Thinking", KimiTokenizer(std::string(kKimiTemplate) + " <think></think>")};
 }
+Family Kimi26() { return {"Kimi-K2.6", KimiTokenizer(kKimi26Template), ""}; }
 
 TEST(Conversation, AnAnswerThatGoesOnIsTheEndOfThePrompt) {
   const std::vector<ChatMessage> text = {{"user", "a"}, {"assistant", "b "}};
@@ -73,6 +74,11 @@ TEST(Conversation, AnAnswerThatGoesOnIsTheEndOfThePrompt) {
   EXPECT_THAT(KimiThinking().Render(both, plain),
               EndsWith("<|im_assistant|>assistant<|im_middle|><think>r</think>b"));
   EXPECT_THAT(KimiThinking().Render(text, plain), EndsWith("<|im_assistant|>assistant<|im_middle|>b "));
+  const std::string kimi = "<|im_user|>user<|im_middle|>a<|im_end|><|im_assistant|>assistant<|im_middle|>";
+  EXPECT_EQ(Kimi26().Render(text, plain), kimi + "<think></think>b ");
+  EXPECT_EQ(Kimi26().Render(both, plain), kimi + "<think>r</think>b");
+  EXPECT_EQ(Kimi26().Render(both, off), kimi + "<think></think>b");
+  EXPECT_EQ(Kimi26().Render(thought, plain), kimi + "<think>r");
 }
 
 TEST(Conversation, AnAnswerAtTheEndIsClosedAndAnotherOneOpened) {
