@@ -11,6 +11,8 @@
 #include "base/status_macros.h"
 #include "config/decode_buckets.h"
 #include "engine/checkpoint/model_description.h"
+#include "engine/kinds/drafter_kinds.h"
+#include "engine/model/draft_head.h"
 #include "engine/model/model_kind.h"
 #include "kernels/gemm_tuning.h"
 #include "ranks/engine_setup.h"
@@ -46,6 +48,10 @@ class GemmList {
     prefill_.assign(prefill.begin(), prefill.end());
     const ModelDescription description = DescribeModel(model, model.num_nextn_predict_layers);
     for (const WeightSpec& weight : description.weights) AddGemms(weight, model);
+    const DrafterKind* const drafter = SelectedDrafter(config);
+    if (drafter == nullptr || drafter->describe == nullptr) return;
+    const ModelDescription of_head = drafter->describe(model);
+    for (const WeightSpec& weight : of_head.weights) AddGemms(weight, model.draft_head->layer);
   }
 
   std::vector<GemmToTune> Take() { return std::move(gemms_); }

@@ -370,6 +370,22 @@ const Refusal kRefusals[] = {
     {"ScheduleOverMax",
      "model: /m\nspeculative_config: {max_draft_len: 2, draft_policy: schedule, draft_len_schedule: {4: 3}}",
      "r1.yaml:2: speculative_config.draft_len_schedule: 4: 3, allowed 0..2, max_draft_len"},
+    {"Eagle3WithoutHead", "model: /m\nspeculative_config: {decoding_type: Eagle3}",
+     "r1.yaml:2: speculative_config.speculative_model: missing, allowed the checkpoint directory of a head, "
+     "with "
+     "decoding_type Eagle3"},
+    {"HeadWithoutEagle3", "model: /m\nspeculative_config: {speculative_model: /h}",
+     "r1.yaml:2: speculative_config.speculative_model: /h, allowed null with decoding_type MTP, which drafts "
+     "with the checkpoint of `model`"},
+    {"LayersWithoutEagle3", "model: /m\nspeculative_config: {eagle3_layers_to_capture: [1]}",
+     "r1.yaml:2: speculative_config.eagle3_layers_to_capture: set, allowed null with decoding_type MTP"},
+    {"NoLayerBeforeTheFirst",
+     "model: /m\nspeculative_config: {decoding_type: Eagle3, speculative_model: /h, "
+     "eagle3_layers_to_capture: "
+     "[-1]}",
+     "r1.yaml:2: speculative_config.eagle3_layers_to_capture: -1, allowed 0..1023"},
+    {"DFlash", "model: /m\nspeculative_config: {decoding_type: DFlash}",
+     "r1.yaml:2: speculative_config.decoding_type: DFlash, allowed MTP, DSpark, Eagle3"},
     {"ConfidenceOfMtp", "model: /m\nspeculative_config: {draft_policy: confidence}",
      "r1.yaml:2: speculative_config.draft_policy: confidence, allowed fixed, schedule, adaptive: drafts of "
      "decoding_type MTP have no confidences"},

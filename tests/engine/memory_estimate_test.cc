@@ -17,9 +17,11 @@
 #include "engine/spec/drafter_kind.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/eagle3/eagle3_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 #include "kernels/cpu/gemm/packed_weight.h"
 #include "tests/bench/lone_rank.h"
+#include "tests/engine/eagle3_heads.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/test_requests.h"
 
@@ -100,10 +102,11 @@ constexpr char kDSparkDir[] = "tests/golden/checkpoints/deepseek_v4_dspark";
 
 TEST(EstimateMemory, IsWhatTheEngineAllocates) {
   const RankLayout alone, shared = RankLayout::TensorParallel(2);
-  const std::tuple<const char*, const DrafterKind*, RankLayout> cases[] = {
-      {kAbacusDir, &kEagle, alone},  {kAbacusDir, &kVanilla, alone}, {kV4Dir, &kEagle, alone},
-      {kDSparkDir, &kDSpark, alone}, {kAbacusDir, &kEagle, shared},  {kV4Dir, &kEagle, shared},
-      {kDSparkDir, &kDSpark, shared}};
+  const std::string with_head = absl::StrCat(kAbacusDir, "+", RandomHeadDir(HeadForms()[3]));
+  const std::tuple<std::string, const DrafterKind*, RankLayout> cases[] = {
+      {with_head, &kEagle3, alone},   {with_head, &kEagle3, shared}, {kAbacusDir, &kEagle, alone},
+      {kAbacusDir, &kVanilla, alone}, {kV4Dir, &kEagle, alone},      {kDSparkDir, &kDSpark, alone},
+      {kAbacusDir, &kEagle, shared},  {kV4Dir, &kEagle, shared},     {kDSparkDir, &kDSpark, shared}};
   for (const auto& [dir, drafter, layout] : cases) {
     SCOPED_TRACE(absl::StrCat(dir, ", ", layout.world_size(), " ranks"));
     const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {.layout = layout}, "");

@@ -13,6 +13,7 @@
 #include "engine/spec/drafter_kind.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/eagle3/eagle3_drafter.h"
 #include "engine/spec/vanilla/vanilla_drafter.h"
 
 namespace foredraft {
@@ -36,6 +37,8 @@ TEST(DrafterKinds, ConfigurationSelectsOne) {
     speculative.use_mtp_vanilla = vanilla;
     EXPECT_EQ(SelectedDrafter(config), &kDSpark);
   }
+  speculative.decoding_type = DecodingType::kEagle3;
+  EXPECT_EQ(SelectedDrafter(config), &kEagle3);
   speculative.max_draft_len = 0;
   EXPECT_EQ(SelectedDrafter(config), nullptr);
 }
@@ -115,9 +118,10 @@ struct NumbersCase {
 TEST(DrafterKinds, NumbersAreThoseOfTheSpecification) {
   constexpr int kNoLimit = 1 << 20;
   const NumbersCase cases[] = {
-      {&kEagle, 1, {1, 1, 1, 0, kNoLimit}}, {&kEagle, 3, {1, 3, 1, 0, kNoLimit}},
-      {&kEagle, 7, {1, 7, 1, 0, kNoLimit}}, {&kVanilla, 1, {1, 1, 1, 0, 2}},
-      {&kVanilla, 3, {3, 3, 3, 2, 2}},      {&kVanilla, 7, {7, 7, 7, 6, 2}},
+      {&kEagle, 1, {1, 1, 1, 0, kNoLimit}},  {&kEagle, 3, {1, 3, 1, 0, kNoLimit}},
+      {&kEagle, 7, {1, 7, 1, 0, kNoLimit}},  {&kVanilla, 1, {1, 1, 1, 0, 2}},
+      {&kVanilla, 3, {3, 3, 3, 2, 2}},       {&kVanilla, 7, {7, 7, 7, 6, 2}},
+      {&kEagle3, 3, {0, 3, 1, 0, kNoLimit}},
   };
   for (const NumbersCase& c : cases) {
     EngineOptions options;
