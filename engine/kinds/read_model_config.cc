@@ -38,6 +38,11 @@ void RefuseDrafter(JsonFields& fields, const std::string& field, const nlohmann:
 void RefuseDrafterArchitectures(JsonFields& fields) {
   const nlohmann::json* names = fields.Find("architectures");
   const std::string architectures = names == nullptr ? "" : names->dump();
+  if (architectures.find("Eagle3") != std::string::npos) {
+    fields.Refuse("architectures", ShowJson(*names),
+                  "those of models: this is a draft head, for speculative_config.speculative_model, and "
+                  "`foredraft info MODEL --head HEAD` shows it");
+  }
   for (const OtherDrafter& drafter : kOtherDrafters) {
     if (architectures.find(drafter.architecture_has) != std::string::npos) {
       RefuseDrafter(fields, "architectures", *names, drafter.name);

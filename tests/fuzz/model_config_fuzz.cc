@@ -1,5 +1,5 @@
-// Any bytes as config.json and generation_config.json: refused with one line, or a shape whose derived values
-// are finite and positive.
+// Any bytes as config.json, of a model or of a draft head, and generation_config.json: refused with one line,
+// or a shape whose derived values are finite and positive.
 
 #include <cmath>
 #include <cstdint>
@@ -10,8 +10,10 @@
 #include "base/check.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/draft_head.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_config.h"
+#include "engine/spec/eagle3/eagle3_config.h"
 
 namespace foredraft {
 namespace {
@@ -44,6 +46,18 @@ void CheckShape(const ModelConfig& config) {
   for (const int id : config.eos_token_ids) CHECK(id >= 0 && id < config.vocab_size);
 }
 
+void CheckHead(std::string_view text) {
+  ModelConfig target;
+  target.hidden_size = 128;
+  target.vocab_size = 640;
+  target.num_hidden_layers = 8;
+  const absl::StatusOr<DraftHead> head = ParseEagle3Config(text, "fuzz.json", target, /*layers=*/{});
+  if (!head.ok()) return CheckOneLine(head.status());
+  CheckRope(head->layer, head->layer.rope_theta, head->layer.rope_scaling);
+  CHECK(!head->taps.empty() && head->taps.front() >= 0 && head->taps.back() < target.num_hidden_layers);
+  CHECK(head->draft_vocab_size >= 1 && head->draft_vocab_size <= target.vocab_size);
+}
+
 }  // namespace
 }  // namespace foredraft
 
@@ -54,6 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     foredraft::CheckShape(*config);
   else
     foredraft::CheckOneLine(config.status());
+  foredraft::CheckHead(text);
   foredraft::CheckOneLine(foredraft::ParseGenerationConfig(text, "fuzz.json").status());
   return 0;
 }
