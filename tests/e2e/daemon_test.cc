@@ -141,6 +141,8 @@ TEST(Serve, DraftersAndPoliciesGiveTheSameTokens) {
            {"speculative_config=null"},
            {"speculative_config.max_draft_len=7"},
            {"speculative_config.use_mtp_vanilla=true"},
+           {"speculative_config.decoding_type=Eagle3",
+            "speculative_config.speculative_model_dir=deploy/models/abacus-eagle3"},
            {plan + "adaptive"},
            {plan + "schedule", "speculative_config.draft_len_schedule={1: 2, 4: 1}"}}) {
     SCOPED_TRACE(sets.back());
