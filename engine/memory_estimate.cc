@@ -60,8 +60,10 @@ absl::StatusOr<MemoryEstimate> EstimateRank(SizedBackend backend, const EngineOp
   rank.device = std::move(device);
   rank.comm = std::make_unique<SizingCommunicator>(index, rank_count);
   rank.device->BeginPurpose("weights");
+  ModelConfig of_class = config;
+  of_class.nvfp4_inputs = options.nvfp4_inputs;
   ASSIGN_OR_RETURN(LoadedWeights weights,
-                   AllocateDummyWeights(config, options.drafter_numbers.module_count, *rank.device,
+                   AllocateDummyWeights(of_class, options.drafter_numbers.module_count, *rank.device,
                                         {.layout = options.layout, .rank = index}));
   RETURN_IF_ERROR(rank.Allocate(options, config, std::move(weights)));
   MemoryEstimate memory;

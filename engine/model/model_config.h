@@ -81,8 +81,10 @@ struct ModelConfig {
   // How projections are stored where they are quantised: quantization_config. kBf16Format: none are.
   WeightFormat projections;
   std::optional<WeightFormat> experts;  // routed experts, where they have a format of their own
-  std::any own;                         // what only this kind has, in the type of its folder
-  std::optional<DSparkShape> dspark;    // the stages of `drafter`, where that is DSpark
+  // The inputs of routed experts in NVFP4 are rounded to it, too (moe.inputs). No field of config.json.
+  bool nvfp4_inputs = false;
+  std::any own;                       // what only this kind has, in the type of its folder
+  std::optional<DSparkShape> dspark;  // the stages of `drafter`, where that is DSpark
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   // Layer `index` has experts; MTP modules (index >= num_hidden_layers) follow the same rule unless
