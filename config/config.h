@@ -22,6 +22,7 @@ enum class LoadFormat { kAuto, kDummy };
 enum class RestartPolicy { kExit, kGroup };
 enum class KvDtype { kAuto, kBf16, kFp8 };
 enum class AttentionProducts { kBf16, kFp8 };
+enum class MoeInputs { kBf16, kNvfp4 };
 enum class BlockReuseScope { kAll, kToken };
 enum class DecodingType { kMtp, kDSpark, kEagle3 };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive, kConfidence };
@@ -36,6 +37,7 @@ constexpr auto EnumNames(LoadFormat) { return std::to_array<const char*>({"auto"
 constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"exit", "group"}); }
 constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
 constexpr auto EnumNames(AttentionProducts) { return std::to_array<const char*>({"bf16", "fp8"}); }
+constexpr auto EnumNames(MoeInputs) { return std::to_array<const char*>({"bf16", "nvfp4"}); }
 constexpr auto EnumNames(BlockReuseScope) { return std::to_array<const char*>({"all", "token"}); }
 constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP", "DSpark", "Eagle3"}); }
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive", "confidence"}); }
@@ -146,6 +148,10 @@ struct KvCacheConfig {
   AttentionProducts attention_products = AttentionProducts::kBf16;
 };
 
+struct MoeConfig {
+  MoeInputs inputs = MoeInputs::kBf16;
+};
+
 struct CudaGraphConfig {
   bool enable_padding = true;
   std::vector<int> batch_sizes;  // empty = 1, 2, 4, 8, then by 8 up to max_batch_size
@@ -226,6 +232,7 @@ struct Config {
   AttentionDpConfig attention_dp_config;
   SchedulerConfig scheduler;
   KvCacheConfig kv_cache_config;
+  MoeConfig moe;
   std::optional<CudaGraphConfig> cuda_graph_config = CudaGraphConfig{};  // null = eager
   CublasLtConfig cublaslt;
   CudaConfig cuda;

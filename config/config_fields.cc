@@ -34,6 +34,10 @@ std::string AttentionFact(const Config& c) {
   return c.kv_cache_config.attention_products == AttentionProducts::kFp8 ? "attention products F8_E4M3" : "";
 }
 
+std::string InputsFact(const Config& c) {
+  return c.moe.inputs == MoeInputs::kNvfp4 ? "expert inputs NVFP4" : "";
+}
+
 std::string GeneratedReuse(const Config& c) {
   return c.kv_cache_config.reuse_generated ? "generated blocks reused" : "";
 }
@@ -290,6 +294,11 @@ const ConfigField kFields[] = {
      "What attention of generated tokens multiplies: bf16, or with `dtype: fp8` the E4M3 codes of the cache, "
      "by queries and softmax weights that are rounded to E4M3 ([architecture.md](architecture.md), section "
      "5). Tokens are not those of bf16."},
+    {"moe.inputs", MEMBER(c.moe.inputs), Any(), kRestart, kSame, InClass(InputsFact), kSet,
+     "What products of routed experts read: bf16, or with an NVFP4 checkpoint that has scales of inputs "
+     "`nvfp4`: rows rounded to 4 bits, as GPUs with FP4 products need them (W4A4; "
+     "[deepseek-v3.md](deepseek-v3.md), section 4). Between ranks such rows take 0.28 of the bytes. Tokens "
+     "are not those of bf16."},
     {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSame, NoBits(),
      kSet,
      "true pads a decode step to the next of `batch_sizes` and replays its graph. false replays the graphs "
@@ -418,6 +427,7 @@ const ConfigBlock kBlocks[] = {
     {"attention_dp_config", "How requests are spread over ranks."},
     {"scheduler", "How prompts and streams share the time."},
     {"kv_cache_config", "The paged KV cache."},
+    {"moe", "Mixture of experts."},
     {"cuda_graph_config", "Graphs of decode steps, on either backend. `null` runs every step eagerly.", true},
     {"cublaslt", "GEMMs of backend cuda."},
     {"cuda", "Streams of backend cuda."},

@@ -30,6 +30,7 @@ struct EngineOptions {
       2049;  // of the history; block 0, scratch, included; 0 = as many as the device has room for
   double free_memory_fraction = 0.9;  // of what weights and buffers leave free, where block_count is 0
   KvFormat kv_format;                 // of the KV cache
+  bool nvfp4_inputs = false;          // ModelConfig::nvfp4_inputs
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
   std::vector<int> batch_sizes;                 // decode buckets, ascending, the last >= max_batch_size
   // Decode steps keep the boundaries of the blocks that they fill: blocks of generated tokens may be reused.

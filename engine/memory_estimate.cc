@@ -61,8 +61,10 @@ absl::StatusOr<MemoryEstimate> EstimateRank(SizedBackend backend, const EngineOp
   rank.device = std::move(device);
   rank.comm = std::make_unique<SizingCommunicator>(index, rank_count);
   rank.device->BeginPurpose("weights");
+  ModelConfig of_class = config;
+  of_class.nvfp4_inputs = options.nvfp4_inputs;
   ASSIGN_OR_RETURN(LoadedWeights weights,
-                   AllocateDummyWeights(config, options.drafter_numbers.module_count, *rank.device,
+                   AllocateDummyWeights(of_class, options.drafter_numbers.module_count, *rank.device,
                                         {.layout = options.layout, .rank = index}));
   if (options.drafter != nullptr && options.drafter->describe != nullptr) {
     ASSIGN_OR_RETURN(LoadedWeights drafter,

@@ -82,6 +82,12 @@ absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config,
       absl::StrFormat("%s: MTP modules: %d, allowed 0..%d: %s", dir, wanted, loadable, why));
 }
 
+absl::Status CheckInputScales(const std::string& dir, const ModelConfig& config, int mtp_module_count) {
+  if (!config.nvfp4_inputs) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(dir, config));
+  return CheckInputScales(checkpoint, DescribeModel(config, mtp_module_count));
+}
+
 absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, const ModelConfig& config,
                                           int mtp_module_count, Device& device, Stream& stream,
                                           const LoadProgress& progress, const ModelShard& shard) {
@@ -90,6 +96,7 @@ absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, con
   RETURN_IF_ERROR(CheckModuleCount(checkpoint_dir, config, mtp_module_count, loadable));
   const ModelDescription description = DescribeModel(config, mtp_module_count, shard);
   RETURN_IF_ERROR(CheckCopies(checkpoint, description));
+  RETURN_IF_ERROR(CheckInputScales(checkpoint, description));
   return LoadWeights(checkpoint, description, device, stream, progress);
 }
 

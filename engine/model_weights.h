@@ -31,6 +31,10 @@ absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelCon
 // CheckCheckpoint found in `dir`.
 absl::Status CheckModuleCount(const std::string& dir, const ModelConfig& config, int wanted, int loadable);
 
+// Where the configuration rounds inputs of experts (ModelConfig::nvfp4_inputs): INVALID_ARGUMENT names a
+// tensor of the checkpoint that is not in NVFP4 or whose inputs have no scale. LoadWeights checks it, too.
+absl::Status CheckInputScales(const std::string& dir, const ModelConfig& config, int mtp_module_count);
+
 // Loads the model and its first `mtp_module_count` MTP modules, which CheckModuleCount has to allow, for
 // `shard`. The whole checkpoint is checked before any data is read, including modules that are not loaded: a
 // missing, extra, wrongly shaped or wrongly typed tensor gives INVALID_ARGUMENT naming file and tensor.

@@ -27,6 +27,7 @@ struct RandomWeight {
   int64_t column_stride = 1;
   int64_t jump = 0;
   int32_t jump_row = 0;
+  float input_scale = 1;  // another factor of the tensor scale: that of inputs rounded to NVFP4
 
   constexpr int64_t number(int64_t item, int64_t row, int64_t column) const {
     return offset + item * item_stride + row * row_stride + column * column_stride +
@@ -91,8 +92,12 @@ inline float RandomScale(const RandomWeight& weight) {
 }
 
 constexpr float RandomTensorScale(const RandomWeight& weight) {
-  return weight.format.tensor_scale ? weight.amplitude / RandomCodeSize(weight.format.code) : 1.0f;
+  if (!weight.format.tensor_scale) return 1.0f;
+  return weight.amplitude / RandomCodeSize(weight.format.code) * weight.input_scale;
 }
+
+// The scale of the inputs of random NVFP4 weights: magnitudes up to 10.5 are not cut.
+inline constexpr float kRandomInputScale = 0x1p-8f;
 
 // RandomScale in the format's type, of which it takes the first bytes.
 struct ScaleBytes {

@@ -120,6 +120,29 @@ inline QuantizedRows RowsInOnePiece(void* memory, int32_t rows, int32_t cols) {
           .scale_stride = bytes / int64_t{sizeof(float)}};
 }
 
+// Rows rounded to NVFP4 (kernels/rules/nvfp4_rows.h) as they cross ranks: of each row the codes, two to a
+// byte, the first in the low nibble, then the E4M3 scales of its groups of 16, filled up to a multiple of 16
+// bytes. 0.281 of the bytes of BF16 where the columns are a multiple of 256.
+struct Nvfp4Rows {
+  uint8_t* data = nullptr;  // [rows, Nvfp4RowBytes(cols)], 16-byte aligned
+  int32_t rows = 0;
+  int32_t cols = 0;  // a multiple of 16
+
+  constexpr explicit operator bool() const { return data != nullptr; }
+  constexpr int64_t row_bytes() const { return (int64_t{cols} / 2 + cols / 16 + 15) / 16 * 16; }
+  constexpr uint8_t* codes(int64_t row) const { return data + row * row_bytes(); }
+  constexpr uint8_t* scales(int64_t row) const { return codes(row) + cols / 2; }
+};
+constexpr int64_t Nvfp4RowBytes(int32_t cols) { return Nvfp4Rows{.cols = cols}.row_bytes(); }
+
+// The scales by which the inputs of an array's weights are rounded to NVFP4; absent: they are not rounded.
+struct InputScales {
+  const float* values = nullptr;  // [count], device memory; at least one
+  bool alike = false;             // one scale for the whole layer, so values[0] is that of all ranks' weights
+
+  constexpr explicit operator bool() const { return values != nullptr; }
+};
+
 // The paged cache of one layer and its block tables. Position s of a slot is row s % tokens_per_block of
 // block block_tables[slot * table_stride + s / tokens_per_block]. Block 0 is scratch: rows of idle slots and
 // unmapped positions go there, and nothing reads them.

@@ -140,6 +140,7 @@ EngineOptions EngineOptionsOf(const Config& config, const ModelConfig& model) {
   options.tokens_per_block = config.kv_cache_config.tokens_per_block;
   options.block_count = config.kv_cache_config.max_tokens > 0 ? BlockCount(config, model) : 0;
   options.kv_format = CacheFormat(config);
+  options.nvfp4_inputs = config.moe.inputs == MoeInputs::kNvfp4;
   options.free_memory_fraction = config.kv_cache_config.free_gpu_memory_fraction;
   options.host_cache_bytes = config.kv_cache_config.host_cache_size;
   options.batch_sizes = StepSizes(config);

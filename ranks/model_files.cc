@@ -21,6 +21,16 @@ std::string ConfigJsonOf(const Config& config) {
   return IsConfigJson(config) ? config.model : config.model + "/config.json";
 }
 
+namespace {
+
+ModelConfig OfClass(const Config& config, const ModelConfig& model) {
+  ModelConfig of_class = model;
+  of_class.nvfp4_inputs = config.moe.inputs == MoeInputs::kNvfp4;
+  return of_class;
+}
+
+}  // namespace
+
 absl::Status ReadDrafter(const Config& config, ModelConfig& model) {
   const DrafterKind* const drafter = SelectedDrafter(config);
   if (drafter == nullptr || drafter->read == nullptr) return absl::OkStatus();
@@ -43,8 +53,10 @@ absl::StatusOr<std::string> HashOfModel(const Config& config) {
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model) {
   if (config.load_format == LoadFormat::kDummy) return SummarizeConfig(model);
   ASSIGN_OR_RETURN(CheckpointSummary summary, SummarizeCheckpoint(config.model));
-  RETURN_IF_ERROR(CheckModuleCount(config.model, model, DrafterNumbersOf(config, model).module_count,
-                                   summary.config.num_nextn_predict_layers));
+  const int module_count = DrafterNumbersOf(config, model).module_count;
+  RETURN_IF_ERROR(
+      CheckModuleCount(config.model, model, module_count, summary.config.num_nextn_predict_layers));
+  RETURN_IF_ERROR(CheckInputScales(config.model, OfClass(config, model), module_count));
   return summary;
 }
 
@@ -53,10 +65,12 @@ absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig&
   device.BeginPurpose("weights");
   const std::unique_ptr<Stream> stream = device.CreateStream();
   const int module_count = DrafterNumbersOf(config, model).module_count;
+  const ModelConfig of_class = OfClass(config, model);
   const bool dummy = config.load_format == LoadFormat::kDummy;
   ASSIGN_OR_RETURN(LoadedWeights weights,
-                   dummy ? MakeDummyWeights(model, module_count, device, *stream, progress, shard)
-                         : LoadWeights(config.model, model, module_count, device, *stream, progress, shard));
+                   dummy
+                       ? MakeDummyWeights(of_class, module_count, device, *stream, progress, shard)
+                       : LoadWeights(config.model, of_class, module_count, device, *stream, progress, shard));
   const DrafterKind* const drafter = SelectedDrafter(config);
   if (drafter == nullptr || drafter->load == nullptr) return weights;
   ASSIGN_OR_RETURN(LoadedWeights of_drafter,

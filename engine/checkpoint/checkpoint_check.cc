@@ -4,10 +4,12 @@
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/formats/stored_format.h"
 
@@ -43,6 +45,10 @@ bool IsCacheScale(const std::string& name) {
                      [&](const char* ending) { return name.ends_with(ending); });
 }
 
+bool IsInputScale(const std::string& name) {
+  return name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
+}
+
 // What a tensor that differs from the one it should be a copy of means: a head that config.json ties to the
 // embedding, or a drafter's copy of what it takes from the target.
 std::string DifferenceOf(const TensorSpec& spec) {
@@ -71,6 +77,42 @@ absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& d
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<float>> ReadInputScales(const Checkpoint& checkpoint,
+                                                   const ModelDescription& description,
+                                                   const ExpertsMember& experts) {
+  const size_t part_count = experts.of_layer.size() / description.expert_count;
+  std::vector<float> scales(description.expert_count, 0.0f);
+  const TensorSpec* without = nullptr;
+  for (size_t i = 0; i < experts.of_layer.size(); ++i) {
+    const TensorSpec& spec = *experts.of_layer[i];
+    const StoredFormat* const stored = FindStored(checkpoint, description, spec);
+    CHECK(stored != nullptr) << spec.name;
+    if (stored->input_scale == nullptr) {
+      without = &spec;
+      continue;
+    }
+    ASSIGN_OR_RETURN(const float scale, stored->input_scale(checkpoint, spec));
+    scales[i / part_count] = std::max(scales[i / part_count], scale);
+  }
+  if (without == nullptr) return scales;
+  const bool none = *std::max_element(scales.begin(), scales.end()) == 0;
+  if (none && without->mtp_module >= 0) return std::vector<float>();
+  const std::string name =
+      FindStored(checkpoint, description, *without)->tensors(description, *without)[0].name;
+  return Refuse(checkpoint.Find(name).file->path(), name,
+                "not in NVFP4, as experts have to be with moe.inputs: nvfp4; bf16 takes it");
+}
+
+absl::Status CheckInputScales(const Checkpoint& checkpoint, const ModelDescription& description) {
+  if (!description.nvfp4_inputs) return absl::OkStatus();
+  for (const WeightSpec& weight : description.weights) {
+    const auto* const experts = std::get_if<ExpertsMember>(&weight.member);
+    if (experts == nullptr) continue;
+    RETURN_IF_ERROR(ReadInputScales(checkpoint, description, *experts).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelDescription& description) {
   absl::flat_hash_set<const TensorEntry*> known;
   for (const TensorSpec& spec : description.tensors) {
@@ -89,8 +131,8 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelDescription& 
     for (const StoredTensor& tensor : stored->tensors(description, spec)) {
       known.insert(checkpoint.Find(tensor.name).entry);
     }
-    if (stored->ignored == nullptr) continue;
-    for (const std::string& name : stored->ignored(spec)) known.insert(checkpoint.Find(name).entry);
+    if (stored->input_scale_name == nullptr) continue;
+    known.insert(checkpoint.Find(stored->input_scale_name(spec)).entry);
   }
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.entry->name;

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/model_description.h"
 
@@ -18,8 +20,20 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelDescription& 
 // INVALID_ARGUMENT names the tensor that differs.
 absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& description);
 
+// The scales by which the inputs of a layer's experts are rounded (moe.inputs), one per expert: the largest
+// of its tensors', as TensorRT-LLM and vLLM merge those of gate and up. Empty: the experts are an MTP
+// module's and not in NVFP4, so their inputs stay BF16. INVALID_ARGUMENT names a tensor that is not in NVFP4
+// or whose inputs have no scale.
+absl::StatusOr<std::vector<float>> ReadInputScales(const Checkpoint& checkpoint,
+                                                   const ModelDescription& description,
+                                                   const ExpertsMember& experts);
+// The same of all layers of a description with nvfp4_inputs, before anything is loaded.
+absl::Status CheckInputScales(const Checkpoint& checkpoint, const ModelDescription& description);
+
 // Scales with which other servers store keys and values in FP8. Rows of the cache here have scales of their
 // own (kernels/kv_row.h), so these tensors are accepted and not read.
 bool IsCacheScale(const std::string& name);
+// Scales of inputs, which are read with moe.inputs: nvfp4 alone.
+bool IsInputScale(const std::string& name);
 
 }  // namespace foredraft

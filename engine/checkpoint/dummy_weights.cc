@@ -62,10 +62,17 @@ class RandomSource : public WeightSource {
   absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) override {
     RandomWeight random = Own(Random(weight, StoredAs(weight)), weight);
     random.offset += weight.tensors[0]->expert * random.item_stride;
+    random.input_scale = InputScale(weight.tensors[0]->expert);
     ASSIGN_OR_RETURN(*member.out, device_.MakeRandomWeights(weight.expert_count, random));
     weight.Mark(member.out->first);
     Advance(weight.tensors);
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<float>> InputScalesOf(const ExpertsMember& experts) override {
+    const WeightSpec all = {.member = experts, .tensors = experts.of_layer};
+    if (!(StoredAs(all) == kNvfp4Format)) return std::vector<float>();
+    return std::vector<float>(model_.expert_count, kRandomInputScale);
   }
 
   absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {

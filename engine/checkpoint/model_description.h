@@ -85,6 +85,9 @@ struct MatrixMember {  // the tensors stacked along n
 };
 struct ExpertsMember {  // per expert, its tensors stacked along n
   PackedWeights* out;
+  InputScales* inputs = nullptr;
+  // Of all experts of the layer, those of other ranks too, one expert's tensors after another's.
+  std::vector<const TensorSpec*> of_layer = {};
 };
 struct RowGroupsMember {  // the tensor cut along n into `count` matrices of equal height, in BF16
   PackedWeights* out;
@@ -143,12 +146,13 @@ struct WeightSpec {
 
 // Move-only: members and weights point into it.
 struct ModelDescription {
-  std::string name;          // for errors: the architecture and how many layers and modules config.json has
-  WeightFormat projections;  // ModelConfig::projections
-  int layer_count = 0;       // of the target
-  int expert_count = 0;      // routed experts of a layer
-  bool ties_head = false;    // the head is the embedding
-  ModelShard shard;          // of the rank: `tensors` has all of the model, `weights` has the rank's part
+  std::string name;           // for errors: the architecture and how many layers and modules config.json has
+  WeightFormat projections;   // ModelConfig::projections
+  int layer_count = 0;        // of the target
+  int expert_count = 0;       // routed experts of a layer
+  bool ties_head = false;     // the head is the embedding
+  bool nvfp4_inputs = false;  // ModelConfig::nvfp4_inputs
+  ModelShard shard;           // of the rank: `tensors` has all of the model, `weights` has the rank's part
   std::unique_ptr<LoadedWeights> model = std::make_unique<LoadedWeights>();  // what a WeightSource fills
   std::deque<TensorSpec>
       tensors;  // in the checkpoint's order; scales are not listed: they follow from dtypes

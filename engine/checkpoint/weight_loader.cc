@@ -1,6 +1,7 @@
 #include "engine/checkpoint/weight_loader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "engine/checkpoint/checkpoint_check.h"
 #include "engine/checkpoint/formats/host_tensor.h"
 #include "engine/checkpoint/formats/stored_format.h"
 
@@ -67,11 +69,15 @@ class CheckpointSource : public WeightSource {
       if (!first) first = parts.front().format;
       if (!(parts.front().format == *first))
         return RefuseExpert(*weight.parts(index)[0], parts.front().format, *first);
-      return parts;
+      return rounds_inputs() ? WithInputScale(weight, index, std::move(parts)) : std::move(parts);
     };
     ASSIGN_OR_RETURN(*member.out, device_.PackWeights(weight.expert_count, read));
     weight.Mark(member.out->first);
     return first ? CheckOtherRanks(weight, *first) : absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<float>> InputScalesOf(const ExpertsMember& experts) override {
+    return ReadInputScales(checkpoint_, model_, experts);
   }
 
   absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) override {
@@ -142,6 +148,20 @@ class CheckpointSource : public WeightSource {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: tensor %s: %s, allowed %s, as the layer's other experts have",
                         checkpoint_.Find(name).file->path(), name, NameOf(format), NameOf(first)));
+  }
+
+  // The weights of expert `index` of the rank, for products of rounded inputs.
+  absl::StatusOr<std::vector<HostWeight>> WithInputScale(const WeightSpec& weight, int index,
+                                                         std::vector<HostWeight> parts) const {
+    const std::span<const TensorSpec* const> specs = weight.parts(index);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts[i].tensor_scale *= InputScale(specs[i]->expert);
+      if (std::isnormal(parts[i].tensor_scale)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("tensor %s: its scale times that of its inputs: %g, allowed normal numbers",
+                          specs[i]->name, parts[i].tensor_scale));
+    }
+    return parts;
   }
 
   // Bytes in the file, scales included.

@@ -1,6 +1,7 @@
 #include "engine/checkpoint/weight_source.h"
 
 #include <algorithm>
+#include <functional>
 #include <variant>
 
 #include "base/status_macros.h"
@@ -18,6 +19,9 @@ absl::StatusOr<LoadedWeights> WeightSource::Make(const ModelDescription& descrip
     for (const TensorSpec* tensor : weight.tensors) total_bytes_ += BytesOf(*tensor);
   }
   for (const WeightSpec& weight : description.weights) {
+    if (const auto* const experts = std::get_if<ExpertsMember>(&weight.member)) {
+      RETURN_IF_ERROR(SetInputs(description, *experts));
+    }
     if (weight.tensors.empty()) {
       Skip();
       continue;
@@ -26,6 +30,24 @@ absl::StatusOr<LoadedWeights> WeightSource::Make(const ModelDescription& descrip
   }
   stream_.Synchronize();
   return *description.model;
+}
+
+// A rank without experts has the first scale of the layer: it may have to round rows for others.
+absl::Status WeightSource::SetInputs(const ModelDescription& description, const ExpertsMember& experts) {
+  input_scales_.clear();
+  if (!description.nvfp4_inputs) return absl::OkStatus();
+  ASSIGN_OR_RETURN(input_scales_, InputScalesOf(experts));
+  if (input_scales_.empty()) return absl::OkStatus();
+  const ExpertShard shard = description.shard.experts();
+  const auto first = input_scales_.begin() + shard.first_expert(description.expert_count);
+  std::vector<float> own(first, first + shard.expert_count_here(description.expert_count));
+  if (own.empty()) own.push_back(input_scales_.front());
+  ASSIGN_OR_RETURN(float* const memory, device_.AllocateArray<float>(own.size()));
+  device_.CopyToDevice(stream_, memory, own.data(), own.size() * sizeof(float));
+  experts.inputs->values = memory;
+  experts.inputs->alike = std::adjacent_find(input_scales_.begin(), input_scales_.end(),
+                                             std::not_equal_to<>()) == input_scales_.end();
+  return absl::OkStatus();
 }
 
 absl::Status WeightSource::Set(const WeightSpec& weight, const VectorMember& member) {

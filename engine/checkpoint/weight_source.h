@@ -40,6 +40,8 @@ class WeightSource {
   virtual absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) = 0;
   virtual absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) = 0;
   virtual absl::Status Set(const WeightSpec& weight, const KvBMember& member) = 0;
+  // The scales by which the experts' inputs are rounded, of every expert of the layer; empty: they are not.
+  virtual absl::StatusOr<std::vector<float>> InputScalesOf(const ExpertsMember& experts) = 0;
   // Called instead of Set for the experts of a rank without experts: the member stays absent.
   virtual void Skip() {}
 
@@ -47,16 +49,24 @@ class WeightSource {
   virtual int64_t BytesOf(const TensorSpec& tensor) const = 0;
   void Advance(std::span<const TensorSpec* const> done);
 
+  // Whether the inputs of the experts that are set are rounded; and the scale of an expert's inputs, which is
+  // a factor of the tensor scale of its weights: 1 where they are not.
+  bool rounds_inputs() const { return !input_scales_.empty(); }
+  float InputScale(int expert) const { return input_scales_.empty() ? 1.0f : input_scales_[expert]; }
+
   Device& device_;
   Stream& stream_;
 
  private:
+  // Sets the member's input scales, before the member itself.
+  absl::Status SetInputs(const ModelDescription& description, const ExpertsMember& experts);
   absl::Status Set(const WeightSpec& weight, const VectorMember& member);
   absl::Status Set(const WeightSpec& weight, const TableMember& member);
   absl::Status Set(const WeightSpec& weight, const IdsMember& member);
   void Advance(int64_t bytes);
 
   const LoadProgress& progress_;
+  std::vector<float> input_scales_;  // of the layer whose experts are set
   int64_t done_bytes_ = 0;
   int64_t total_bytes_ = 0;
 };

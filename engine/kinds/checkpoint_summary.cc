@@ -82,6 +82,7 @@ absl::StatusOr<CheckpointSummary> SummarizeCheckpoint(const std::string& dir) {
   for (const TensorLocation& tensor : checkpoint.tensors()) {
     ++summary.tensor_count;
     summary.cache_scale_count += IsCacheScale(tensor.entry->name) ? 1 : 0;
+    summary.input_scale_count += IsInputScale(tensor.entry->name) ? 1 : 0;
     summary.bytes += tensor.entry->bytes;
     if (target.IsOfUnreadPart(tensor.entry->name)) unread_bytes += tensor.entry->bytes;
     summary.dtype_bytes[tensor.entry->dtype] += tensor.entry->bytes;

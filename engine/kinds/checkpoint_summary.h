@@ -19,6 +19,7 @@ struct CheckpointSummary {
   int64_t drafter_bytes = 0;      // of ModelConfig::drafter
   int64_t unread_bytes = 0;       // of the vision part of a multimodal model
   int64_t tensor_count = 0;
+  int64_t input_scale_count = 0;               // of tensor_count, those that IsInputScale names
   int64_t cache_scale_count = 0;               // of tensor_count, those that IsCacheScale passes over
   int64_t bytes = 0;                           // of all tensors in the files
   std::map<std::string, int64_t> dtype_bytes;  // the same by dtype: "BF16", "F8_E4M3"...

@@ -95,6 +95,8 @@ ModelLimits ModelLimitsOf(const ModelConfig& model) {
               },
           .check_parallel = [model](const LoadedConfig& loaded,
                                     ConfigErrors& errors) { CheckParallel(model, loaded, errors); },
+          .nvfp4_experts =
+              model.n_routed_experts > 0 && model.experts.value_or(model.projections) == kNvfp4Format,
           .fp8_products = model.kv_lora_rank > 0,
           .cache_bytes = [model](const Config& config) { return CacheBytesOf(model, config); }};
 }

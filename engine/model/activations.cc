@@ -65,6 +65,9 @@ void AllocateExperts(ActivationAllocator& allocate, const ModelConfig& config, c
   }
   allocate(a.activated, grouped, config.moe_intermediate_size);
   allocate(a.out, grouped, config.hidden_size / layout.moe_tp);
+  const int rounded =
+      std::max(size.rounds_rows ? layout.attention_dp * moe_rows : 0, size.rounds_pairs ? grouped : 0);
+  if (rounded > 0) allocate(a.rounded, rounded, config.hidden_size);
   a.part_pairs = grouped - (config.num_experts_per_tok - 1);
   allocate(a.part_borders, a.PartCount(all_choices) + 1);
   const int gathered_rows = layout.attention_dp * moe_rows;

@@ -54,9 +54,12 @@ struct ExpertActivations {
   int32_t* grouped_index = nullptr;   // [N * M, X]
   int part_pairs = 0;                 // PartRowsParams::part_pairs
   int32_t* part_borders = nullptr;    // [PartCount of all pairs + 1]
-  Matrix<float> gate_up;  // [P, 2 I_e]; of the rank's columns, as activated_part; may be absent (KeepsGateUp)
+  Matrix<float> gate_up;  // [P, 2 I_e]; of the rank's columns, as activated_part; may be absent (AddExperts)
   InputRows activated;    // [P, I_e]
-  Matrix<float> out;      // [P, D]; of the rank's columns
+  // Inputs of gate_up rounded to NVFP4; absent where none are. One row for each of all groups where a layer's
+  // experts have one input scale, else one for each pair.
+  Matrix<bf16> rounded;  // [N * M or P, D]
+  Matrix<float> out;     // [P, D]; of the rank's columns
 
   // Absent where a rank has whole experts: the rank's columns of `activated`, and those of all ranks that
   // share the experts, one rank's rows after another's.
@@ -65,7 +68,7 @@ struct ExpertActivations {
   Matrix<float> merged;                     // [moe_ep * G / T, D] the partial sums of whole rows
 
   // The exchange with other ranks. The rows of all groups; absent where N = 1.
-  std::byte* gathered_x = nullptr;    // [N * M] in BF16 or quantised
+  std::byte* gathered_x = nullptr;    // [N * M] in BF16, quantised or in NVFP4
   int32_t* gathered_ids = nullptr;    // [N * M, X]
   float* gathered_weights = nullptr;  // [N * M, X]
   // Absent where one rank has all experts. BF16 where experts are in eight groups, else FP32, as with several
@@ -139,7 +142,10 @@ struct ActivationSize {
   int decode_rows = 0;    // of the largest one in the decode form
   int mlp_width = 0;      // of the rank's part of the widest dense MLP or shared expert
   int scratch_width = 0;  // floats of a row that the memory of gate_up has at least, for use between MLPs
-  bool keeps_expert_gate_up = true;  // KeepsGateUp (engine/model/mlp.h) of any layer
+  // What the experts of any layer need (AddExperts in engine/model/mlp.h).
+  bool keeps_expert_gate_up = false;  // gate and up in memory
+  bool rounds_rows = false;           // rows rounded to NVFP4
+  bool rounds_pairs = false;          // pairs (row, expert) rounded, as the experts' input scales differ
 };
 
 // All but mtp_input.

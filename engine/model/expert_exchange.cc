@@ -16,17 +16,32 @@ RankRows ExpertExchange::peer_rows() const {
   return rows;
 }
 
-RoutedRows ExpertExchange::Gather(const RoutedRows& own) const {
-  if (f_.shard.layout.attention_dp == 1) return own;
+RoutedRows ExpertExchange::Gather(const RoutedRows& own, const InputScales& inputs) const {
   const ExpertActivations& a = f_.activations.experts;
+  const bool rounds = inputs && inputs.alike;
+  if (f_.shard.layout.attention_dp == 1) {
+    RoutedRows all = own;
+    if (rounds) {
+      all.x = {.as_bf16 = a.rounded.first_rows(own.x.rows()), .as_f8 = {}};
+      f_.ops.round_nvfp4(f_.stream,
+                         {.out = all.x.as_bf16, .x = own.x.as_bf16, .input_scales = inputs.values});
+    }
+    return all;
+  }
   CHECK_EQ(own.x.rows(), round_rows_[f_.shard.group()]);
   const int64_t choice_bytes = int64_t{f_.config.num_experts_per_tok} * 4;
   RoutedRows all = {.ids = a.gathered_ids, .weights = a.gathered_weights};
   AllGatherParams params = {.rows = peer_rows(), .set = peers()};
-  params.parts[0] = own.x.as_f8 ? QuantizedPart(own.x.as_f8, all.x) : Bf16Part(own.x.as_bf16, all.x);
+  params.parts[0] = rounds        ? Nvfp4Part(own.x.as_bf16, inputs, all.x)
+                    : own.x.as_f8 ? QuantizedPart(own.x.as_f8, all.x)
+                                  : Bf16Part(own.x.as_bf16, all.x);
   params.parts[1] = {a.gathered_ids, own.ids, choice_bytes};
   params.parts[2] = {a.gathered_weights, own.weights, choice_bytes};
   f_.comm.AllGather(f_.stream, params);
+  if (rounds) {
+    const Nvfp4Rows arrived = {reinterpret_cast<uint8_t*>(a.gathered_x), all.x.rows(), all.x.as_bf16.cols};
+    f_.ops.widen_nvfp4(f_.stream, {.out = all.x.as_bf16, .x = arrived});
+  }
   return all;
 }
 
@@ -46,6 +61,17 @@ GatherPart ExpertExchange::QuantizedPart(const QuantizedRows& own, InputRows& al
   f_.ops.copy_quantized(f_.stream, {.out = RowsInOnePiece(in, own.rows, own.cols), .x = own});
   all.as_bf16 = Dense<bf16>(nullptr, round_rows_.total(), own.cols);
   all.as_f8 = RowsInOnePiece(out, round_rows_.total(), own.cols);
+  return {out, in, row_bytes};
+}
+
+// Codes are widened where they arrive: the values that every receiver would round the BF16 rows to.
+GatherPart ExpertExchange::Nvfp4Part(Matrix<bf16> own, const InputScales& inputs, InputRows& all) const {
+  auto* const out = reinterpret_cast<uint8_t*>(f_.activations.experts.gathered_x);
+  const int64_t row_bytes = Nvfp4RowBytes(own.cols);
+  uint8_t* const in = out + round_rows_.offset(f_.shard.group()) * row_bytes;
+  f_.ops.round_nvfp4(f_.stream,
+                     {.out_codes = {in, own.rows, own.cols}, .x = own, .input_scales = inputs.values});
+  all.as_bf16 = f_.activations.experts.rounded.first_rows(round_rows_.total());
   return {out, in, row_bytes};
 }
 

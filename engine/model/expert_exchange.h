@@ -36,8 +36,9 @@ class ExpertExchange {
   ExpertExchange(const Forward& f, const RankRows& round_rows) : f_(f), round_rows_(round_rows) {}
 
   // The rows of all groups, one group after another. `own` may be empty. Rows that are quantised cross the
-  // ranks so: about half the bytes of BF16.
-  RoutedRows Gather(const RoutedRows& own) const;
+  // ranks so: about half the bytes of BF16. Where the experts have one scale of `inputs`, rows are rounded to
+  // NVFP4 by it, whichever rank they come from, and cross in 0.281 of the bytes.
+  RoutedRows Gather(const RoutedRows& own, const InputScales& inputs) const;
 
   // Of `part`, the activated pairs in the columns of this rank's experts that it has, makes whole rows: those
   // of all ranks that share the experts, side by side in `whole`. Both in the form that expert_down reads.
@@ -54,9 +55,10 @@ class ExpertExchange {
                                            Matrix<float> hidden, bool leaves) const;
 
  private:
-  // Gather's rows in either form: this rank's part of the exchange, and in `all` what arrives.
+  // Gather's rows in each form: this rank's part of the exchange, and in `all` what arrives.
   GatherPart Bf16Part(Matrix<bf16> own, InputRows& all) const;
   GatherPart QuantizedPart(const QuantizedRows& own, InputRows& all) const;
+  GatherPart Nvfp4Part(Matrix<bf16> own, const InputScales& inputs, InputRows& all) const;
   // What SumExperts fills where experts are spread: this rank's part of every row.
   struct PartialRows {
     Matrix<float> rows;      // or

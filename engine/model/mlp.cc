@@ -68,6 +68,31 @@ const int32_t* PartBorders(const Forward& f, const RoutedRows& rows, int part_co
   return a.part_borders;
 }
 
+// Rounds grouped rows to NVFP4, each by the scale of its expert. p: the rows.
+void RoundPairs(const Forward& f, const InputScales& inputs, RoundNvfp4Params p) {
+  const ExpertShard shard = f.shard.experts();
+  p.input_scales = inputs.values;
+  p.expert_offsets = f.activations.experts.expert_offsets;
+  p.expert_count = shard.expert_count_here(f.config.n_routed_experts);
+  f.ops.round_nvfp4(f.stream, p);
+}
+
+// What gate and up of the experts read for each grouped row.
+struct GroupedInput {
+  InputRows x;
+  const int32_t* x_rows;  // or null: the rows are grouped
+};
+
+// A row is rounded for each of its experts where their input scales differ; where they do not, `x` has come
+// rounded (ExpertExchange::Gather).
+GroupedInput InputOfExperts(const Forward& f, const MoeWeights& w, const InputRows& x, int pairs) {
+  const ExpertActivations& a = f.activations.experts;
+  if (!w.gate_up_inputs || w.gate_up_inputs.alike) return {x, a.grouped_rows};
+  const Matrix<bf16> rounded = a.rounded.first_rows(pairs);
+  RoundPairs(f, w.gate_up_inputs, {.out = rounded, .x = x.as_bf16, .x_rows = a.grouped_rows});
+  return {{.as_bf16 = rounded, .as_f8 = {}}, nullptr};
+}
+
 // Runs this rank's experts over the rows that chose them, into a.out. a.grouped_index has, for every
 // row and choice, the row of a.out.
 void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activation, const RoutedRows& rows,
@@ -92,13 +117,15 @@ void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activatio
                               .expert_count = expert_count,
                               .first_expert = shard.first_expert(f.config.n_routed_experts),
                               .row_range = rows.row_range});
-  GroupedGateUp(f, rows.x, activation, part,
+  const GroupedInput input = InputOfExperts(f, w, rows.x, pairs);
+  GroupedGateUp(f, input.x, activation, part,
                 {.out = a.gate_up.first_rows(pairs),
-                 .x_rows = a.grouped_rows,
+                 .x_rows = input.x_rows,
                  .expert_offsets = a.expert_offsets,
                  .experts = w.expert_gate_up,
                  .expected_rows = expected_pairs});
   if (columns) exchange.GatherColumns(part, activated);
+  if (w.down_inputs) RoundPairs(f, w.down_inputs, {.out = activated.as_bf16, .x = activated.as_bf16});
   GroupedLinear(f, activated,
                 {.out = a.out.first_rows(pairs),
                  .expert_offsets = a.expert_offsets,
@@ -136,9 +163,10 @@ void DenseMlp(const Forward& f, const DenseMlpWeights& w, GatedActivation activa
   SummedLinear(f, Activated(f, w, activation, x), {.out = out, .weight = w.down});
 }
 
-bool KeepsGateUp(const Device& device, const MoeWeights& w) {
+void AddExperts(const Device& device, const MoeWeights& w, ActivationSize& size) {
   const bool quantised = device.quantizes_rows() && ReadsF8(w.expert_down.first);
-  return !quantised || !FusesGateUp(w.expert_gate_up.first);
+  size.keeps_expert_gate_up |= !quantised || !FusesGateUp(w.expert_gate_up.first);
+  if (w.gate_up_inputs) (w.gate_up_inputs.alike ? size.rounds_rows : size.rounds_pairs) = true;
 }
 
 LeftToAdd MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
@@ -157,7 +185,7 @@ LeftToAdd MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecip
         RunShared(f.On(side), w, recipe, own_x,
                   recipe.residual ? f.activations.projected.first_rows(round.own_count) : own_hidden);
     const RoutedRows own = Route(f, w, recipe, round, own_x);
-    const RoutedRows gathered = exchange.Gather(own);
+    const RoutedRows gathered = exchange.Gather(own, w.gate_up_inputs);
     const int part_count = f.activations.experts.PartCount(gathered.x.rows() * f.config.num_experts_per_tok);
     const int32_t* const borders = PartBorders(f, gathered, part_count);
     for (int i = 0; i < part_count; ++i) {

@@ -39,7 +39,7 @@ struct MoeRecipe {
 LeftToAdd MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                            Matrix<float> hidden);
 
-// Whether the products of these experts keep gate and up in memory, on this device.
-bool KeepsGateUp(const Device& device, const MoeWeights& w);
+// Adds to `size` what the activations need for these experts on this device.
+void AddExperts(const Device& device, const MoeWeights& w, ActivationSize& size);
 
 }  // namespace foredraft

@@ -84,8 +84,10 @@ struct ModelConfig {
   // How projections are stored where they are quantised: quantization_config. kBf16Format: none are.
   WeightFormat projections;
   std::optional<WeightFormat> experts;  // routed experts, where they have a format of their own
-  std::any own;                         // what only this kind has, in the type of its folder
-  std::optional<DSparkShape> dspark;    // the stages of `drafter`, where that is DSpark
+  // The inputs of routed experts in NVFP4 are rounded to it, too (moe.inputs). No field of config.json.
+  bool nvfp4_inputs = false;
+  std::any own;                       // what only this kind has, in the type of its folder
+  std::optional<DSparkShape> dspark;  // the stages of `drafter`, where that is DSpark
   // The head that drafts, from a checkpoint of its own; null: none. Handed down beside the model's fields.
   std::shared_ptr<const DraftHead> draft_head;
 

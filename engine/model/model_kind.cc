@@ -29,6 +29,7 @@ ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& s
       .layer_count = config.num_hidden_layers,
       .expert_count = config.n_routed_experts,
       .ties_head = config.tie_word_embeddings,
+      .nvfp4_inputs = config.nvfp4_inputs,
       .shard = shard};
 }
 

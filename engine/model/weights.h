@@ -41,7 +41,9 @@ struct MoeWeights {
       nullptr;                   // [V, X]: experts by token id, of DeepSeek-V4's hash layers; or null
   PackedWeights expert_gate_up;  // [this rank's experts], each [2 M, D]
   PackedWeights expert_down;     // [this rank's experts], each [D, M]
-  DenseMlpWeights shared;        // width S; absent where the model has no shared expert
+  InputScales gate_up_inputs;    // of the two above; absent: inputs stay BF16
+  InputScales down_inputs;
+  DenseMlpWeights shared;  // width S; absent where the model has no shared expert
 };
 
 }  // namespace foredraft

@@ -73,6 +73,26 @@ struct GroupRowsParams {
                                        // other rows is not written
 };
 
+// Rounds rows to NVFP4 (kernels/rules/nvfp4_rows.h): to values in BF16, or to codes. Columns are a multiple
+// of
+// 16. Grouped rows are rounded by their experts' scales, others by input_scales[0].
+struct RoundNvfp4Params {
+  Matrix<bf16> out;                         // [R, D]; or absent
+  Nvfp4Rows out_codes;                      // [R, D]; exactly one of the two is present
+  Matrix<const bf16> x;                     // [*, D]; may be `out` where x_rows is null
+  const int32_t* x_rows = nullptr;          // [R]: the source of each row; null: r
+  const float* input_scales = nullptr;      // [expert_count], or [1]
+  const int32_t* expert_offsets = nullptr;  // [expert_count + 1], as of group_rows: rows from
+                                            // offsets[expert_count] on are not written; or null
+  int32_t expert_count = 1;
+};
+
+// out = the values of x.
+struct WidenNvfp4Params {
+  Matrix<bf16> out;  // [R, D]
+  Nvfp4Rows x;       // [R, D]
+};
+
 // hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of docs/architecture.md
 // section 5: 8 slices of experts [gE/8, (g+1)E/8). Within a slice, sums are FP32 in ascending expert order,
 // each product is rounded before it is added, and the sum is rounded to BF16 once. The slices are added in

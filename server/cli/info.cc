@@ -133,6 +133,10 @@ absl::Status ShowInfo(const std::string& path, const std::string& head_dir) {
             Grouped(summary.cache_scale_count),
             ", passed over: kv_cache_config.dtype alone decides, and FP8 rows have scales of their own"));
   }
+  if (summary.input_scale_count > 0) {
+    Row("input scales", absl::StrCat(Grouped(summary.input_scale_count),
+                                     ": those of routed experts are used with moe.inputs: nvfp4"));
+  }
   if (model.drafter.empty()) {
     Row("MTP modules", absl::StrCat(model.num_nextn_predict_layers));
   } else {

@@ -116,6 +116,16 @@ OpCost CostOf(const CopyQuantizedParams& p, const CostContext&) {
   return {.bytes = BytesOf(p.out) + BytesOf(p.x)};
 }
 
+OpCost CostOf(const RoundNvfp4Params& p, const CostContext&) {
+  const double rows = p.out ? p.out.rows : p.out_codes.rows;
+  return {.bytes = BytesOf(p.out) + rows * p.x.cols * sizeof(bf16) +
+                   (p.out_codes ? rows * p.out_codes.row_bytes() : 0.0)};
+}
+
+OpCost CostOf(const WidenNvfp4Params& p, const CostContext&) {
+  return {.bytes = BytesOf(p.out) + double(p.x.rows) * p.x.row_bytes()};
+}
+
 OpCost CostOf(const TreeSumParams& p, const CostContext&) {
   return {.bytes = (1.0 + p.part_count) * BytesOf(p.out)};
 }

@@ -300,6 +300,16 @@ KernelLaunches LaunchesOf(const CopyQuantizedParams& p, const CostContext& shape
   return {StreamingLaunch("CopyQuantized", p.out.rows, 256, CostOf(p, shape).bytes, 2, gpu)};
 }
 
+KernelLaunches LaunchesOf(const RoundNvfp4Params& p, const CostContext& shape, const GpuModel& gpu) {
+  const int rows = p.out ? p.out.rows : p.out_codes.rows;
+  return {StreamingLaunch("RoundNvfp4", Blocks(rows, p.x.cols, 2048), 128, CostOf(p, shape).bytes, 2, gpu)};
+}
+
+KernelLaunches LaunchesOf(const WidenNvfp4Params& p, const CostContext& shape, const GpuModel& gpu) {
+  return {StreamingLaunch("WidenNvfp4", Blocks(p.out.rows, p.out.cols, 2048), 128, CostOf(p, shape).bytes, 1,
+                          gpu)};
+}
+
 KernelLaunches LaunchesOf(const TreeSumParams& p, const CostContext& shape, const GpuModel& gpu) {
   return {
       StreamingLaunch("TreeSum", Blocks(p.out.rows, p.out.cols, 1024), 256, CostOf(p, shape).bytes, 1, gpu)};

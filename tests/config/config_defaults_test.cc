@@ -155,6 +155,18 @@ TEST(ResolveDefaults, Fp8ProductsNeedLatents) {
       "latents");
 }
 
+TEST(ResolveDefaults, RoundedInputsNeedExpertsInNvfp4) {
+  const std::string text = "model: /m\nmoe: {inputs: nvfp4}";
+  EXPECT_EQ(Resolve("model: /m").moe.inputs, MoeInputs::kBf16);
+  EXPECT_EQ(Resolve(text).moe.inputs, MoeInputs::kNvfp4);
+  ModelLimits model = SmallModel();
+  model.nvfp4_experts = false;
+  LoadedConfig loaded = LoadOrDie(text);
+  EXPECT_EQ(
+      std::string(ResolveDefaults(kHost, &model, loaded).message()),
+      "c.yaml:2: moe.inputs: nvfp4, allowed bf16 with this model, whose routed experts are not in NVFP4");
+}
+
 TEST(ResolveDefaults, ADrafterIsCheckedWhereThereIsOne) {
   ModelLimits model = SmallModel();
   model.check_drafter = [](const LoadedConfig& loaded, ConfigErrors& errors) {

@@ -80,6 +80,7 @@ constexpr const char* kFixedKeys[] = {
     "kv_cache_config.host_cache_size",
     "kv_cache_config.dtype",
     "kv_cache_config.attention_products",
+    "moe.inputs",
     "cuda_graph_config.enable_padding",
     "cuda_graph_config.batch_sizes",
     "cublaslt.tuning_file",

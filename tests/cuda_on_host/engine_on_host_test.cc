@@ -72,6 +72,12 @@ ModelConfig FourBitConfig(const WeightFormat& format) {
   return config;
 }
 
+ModelConfig RoundedInputsConfig() {
+  ModelConfig config = FourBitConfig(kNvfp4Format);
+  config.nvfp4_inputs = true;
+  return config;
+}
+
 EngineOptions SmallOptions(const DrafterKind& drafter = kEagle) {
   EngineOptions options;
   options.max_batch_size = 2;
@@ -337,7 +343,8 @@ TEST(EngineOnHost, LogprobsAreNearTheCpus) {
                {"int4 in groups of 32", FourBitConfig(kInt4Format), 0.05},
                {"int4 in groups of 128", FourBitConfig(Int4Format(128)), 0.05},
                {"fp4", FourBitConfig(kMxfp4Format), 0.05},
-               {"nvfp4", FourBitConfig(kNvfp4Format), 0.05}};
+               {"nvfp4", FourBitConfig(kNvfp4Format), 0.05},
+               {"nvfp4, inputs too", RoundedInputsConfig(), 0.3}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.name);
     options.kv_format = c.kv_format;
@@ -352,9 +359,10 @@ TEST(EngineOnHost, LogprobsAreNearTheCpus) {
 
 // `foredraft check-config --explain` shows this estimate.
 TEST(EngineOnHost, TheEstimateOfMemoryIsWhatIsHeld) {
-  const EngineOptions options = SmallOptions();
-  for (const ModelConfig& config : {SmallConfig(), BlocksConfig()}) {
+  EngineOptions options = SmallOptions();
+  for (const ModelConfig& config : {SmallConfig(), BlocksConfig(), RoundedInputsConfig()}) {
     SCOPED_TRACE(config.hidden_size);
+    options.nvfp4_inputs = config.nvfp4_inputs;
     const auto memory = EstimateMemory(SizedBackend::kCuda, options, config);
     ASSERT_TRUE(memory.ok()) << memory.status();
     Rank rank;

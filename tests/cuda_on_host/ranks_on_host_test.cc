@@ -20,6 +20,7 @@
 #include "tests/engine/comm/rank_threads.h"
 #include "tests/engine/constrained_requests.h"
 #include "tests/engine/engine_harness.h"
+#include "tests/engine/input_scales.h"
 #include "tools/synth/synth.h"
 
 namespace foredraft {
@@ -144,6 +145,26 @@ TEST(RanksOnHost, QuantizedExpertsGiveTheTokensOfOneRank) {
     for (const int ranks : IsF8(format) ? std::vector{2, 4} : std::vector{2}) {
       SCOPED_TRACE(absl::StrCat(NameOf(format), ", ranks ", ranks));
       ExpectSame(RunRequests(model, SmallSetting(ranks, 2, /*graphs=*/ranks == 2), SmallRequests()), alone);
+    }
+  }
+}
+
+// Codes and scales cross by windows and by NCCL; where every expert has a scale of its own, BF16 rows do.
+TEST(RanksOnHost, RoundedInputsOfExpertsGiveTheTokensOfOneRank) {
+  const std::string plain = WriteSmall(kNvfp4Format);
+  for (const bool alike : {true, false}) {
+    const std::string dir = absl::StrCat(plain, alike ? "_alike" : "_own");
+    CopyWithInputScales(plain, dir, alike ? AlikeInputScale : OwnInputScale);
+    const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {}, "", /*nvfp4_inputs=*/true);
+    const InputScales& inputs = model.weights.Find<V3Weights>()->layers[1].moe.gate_up_inputs;
+    ASSERT_TRUE(inputs);
+    EXPECT_EQ(inputs.alike, alike);
+    const RunRecord alone = RunRequests(model, SmallSetting(1, 0, /*graphs=*/false), SmallRequests());
+    for (const bool windows : alike ? std::vector{true, false} : std::vector{true}) {
+      SCOPED_TRACE(absl::StrCat("alike ", alike, ", windows ", windows));
+      Setting two = SmallSetting(kRanks, 2, /*graphs=*/windows);
+      two.shared_memory = windows;
+      ExpectSame(RunRequests(model, two, SmallRequests()), alone);
     }
   }
 }

@@ -145,8 +145,8 @@ std::string Setting::DebugString() const {
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
-                                 const ModelShard& shard, const std::string& isa) {
-  using Key = std::tuple<std::string, std::string, int, int, int, int, std::string>;
+                                 const ModelShard& shard, const std::string& isa, bool nvfp4_inputs) {
+  using Key = std::tuple<std::string, std::string, int, int, int, int, std::string, bool>;
   static auto* const models = new std::map<Key, LoadedModel>;
   const Key key = {checkpoint_dir,
                    backend,
@@ -154,15 +154,16 @@ const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::s
                    shard.layout.attention_dp,
                    shard.layout.moe_tp,
                    shard.layout.attention_tp,
-                   isa};
+                   isa,
+                   nvfp4_inputs};
   const auto found = models->find(key);
   if (found != models->end()) return found->second;
-  LoadedModel model = LoadModel(checkpoint_dir, backend, shard, {.threads = 2, .isa = isa});
+  LoadedModel model = LoadModel(checkpoint_dir, backend, shard, {.threads = 2, .isa = isa}, nvfp4_inputs);
   return models->emplace(key, std::move(model)).first->second;
 }
 
 LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ModelShard& shard,
-                      const DeviceOptions& options) {
+                      const DeviceOptions& options, bool nvfp4_inputs) {
   LoadedModel model;
   model.dir = checkpoint_dir;
   model.device_options = options;
@@ -177,6 +178,7 @@ LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& back
     const absl::Status read = kEagle3.read(of_head, model.config);
     CHECK(read.ok()) << read.ToString();
   }
+  model.config.nvfp4_inputs = nvfp4_inputs;
   auto device = CreateDevice(backend, options);
   CHECK(device.ok()) << device.status().ToString();
   model.device = *std::move(device);
@@ -280,7 +282,8 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
   for (int rank = 0; rank < ranks; ++rank) {
     const ModelShard shard = {.layout = options.layout, .rank = rank};
     shards.push_back(ranks == 1 ? &model
-                                : &LoadModelOnce(model.dir, TestBackend(), shard, model.device_options.isa));
+                                : &LoadModelOnce(model.dir, TestBackend(), shard, model.device_options.isa,
+                                                 model.config.nvfp4_inputs));
   }
   std::vector<std::unique_ptr<RankEngine>> engines(ranks);
   ForEachRank(ranks, [&](int rank) {

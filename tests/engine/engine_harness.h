@@ -35,12 +35,12 @@ struct LoadedModel {
   LoadedWeights weights;
 };
 // checkpoint_dir: of a model, or of one and of an Eagle3 head that drafts for it: "DIR+HEAD_DIR".
-// `shard`: which part of the model to load.
+// `shard`: which part of the model to load; nvfp4_inputs: of ModelConfig.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& backend = TestBackend(), const ModelShard& shard = {},
-                                 const std::string& isa = "");
+                                 const std::string& isa = "", bool nvfp4_inputs = false);
 LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ModelShard& shard,
-                      const DeviceOptions& options);
+                      const DeviceOptions& options, bool nvfp4_inputs = false);
 
 // Whether the checkpoint drafts with DSpark.
 inline bool DraftsInBlocks(const ModelConfig& config) { return config.dspark.has_value(); }

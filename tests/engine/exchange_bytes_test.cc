@@ -57,13 +57,14 @@ ModelConfig R1In(const char* format) {
   config.erase("quantization_config");
   if (std::string(format) == "fp8") {
     config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
-  } else if (std::string(format) == "nvfp4") {
+  } else if (std::string(format).starts_with("nvfp4")) {
     config["quantization_config"] = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
   }
   const std::string path = absl::StrCat(::testing::TempDir(), "/exchange_bytes_", format, ".json");
   std::ofstream(path) << config.dump();
   auto read = ReadModelConfig(path);
   CHECK(read.ok()) << read.status().ToString();
+  read->nvfp4_inputs = std::string(format).ends_with("inputs too");
   return *std::move(read);
 }
 
@@ -89,7 +90,7 @@ NotingCommunicator StepOf(const ModelConfig& config, SizedBackend backend) {
   return noted;
 }
 
-TEST(ExchangeBytes, RowsOfExpertsInFp8CrossInEightBits) {
+TEST(ExchangeBytes, RowsOfExpertsCrossAsTheirProductsReadThem) {
   const struct {
     const char* format;
     SizedBackend backend;
@@ -97,6 +98,8 @@ TEST(ExchangeBytes, RowsOfExpertsInFp8CrossInEightBits) {
   } cases[] = {
       {"fp8", SizedBackend::kCuda, 7392, 7392},
       {"nvfp4", SizedBackend::kCuda, 14336, 14336},
+      {"nvfp4, inputs too", SizedBackend::kCuda, 4032, 14336},  // 0.28125; the module is in BF16
+      {"nvfp4, inputs too", SizedBackend::kCpu, 4032, 14336},
       {"bf16", SizedBackend::kCuda, 14336, 14336},
       {"fp8", SizedBackend::kCpu, 14336, 14336},  // products of FP8 weights read BF16 rows there
   };

@@ -1,9 +1,10 @@
 // A rank whose experts are chosen more often than they have room for runs them in parts, and every row keeps
-// the bits that it has on one rank.
+// the bits that it has on one rank. Inputs rounded to NVFP4 are what the definition makes them.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "engine/comm/solo_communicator.h"
 #include "engine/model/mlp.h"
+#include "kernels/exp.h"
 #include "tests/engine/comm/rank_threads.h"
+#include "tests/ops/rounded_row.h"
 #include "tests/ops/weights.h"
 
 namespace foredraft {
@@ -39,20 +42,36 @@ ModelConfig SmallConfig() {
   return config;
 }
 
+// Whose scale rounds an expert's inputs.
+enum class Inputs { kBf16, kAlike, kOwn };
+
 // The weights of a layer, of all experts.
 struct Layer {
-  Layer(DType dtype, Noise noise)
-      : router(MakeTestWeight(noise, {kExperts}, kWidth, DType::kBF16, 128, 128)) {
+  Layer(DType dtype, Inputs rounding, Noise noise)
+      : inputs(rounding), router(MakeTestWeight(noise, {kExperts}, kWidth, DType::kBF16, 128, 128)) {
+    const int group = Is4Bit(dtype) ? kNvfp4Format.columns : 128;
     for (int e = 0; e < kExperts; ++e) {
-      gate_up.push_back(MakeTestWeight(noise, {kWidth, kWidth}, kWidth, dtype, 128, 128));
-      down.push_back(MakeTestWeight(noise, {kWidth}, kWidth, dtype, 128, 128));
+      gate_up.push_back(MakeTestWeight(noise, {kWidth, kWidth}, kWidth, dtype, 128, group));
+      down.push_back(MakeTestWeight(noise, {kWidth}, kWidth, dtype, 128, group));
+      gate_up_scales.push_back(0.0017f * (inputs == Inputs::kOwn ? 1 + 0.3f * static_cast<float>(e) : 1));
+      down_scales.push_back(gate_up_scales.back() * 0.7f);
+      FoldInto(gate_up.back(), gate_up_scales.back());
+      FoldInto(down.back(), down_scales.back());
     }
     shared_gate_up = MakeTestWeight(noise, {kWidth, kWidth}, kWidth, DType::kBF16, 128, 128);
     shared_down = MakeTestWeight(noise, {kWidth}, kWidth, DType::kBF16, 128, 128);
   }
 
+  // As the loader does: the tensor scale has that of the inputs.
+  void FoldInto(TestWeight& weight, float input_scale) const {
+    if (inputs == Inputs::kBf16) return;
+    for (HostWeight& part : weight.parts) part.tensor_scale *= input_scale;
+  }
+
+  const Inputs inputs;
   TestWeight router;
-  std::vector<TestWeight> gate_up, down;
+  std::vector<TestWeight> gate_up, down;  // their `values` are without input scales
+  std::vector<float> gate_up_scales, down_scales;
   TestWeight shared_gate_up, shared_down;
 };
 
@@ -98,6 +117,13 @@ class MoeRank {
     weights_.router = *device.PackWeight(layer.router.parts);
     weights_.expert_gate_up = pack(layer.gate_up);
     weights_.expert_down = pack(layer.down);
+    const auto scales_of = [&](const std::vector<float>& all) {
+      if (layer.inputs == Inputs::kBf16) return InputScales{};
+      return InputScales{Put(std::vector<float>(&all[first], all.data() + first + count)),
+                         layer.inputs == Inputs::kAlike};
+    };
+    weights_.gate_up_inputs = scales_of(layer.gate_up_scales);
+    weights_.down_inputs = scales_of(layer.down_scales);
     weights_.expert_table = Put(std::vector<int32_t>(kExpertTable[0], kExpertTable[0] + kTokenCount * kTopK));
     // Ranks of a tensor group would have parts of it.
     if (layout.attention_tp == 1) {
@@ -105,12 +131,9 @@ class MoeRank {
                          *device.PackWeight(layer.shared_down.parts)};
     }
     ActivationAllocator allocate(device);
-    AllocateActivations(allocate, config_, shard_,
-                        {.rows = kRows,
-                         .decode_rows = kStepRows,
-                         .mlp_width = kWidth,
-                         .keeps_expert_gate_up = KeepsGateUp(device, weights_)},
-                        activations_);
+    ActivationSize size = {.rows = kRows, .decode_rows = kStepRows, .mlp_width = kWidth};
+    AddExperts(device, weights_, size);
+    AllocateActivations(allocate, config_, shard_, size, activations_);
     CHECK(allocate.status().ok());
   }
 
@@ -140,6 +163,17 @@ class MoeRank {
     MixtureOfExperts(f, weights_, {.route = RouteByTable}, x, hidden);
     EXPECT_TRUE(comm_.Await(*stream_).ok());
     return Get(hidden.data, rows.hidden.size());
+  }
+
+  // An intermediate result of the last forward.
+  template <class T>
+  std::vector<T> Rows(const Matrix<T>& x, int rows) {
+    CHECK_EQ(x.stride, x.cols);
+    return Get(x.data, static_cast<size_t>(rows) * x.cols);
+  }
+  template <class T>
+  std::vector<T> Values(const T* x, int count) {
+    return Get(x, count);
   }
 
   // The parts with rows in the last forward.
@@ -204,6 +238,7 @@ struct Case {
   const char* name;
   RankLayout layout;
   DType dtype;
+  Inputs inputs = Inputs::kBf16;
 };
 
 const Case kCases[] = {
@@ -211,13 +246,15 @@ const Case kCases[] = {
     {"four groups, FP8 experts", RankLayout::DataParallel(4), DType::kF8E4M3},
     {"a tensor group", RankLayout::TensorParallel(8), DType::kBF16},
     {"groups of several ranks", {.attention_dp = 2, .attention_tp = 2, .moe_ep = 4}, DType::kF8E4M3},
+    {"four groups, inputs in NVFP4", RankLayout::DataParallel(4), DType::kF4E2M1, Inputs::kAlike},
+    {"four groups, inputs by own scales", RankLayout::DataParallel(4), DType::kF4E2M1, Inputs::kOwn},
 };
 
 class ExpertPartsTest : public ::testing::TestWithParam<Case> {
  protected:
   ExpertPartsTest()
       : layout_(GetParam().layout),
-        layer_(GetParam().dtype, Noise(7)),
+        layer_(GetParam().dtype, GetParam().inputs, Noise(7)),
         parts_(ConnectRanks(layout_.world_size(), std::chrono::seconds(60))),
         alone_device_(*CreateDevice(TestBackend(), {.threads = 1})),
         solo_(alone_device_->ops()) {
@@ -290,6 +327,68 @@ TEST_P(ExpertPartsTest, AStepHasRoomForAllOfItsPairs) {
   EXPECT_EQ(ranks_[0]->experts().PartCount(pairs), 1);
   ExpectTheBitsOfOneRank(RowsWithPairs(groups, kStepRows, pairs, 6), /*step=*/true);
 }
+
+// ---- what rounded inputs give ----
+
+// Every product and every rounding of one layer against the definition, from the inputs that the layer itself
+// gave them: a code is a step of its input, so errors must not be carried from product to product.
+class RoundedInputs : public ::testing::TestWithParam<Inputs> {
+ protected:
+  // out, of one grouped row: the products with `weight` of the rounded inputs. Sums of kWidth products in
+  // FP32, in any order, are off by at most kWidth roundings of the sum of magnitudes; three more roundings
+  // are of the factor of the tensor.
+  static void ExpectProducts(const TestWeight& weight, float input_scale, const std::vector<bf16>& rounded,
+                             const float* out) {
+    std::vector<double> inputs;
+    for (const bf16 x : rounded) inputs.push_back(double{ToFloat(x)} * input_scale);
+    for (int n = 0; n < weight.n; ++n) {
+      const DotReference dot = ReferenceDot(weight, n, inputs);
+      ASSERT_NEAR(out[n], dot.sum, dot.magnitude * (kWidth + 3) * kF32Roundoff) << "output " << n;
+    }
+  }
+};
+
+TEST_P(RoundedInputs, AreTheDefinitions) {
+  const Layer layer(DType::kF4E2M1, GetParam(), Noise(8));
+  const auto device = *CreateDevice(TestBackend(), {.threads = 1});
+  SoloCommunicator solo(device->ops());
+  MoeRank rank(*device, solo, layer, RankLayout{});
+  const std::vector<int32_t> tokens = {kFirstEighth, kElsewhere, -1, kHalfFirst, kElsewhere};
+  GroupRows rows = RowsOfTokens(tokens, 12);
+  for (int i = 0; i < 16; ++i) rows.x[kWidth + 32 + i] = bf16{0};  // a group of zeros
+  const RankRows own = RankRows::Uniform(1, static_cast<int32_t>(tokens.size()));
+  rank.Run(rows, &own);
+  const ExpertActivations& a = rank.experts();
+  const auto offsets = rank.Values(a.expert_offsets, kExperts + 1);
+  const int pairs = offsets.back();
+  ASSERT_EQ(pairs, 8);
+  const auto sources = rank.Values(a.grouped_rows, pairs);
+  const auto gate_up = rank.Rows(a.gate_up, pairs);
+  const auto activated = rank.Rows(a.activated.as_bf16, pairs);
+  const auto out = rank.Rows(a.out, pairs);
+  for (int expert = 0; expert < kExperts; ++expert) {
+    for (int g = offsets[expert]; g < offsets[expert + 1]; ++g) {
+      SCOPED_TRACE(absl::StrCat("expert ", expert, ", row ", sources[g]));
+      const auto x = rows.x.begin() + int64_t{sources[g]} * kWidth;
+      const RoundedRow input({x, x + kWidth}, layer.gate_up_scales[expert]);
+      const float* const gate = &gate_up[size_t(g) * 2 * kWidth];
+      ExpectProducts(layer.gate_up[expert], layer.gate_up_scales[expert], input.Values(), gate);
+      std::vector<bf16> product(kWidth);
+      for (int i = 0; i < kWidth; ++i) {
+        product[i] = ToBf16(GatedSilu(gate[i], gate[kWidth + i], std::numeric_limits<float>::infinity()));
+      }
+      const std::vector<bf16> expected = RoundedRow(product, layer.down_scales[expert]).Values();
+      for (int i = 0; i < kWidth; ++i) {
+        ASSERT_EQ(activated[size_t(g) * kWidth + i].bits, expected[i].bits) << "activated " << i;
+      }
+      ExpectProducts(layer.down[expert], layer.down_scales[expert], expected, &out[size_t(g) * kWidth]);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scales, RoundedInputs, ::testing::Values(Inputs::kAlike, Inputs::kOwn),
+                         [](const auto& info) { return info.param == Inputs::kAlike ? "Alike" : "Own"; });
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ExpertPartsTest, ::testing::ValuesIn(kCases),
                          [](const ::testing::TestParamInfo<Case>& info) {

@@ -20,6 +20,7 @@
 #include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
+#include "tests/engine/input_scales.h"
 #include "tests/engine/same_tokens_fixture.h"
 #include "tests/engine/test_requests.h"
 #include "tools/synth/synth.h"
@@ -71,12 +72,25 @@ std::vector<Request> RandomRequests(int count, bool sampled) {
   return requests;
 }
 
-enum class Model { kAbacus, kManyExperts, kManyExpertsNvfp4 };
+// kOwnInputs, kAlikeInputs: NVFP4 with inputs of experts rounded, by scales of each expert and of the layer.
+enum class Model { kAbacus, kManyExperts, kManyExpertsNvfp4, kOwnInputs, kAlikeInputs };
+
+std::string WithInputScales(const std::string& checkpoint, const std::string& name,
+                            const InputScaleOf& scale) {
+  const std::string dir = absl::StrCat(checkpoint, "_", name);
+  CopyWithInputScales(checkpoint, dir, scale);
+  return dir;
+}
 
 const LoadedModel& ModelOf(Model model) {
   static const std::string many_experts = WriteManyExperts(kBf16Format);
   static const std::string nvfp4 = WriteManyExperts(kNvfp4Format);
+  static const std::string inputs[] = {WithInputScales(nvfp4, "own", OwnInputScale),
+                                       WithInputScales(nvfp4, "alike", AlikeInputScale)};
   if (model == Model::kAbacus) return LoadModelOnce(kAbacusDir);
+  if (model >= Model::kOwnInputs) {
+    return LoadModelOnce(inputs[model == Model::kAlikeInputs], TestBackend(), {}, "", /*nvfp4_inputs=*/true);
+  }
   return LoadModelOnce(model == Model::kManyExperts ? many_experts : nvfp4);
 }
 
@@ -164,11 +178,33 @@ std::vector<Case> FastCases() {
   };
 }
 
+// Inputs of experts rounded to NVFP4.
+std::vector<Case> InputCases() {
+  return {{"64 experts, inputs in NVFP4, sampled, K 3", Model::kAlikeInputs, true, Small(3), {1, 2, 4, 8}},
+          {"64 experts, inputs in NVFP4 by scales of each, greedy, K 3, prompts in chunks",
+           Model::kOwnInputs,
+           false,
+           Changed(Small(3), [](Setting& s) { s.max_num_tokens = 16; }),
+           {1, 2, 4}},
+          {"64 experts, inputs in NVFP4, greedy, K 3, a rank is lost",
+           Model::kAlikeInputs,
+           false,
+           Changed(Small(3), [](Setting& s) { s.losses = {5}; }),
+           {2}}};
+}
+
+std::vector<Case> AllFastCases() {
+  std::vector<Case> cases = FastCases();
+  for (Case& c : InputCases()) cases.push_back(std::move(c));
+  return cases;
+}
+
 // Choices: model, sampled, vanilla, K, overlap, graphs, budget, pool, arrival, dtype of the KV cache.
 std::vector<Case> AllCases() {
-  std::vector<Case> cases = FastCases();
-  constexpr Model kModels[] = {Model::kAbacus, Model::kManyExperts, Model::kManyExpertsNvfp4};
-  for (const std::vector<int>& row : CoveringArray({3, 2, 2, 2, 2, 2, 2, 2, 2, 2}, /*strength=*/3)) {
+  std::vector<Case> cases = AllFastCases();
+  constexpr Model kModels[] = {Model::kAbacus, Model::kManyExperts, Model::kManyExpertsNvfp4,
+                               Model::kOwnInputs, Model::kAlikeInputs};
+  for (const std::vector<int>& row : CoveringArray({5, 2, 2, 2, 2, 2, 2, 2, 2, 2}, /*strength=*/3)) {
     Setting setting = Small(row[3] == 0 ? 3 : 0);
     setting.vanilla = row[2] == 1;
     setting.overlap = row[4] == 0;
@@ -190,7 +226,7 @@ std::vector<Case> AllCases() {
 bool InFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
 
 const std::vector<Case>& Cases() {
-  static const auto* const cases = new std::vector<Case>(InFullTier() ? AllCases() : FastCases());
+  static const auto* const cases = new std::vector<Case>(InFullTier() ? AllCases() : AllFastCases());
   return *cases;
 }
 

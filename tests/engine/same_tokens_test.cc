@@ -16,6 +16,7 @@
 #include "tests/engine/covering_array.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
+#include "tests/engine/input_scales.h"
 #include "tests/engine/same_tokens_fixture.h"
 #include "tests/engine/test_requests.h"
 #include "tools/quantize/quantize_checkpoint.h"
@@ -104,6 +105,35 @@ TEST_F(SameTokensNvfp4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   std::vector<std::vector<int>> chosen;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (IsFullTier() || i % 3 == 0) chosen.push_back(rows[i]);
+  }
+  ExpectTheSame(CasesOf(chosen));
+}
+
+// The same, with inputs of experts rounded, in rows that another third of the array has.
+const LoadedModel& AbacusWithRoundedInputs() {
+  const std::string dir = absl::StrCat(testing::TempDir(), "/same_tokens_inputs");
+  static const bool written = [&] {
+    CopyWithInputScales(AbacusIn(kNvfp4Format).dir, dir, AlikeInputScale);
+    return true;
+  }();
+  CHECK(written);
+  return LoadModelOnce(dir, TestBackend(), {}, "", /*nvfp4_inputs=*/true);
+}
+
+class SameTokensNvfp4Inputs : public SameTokens {
+ protected:
+  SameTokensNvfp4Inputs() : SameTokens(AbacusWithRoundedInputs()) {}
+};
+
+TEST_F(SameTokensNvfp4Inputs, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
+  const V3Weights& weights = *model_.weights.Find<V3Weights>();
+  ASSERT_TRUE(weights.layers[1].moe.gate_up_inputs.alike);
+  ASSERT_TRUE(weights.layers[1].moe.down_inputs);
+  ASSERT_FALSE(weights.mtp_modules[2].layer.moe.gate_up_inputs) << "experts in BF16";
+  const auto rows = CoveringArray(Levels(), 2);
+  std::vector<std::vector<int>> chosen;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (IsFullTier() || i % 3 == 1) chosen.push_back(rows[i]);
   }
   ExpectTheSame(CasesOf(chosen));
 }

@@ -19,6 +19,7 @@
 #include "engine/model/activations.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/covering_array.h"
+#include "tests/engine/input_scales.h"
 #include "tests/engine/same_tokens_fixture.h"
 #include "tests/engine/test_requests.h"
 #include "tools/synth/synth.h"
@@ -50,6 +51,7 @@ struct Shape {
   std::string base;  // JSON, the path of a config.json, or a checkpoint's directory
   nlohmann::json changes;
   WeightFormat format = kBf16Format;
+  InputScaleOf input_scale = nullptr;  // with inputs of experts rounded
 };
 
 const std::vector<Shape>& Shapes() {
@@ -61,6 +63,8 @@ const std::vector<Shape>& Shapes() {
       {"fp8", kBlocks, {}, kFp8Format},
       {"int4", kBlocks, {}, kInt4Format},
       {"nvfp4", kBlocks, {}, kNvfp4Format},
+      {"nvfp4_inputs", kBlocks, {}, kNvfp4Format, AlikeInputScale},
+      {"nvfp4_own_inputs", kBlocks, {}, kNvfp4Format, OwnInputScale},
       {"dsa", golden + "glm_moe_dsa/config.json", {{"v_head_dim", 32}, {"intermediate_size", 256}}},
       // Whole output groups on each rank, or where there are two of them, parts of one.
       {"dspark",
@@ -85,7 +89,8 @@ const LoadedModel& ModelOf(const Shape& shape) {
   std::string& dir = (*dirs)[shape.name];
   std::error_code no_path;  // JSON is none
   if (std::filesystem::is_directory(shape.base, no_path)) dir = shape.base;
-  if (!dir.empty()) return LoadModelOnce(dir);
+  const bool rounds = shape.input_scale != nullptr;
+  if (!dir.empty()) return LoadModelOnce(dir, TestBackend(), {}, "", rounds);
   dir = absl::StrCat(testing::TempDir(), "/tensor_ranks_", shape.name, "_", ::getpid());
   std::filesystem::create_directories(dir);
   nlohmann::json config = shape.base.starts_with("{") ? nlohmann::json::parse(shape.base)
@@ -99,7 +104,9 @@ const LoadedModel& ModelOf(const Shape& shape) {
                                              .projections = shape.format});
   CHECK(report.ok()) << report.status().ToString();
   dir += "/checkpoint";
-  return LoadModelOnce(dir);
+  if (rounds) CopyWithInputScales(dir, dir + "_scaled", shape.input_scale);
+  if (rounds) dir += "_scaled";
+  return LoadModelOnce(dir, TestBackend(), {}, "", rounds);
 }
 
 bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }

@@ -17,6 +17,7 @@ set(op_tests
     masked_rows_test.cc
     mla_decode_test.cc
     mla_prefill_test.cc
+    nvfp4_rows_test.cc
     rank_sums_test.cc
     route_experts_test.cc
     sample_rows_test.cc

@@ -129,6 +129,14 @@ TEST(ConfigKeys, ReuseOfGeneratedBlocksIsAFactWhereItIsOn) {
   EXPECT_TRUE(EngineOptionsOf(config, Model()).reuse_generated);
 }
 
+TEST(ConfigKeys, RoundedInputsOfExpertsAreAFactWhereTheyAre) {
+  Config config = Resolved();
+  config.moe.inputs = MoeInputs::kNvfp4;
+  EXPECT_THAT(ClassFacts(config), ElementsAre("cpu", "kv BF16", "expert inputs NVFP4"));
+  EXPECT_THAT(SharedConfigKeys(config), Contains("moe.inputs: nvfp4"));
+  EXPECT_TRUE(EngineOptionsOf(config, Model()).nvfp4_inputs);
+}
+
 TEST(ConfigKeys, AKeyChangesAFactIfItsRowSaysSo) {
   const Config config = Resolved();
   for (const ConfigField& field : ConfigFields()) {

@@ -107,6 +107,29 @@ TEST(Synth, KeepsTheFormOfANestedTextModel) {
   }
 }
 
+// As in NVIDIA's files: beside every NVFP4 weight.
+TEST(Synth, Nvfp4HasScalesOfInputs) {
+  RandomCheckpointOptions options = Options("inputs");
+  options.projections = kNvfp4Format;
+  std::string text = kConfig;
+  text.replace(text.find("\"hidden_size\": 200"), 18, "\"hidden_size\": 192");
+  text.replace(text.find("\"moe_intermediate_size\": 70"), 27, "\"moe_intermediate_size\": 64");
+  WriteFile(options.config_json, text);
+  ASSERT_TRUE(WriteRandomCheckpoint(options).ok());
+  auto config = ReadModelConfig(options.out_dir + "/config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  config->nvfp4_inputs = true;
+  FakeDevice device;
+  FakeStream stream;
+  const auto weights = As<V3Weights>(LoadWeights(options.out_dir, *config, 2, device, stream, nullptr));
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_TRUE(weights->layers[1].moe.gate_up_inputs.alike);
+  EXPECT_EQ(weights->layers[1].moe.down_inputs.values[7], kRandomInputScale);
+  const auto summary = SummarizeCheckpoint(options.out_dir);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->input_scale_count, 8 * 3 + 3 + 2) << "experts, the shared one, gate and up of layer 0";
+}
+
 TEST(Synth, SaysHowMuchIsWritten) {
   std::vector<int64_t> done;
   int64_t total = 0;

@@ -196,6 +196,10 @@ void AppendQuantised(const TensorSpec& spec, const ModelDescription& model, cons
     }
     tensors.push_back(std::move(tensor));
   }
+  if (stored.input_scale_name == nullptr) return;
+  RandomTensor inputs = {.out = {stored.input_scale_name(spec), "F32", {}}, .content = Content::kConstant};
+  inputs.out.constant.assign(reinterpret_cast<const char*>(&kRandomInputScale), sizeof(float));
+  tensors.push_back(std::move(inputs));
 }
 
 std::vector<RandomTensor> ListTensors(const ModelDescription& description) {

@@ -6,8 +6,8 @@
 //   nvfp4-pack-quantized   X.weight_packed U8 [n, k / 2], X.weight_scale likewise,
 //                          X.weight_global_scale F32 [1], which divides; X.input_global_scale F32 [1]
 //
-// The tensors decide which modules are NVFP4, and in which spelling. Activations stay BF16 here, so the
-// scales of inputs are not used; one that is not positive shows a broken file.
+// The tensors decide which modules are NVFP4, and in which spelling. Scales of inputs are used where experts'
+// inputs are rounded, too (moe.inputs); elsewhere one that is not positive shows a broken file.
 
 #include <cmath>
 
@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "engine/checkpoint/formats/packed.h"
 #include "engine/checkpoint/formats/stored_format.h"
+#include "kernels/rules/nvfp4_rows.h"
 
 namespace foredraft {
 namespace {
@@ -176,6 +177,20 @@ absl::StatusOr<HostTensor> ReadNames(const Checkpoint& checkpoint, const Names& 
   return tensor;
 }
 
+absl::StatusOr<float> ReadInputScale(const Checkpoint& checkpoint, const Names& names) {
+  const TensorLocation codes = checkpoint.Find(names.codes), input = checkpoint.Find(names.input_scale);
+  if (input.entry == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: tensor %s: missing, needed with moe.inputs: nvfp4; bf16 needs no scales of inputs",
+        codes.file->path(), names.input_scale));
+  }
+  ASSIGN_OR_RETURN(const float stored, ReadPositive(input));
+  const float scale = names.divides ? 1 / stored : stored;
+  if (scale >= kSmallestInputScale && scale <= kLargestInputScale) return scale;
+  return RefuseTensor(input, absl::StrFormat("%g, allowed %g..%g with moe.inputs: nvfp4", stored,
+                                             kSmallestInputScale, kLargestInputScale));
+}
+
 absl::Status CheckModelopt(const Checkpoint& checkpoint, const ModelDescription&, const TensorSpec& spec) {
   return CheckNames(checkpoint, ModeloptNames(spec), spec);
 }
@@ -205,7 +220,9 @@ const StoredFormat kNvfp4Stored = {
     .random = Random,
     .round = Round,
     .tensor_scale = TensorScale,
-    .ignored = [](const TensorSpec& spec) { return std::vector{ModeloptNames(spec).input_scale}; },
+    .input_scale_name = [](const TensorSpec& spec) { return ModeloptNames(spec).input_scale; },
+    .input_scale = [](const Checkpoint& checkpoint,
+                      const TensorSpec& spec) { return ReadInputScale(checkpoint, ModeloptNames(spec)); },
     .weight_dtype = "U8 (NVFP4)"};
 const StoredFormat kNvfp4PackedStored = {
     .is_meant = IsMeant,
@@ -214,6 +231,8 @@ const StoredFormat kNvfp4PackedStored = {
     .check = CheckPacked,
     .read = ReadNvfp4Packed,
     .random = Random,
-    .ignored = [](const TensorSpec& spec) { return std::vector{PackedNames(spec).input_scale}; }};
+    .input_scale_name = [](const TensorSpec& spec) { return PackedNames(spec).input_scale; },
+    .input_scale = [](const Checkpoint& checkpoint,
+                      const TensorSpec& spec) { return ReadInputScale(checkpoint, PackedNames(spec)); }};
 
 }  // namespace foredraft

@@ -34,13 +34,12 @@ int MlpWidth(const V3Weights& weights) {
   return width;
 }
 
-bool KeepsExpertGateUp(const Device& device, const V3Weights& weights) {
-  const auto keeps = [&](const V3LayerWeights& layer) {
-    return layer.is_moe && KeepsGateUp(device, layer.moe);
+void AddExpertsOf(const Device& device, const V3Weights& weights, ActivationSize& size) {
+  const auto take = [&](const V3LayerWeights& layer) {
+    if (layer.is_moe) AddExperts(device, layer.moe, size);
   };
-  return std::any_of(weights.layers.begin(), weights.layers.end(), keeps) ||
-         std::any_of(weights.mtp_modules.begin(), weights.mtp_modules.end(),
-                     [&](const V3ModuleWeights& module) { return keeps(module.layer); });
+  for (const V3LayerWeights& layer : weights.layers) take(layer);
+  for (const V3ModuleWeights& module : weights.mtp_modules) take(module.layer);
 }
 
 }  // namespace
@@ -65,17 +64,16 @@ absl::Status DeepseekV3::Allocate(Device& device, const ForwardCapacity& capacit
   const int heads = attention.w_uk.count;
   const int state_width = SoftmaxStateWidth(config_, capacity, heads);
   ActivationAllocator allocate(device);
-  AllocateActivations(allocate, config_, weights_.shard,
-                      {.rows = capacity.rows,
-                       .decode_rows = capacity.decode_rows,
-                       .mlp_width = MlpWidth(weights_),
-                       .scratch_width = state_width,
-                       .keeps_expert_gate_up = KeepsExpertGateUp(device, weights_)},
-                      activations_);
+  ActivationSize size = {.rows = capacity.rows,
+                         .decode_rows = capacity.decode_rows,
+                         .mlp_width = MlpWidth(weights_),
+                         .scratch_width = state_width};
+  AddExpertsOf(device, weights_, size);
+  AllocateActivations(allocate, config_, weights_.shard, size, activations_);
   allocate(activations_.mtp_input.as_bf16, capacity.rows, 2 * config_.hidden_size);
   selects_ = SelectsPositions(config_, capacity);
-  const MlaSize size = {.heads = heads, .selects = selects_, .quantized = ReadsF8(attention.o_proj)};
-  AllocateMla(allocate, config_, capacity, size, mla_activations_);
+  const MlaSize mla_size = {.heads = heads, .selects = selects_, .quantized = ReadsF8(attention.o_proj)};
+  AllocateMla(allocate, config_, capacity, mla_size, mla_activations_);
   if (selects_) AllocateIndexer(allocate, config_, capacity, indexer_activations_);
   if (state_width > 0) {
     mla_activations_.softmax_state = Dense(activations_.gate_up.data, capacity.rows, state_width);

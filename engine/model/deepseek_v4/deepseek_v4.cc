@@ -13,13 +13,10 @@ namespace foredraft {
 
 namespace {
 
-bool KeepsExpertGateUp(const Device& device, const V4Weights& weights) {
-  const auto keeps = [&](const V4LayerWeights& layer) { return KeepsGateUp(device, layer.ffn); };
-  const std::vector<V4LayerWeights>& stages = weights.dspark.stages;
-  return std::any_of(weights.layers.begin(), weights.layers.end(), keeps) ||
-         std::any_of(weights.modules.begin(), weights.modules.end(),
-                     [&](const V4ModuleWeights& module) { return keeps(module.layer); }) ||
-         std::any_of(stages.begin(), stages.end(), keeps);
+void AddExpertsOf(const Device& device, const V4Weights& weights, ActivationSize& size) {
+  for (const V4LayerWeights& layer : weights.layers) AddExperts(device, layer.ffn, size);
+  for (const V4ModuleWeights& module : weights.modules) AddExperts(device, module.layer.ffn, size);
+  for (const V4LayerWeights& stage : weights.dspark.stages) AddExperts(device, stage.ffn, size);
 }
 
 }  // namespace
@@ -50,12 +47,10 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
 absl::Status DeepseekV4::Allocate(Device& device, const ForwardCapacity& capacity) {
   ActivationAllocator allocate(device);
   const V4LayerWeights& layer = weights_.layers.front();
-  AllocateActivations(allocate, config_, weights_.shard,
-                      {.rows = capacity.rows,
-                       .decode_rows = capacity.decode_rows,
-                       .mlp_width = layer.ffn.shared.down.k,
-                       .keeps_expert_gate_up = KeepsExpertGateUp(device, weights_)},
-                      activations_);
+  ActivationSize size = {
+      .rows = capacity.rows, .decode_rows = capacity.decode_rows, .mlp_width = layer.ffn.shared.down.k};
+  AddExpertsOf(device, weights_, size);
+  AllocateActivations(allocate, config_, weights_.shard, size, activations_);
   allocate(activations_.mtp_input, capacity.rows * config_.hc_mult, config_.hidden_size);
   AllocateV4(allocate, config_, capacity, layer.attn, v4_activations_);
   if (has_stages()) AllocateDSpark(allocate, config_, capacity, dspark_activations_);

@@ -204,21 +204,25 @@ class Describer {
       Floats("ffn.gate.bias", Tensor(TensorKind::kBias, "ffn.gate.bias", {c.n_routed_experts}, true),
              &ffn.bias);
     }
-    Tensors gate_up, down;
+    Tensors gate_up, down, all_gate_up, all_down;
     for (int expert = 0; expert < c.n_routed_experts; ++expert) {
       const MlpParts parts =
           MlpTensors(absl::StrCat("ffn.experts.", expert), c.moe_intermediate_size, expert);
+      all_gate_up.insert(all_gate_up.end(), {parts.gate, parts.up});
+      all_down.push_back(parts.down);
       if (!description_.shard.experts().Holds(expert, c.n_routed_experts)) continue;
       gate_up.insert(gate_up.end(), {parts.gate, parts.up});
       down.push_back(parts.down);
     }
     const int expert_count = static_cast<int>(down.size());
-    WeightSpec& gate_ups =
-        Weight("experts.gate_up", ExpertsMember{&ffn.expert_gate_up}, std::move(gate_up), expert_count);
+    WeightSpec& gate_ups = Weight(
+        "experts.gate_up", ExpertsMember{&ffn.expert_gate_up, &ffn.gate_up_inputs, std::move(all_gate_up)},
+        std::move(gate_up), expert_count);
     const IndexRange columns = description_.shard.ExpertColumns(c.moe_intermediate_size);
     if (expert_count > 0) gate_ups.CutRows({columns, columns});
     WeightSpec& downs =
-        Weight("experts.down", ExpertsMember{&ffn.expert_down}, std::move(down), expert_count);
+        Weight("experts.down", ExpertsMember{&ffn.expert_down, &ffn.down_inputs, std::move(all_down)},
+               std::move(down), expert_count);
     if (expert_count > 0) downs.CutRows({description_.shard.ExpertColumns(c.hidden_size)});
     const MlpParts shared =
         MlpTensors("ffn.shared_experts", int64_t{c.n_shared_experts} * c.moe_intermediate_size);

@@ -220,6 +220,39 @@ TEST(DummyWeights, Are4BitsWhereQuantizeMakesThem) {
   }
 }
 
+// All experts have one input scale; a rank without experts has it, too.
+TEST(DummyWeights, OfExpertsInNvfp4HaveInputScalesWhereInputsAreRounded) {
+  ModelConfig config = TinyConfig();
+  config.projections = kNvfp4Format;
+  config.hidden_size = 64;
+  config.moe_intermediate_size = 32;
+  FakeDevice plain_device, device;
+  const V3Weights plain = MakeOrDie(config, 1, plain_device);
+  EXPECT_FALSE(plain.layers[1].moe.gate_up_inputs);
+  config.nvfp4_inputs = true;
+  const V3Weights weights = MakeOrDie(config, 1, device);
+  const MoeWeights& moe = weights.layers[1].moe;
+  for (const InputScales& inputs : {moe.gate_up_inputs, moe.down_inputs}) {
+    ASSERT_TRUE(inputs);
+    EXPECT_TRUE(inputs.alike);
+    for (int expert = 0; expert < 4; ++expert) EXPECT_EQ(inputs.values[expert], kRandomInputScale);
+  }
+  EXPECT_FALSE(weights.mtp_modules[0].layer.moe.gate_up_inputs) << "experts in BF16";
+  for (int column = 0; column < 32; ++column) {
+    ASSERT_EQ(FakeDevice::At(moe.expert_down.items[2], 3, column),
+              FakeDevice::At(plain.layers[1].moe.expert_down.items[2], 3, column) * kRandomInputScale);
+  }
+  FakeStream stream;
+  for (const int rank : {0, 7}) {  // of eight, with four experts
+    const auto part = As<V3Weights>(MakeDummyWeights(config, 0, device, stream, nullptr,
+                                                     {.layout = RankLayout::DataParallel(8), .rank = rank}));
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->layers[1].moe.expert_down.count, rank == 0 ? 0 : 1);
+    EXPECT_TRUE(part->layers[1].moe.gate_up_inputs.alike) << "rank " << rank;
+    EXPECT_EQ(part->layers[1].moe.gate_up_inputs.values[0], kRandomInputScale);
+  }
+}
+
 TEST(DummyWeights, CountTheirBytesAndTheirProgress) {
   ModelConfig config = TinyConfig();
   const CheckpointSummary bf16_summary = SummarizeConfig(config);

@@ -2,7 +2,9 @@
 // format, and broken checkpoints are refused with one line that names file and tensor.
 
 #include <limits>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/checkpoint/formats/stored_format.h"
 #include "engine/model/deepseek_v3/deepseek_v3_weights.h"
 #include "engine/model_weights.h"
@@ -54,10 +56,10 @@ class Nvfp4Checkpoint : public ::testing::Test {
            tensor_scale;
   }
 
-  absl::StatusOr<V3Weights> Load() {
+  absl::StatusOr<V3Weights> Load(const ModelShard& shard = {}) {
     const std::string dir = MakeTestDir("model");
     WriteSafetensors(dir + "/model.safetensors", tensors_);
-    return As<V3Weights>(LoadWeights(dir, config_, 2, device_, stream_, nullptr));
+    return As<V3Weights>(LoadWeights(dir, config_, 2, device_, stream_, nullptr, shard));
   }
 
   ModelConfig config_ = TinyConfig();
@@ -112,6 +114,111 @@ TEST_F(Nvfp4Checkpoint, PassesOverScalesOfInputsAndOfTheCache) {
   EXPECT_TRUE(Load().ok()) << Load().status();
   tensors_.push_back({"model.layers.0.mlp.k_scale", "F32", {}, Bytes(1)});
   EXPECT_THAT(std::string(Load().status().message()), HasSubstr("mlp.k_scale: not part of"));
+}
+
+// ---- scales of inputs (moe.inputs: nvfp4) ----
+
+constexpr float kInputs[] = {0.5f, 0.25f, 0.5f, 0.5f};  // of experts
+
+// All experts packed, with scales of inputs: of up half of gate's, of down a quarter.
+class Nvfp4Inputs : public Nvfp4Checkpoint {
+ protected:
+  Nvfp4Inputs() {
+    config_.moe_intermediate_size = 32;
+    config_.nvfp4_inputs = true;
+    tensors_ = TensorsFor(config_);
+    PackExperts({1, 1, 1, 1}, Spelling::kModelopt);
+  }
+
+  void PackExperts(const std::vector<float>& scales, Spelling spelling) {
+    tensors_ = TensorsFor(config_);
+    ASSERT_EQ(config_.n_routed_experts, static_cast<int>(scales.size()));
+    for (size_t expert = 0; expert < scales.size(); ++expert) {
+      const std::string name = Expert(static_cast<int>(expert));
+      for (const auto& [part, factor] :
+           {std::pair{"gate_proj.", 1.0f}, {"up_proj.", 0.5f}, {"down_proj.", 0.25f}}) {
+        Pack(name + part + "weight", 0.125f, spelling);
+        const float scale = scales[expert] * factor;
+        const bool packed = spelling == Spelling::kPacked;
+        tensors_.push_back({name + part + (packed ? "input_global_scale" : "input_scale"), "F32",
+                            packed ? std::vector<int64_t>{1} : std::vector<int64_t>{},
+                            Bytes(packed ? 1 / scale : scale)});
+      }
+    }
+  }
+  static std::string Expert(int expert) { return absl::StrCat("model.layers.1.mlp.experts.", expert, "."); }
+};
+
+// The tensor scale of gate and up has the larger scale of the two.
+TEST_F(Nvfp4Inputs, AreFactorsOfTheTensorScales) {
+  for (const Spelling spelling : {Spelling::kModelopt, Spelling::kPacked}) {
+    PackExperts({kInputs, kInputs + 4}, spelling);
+    const auto weights = Load();
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const MoeWeights& moe = weights->layers[1].moe;
+    for (int expert = 0; expert < 4; ++expert) {
+      EXPECT_EQ(moe.gate_up_inputs.values[expert], kInputs[expert]);
+      EXPECT_EQ(moe.down_inputs.values[expert], kInputs[expert] / 4);
+      for (int row = 0; row < 64; ++row) {
+        ASSERT_EQ(FakeDevice::At(moe.expert_gate_up.items[expert], row, 5),
+                  Value(row % 32, 5, 0.125f * kInputs[expert]))
+            << "gate and up of expert " << expert;
+        ASSERT_EQ(FakeDevice::At(moe.expert_down.items[expert], row, 20),
+                  Value(row, 20, 0.125f * kInputs[expert] / 4));
+      }
+    }
+    EXPECT_FALSE(moe.gate_up_inputs.alike);
+    EXPECT_FALSE(weights->mtp_modules[0].layer.moe.gate_up_inputs) << "a module in BF16";
+  }
+  config_.nvfp4_inputs = false;
+  const auto plain = Load();
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_FALSE(plain->layers[1].moe.gate_up_inputs);
+  EXPECT_EQ(FakeDevice::At(plain->layers[1].moe.expert_gate_up.items[1], 3, 5), Value(3, 5, 0.125f));
+}
+
+// A rank knows the scales of all: rows have to cross in one form.
+TEST_F(Nvfp4Inputs, AreAlikeIfThoseOfAllRanksAre) {
+  const ModelShard last = {.layout = RankLayout::DataParallel(4), .rank = 3};
+  EXPECT_TRUE(Load(last)->layers[1].moe.gate_up_inputs.alike);
+  PackExperts({kInputs, kInputs + 4}, Spelling::kModelopt);
+  const MoeWeights moe = Load(last)->layers[1].moe;
+  EXPECT_FALSE(moe.gate_up_inputs.alike);
+  EXPECT_EQ(moe.gate_up_inputs.values[0], kInputs[3]);
+  PackExperts({kInputs, kInputs + 4}, Spelling::kModelopt);
+  // Of eight ranks every other one has no expert, and a scale all the same.
+  const auto none = Load({.layout = RankLayout::DataParallel(8), .rank = 0});
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->layers[1].moe.expert_gate_up.count, 0);
+  EXPECT_EQ(none->layers[1].moe.gate_up_inputs.values[0], kInputs[0]);
+}
+
+const BrokenTensors kBrokenInputs[] = {
+    {"no scale",
+     [](auto& t) { std::erase_if(t, [](auto& x) { return x.name.ends_with("s.3.up_proj.input_scale"); }); },
+     "up_proj.input_scale: missing, needed with moe.inputs: nvfp4; bf16 needs no scales of inputs"},
+    {"too large",
+     [](auto& t) { Named(t, "model.layers.1.mlp.experts.2.down_proj.input_scale").bytes = Bytes(0x1p101f); },
+     "down_proj.input_scale: 2.5353e+30, allowed 7.88861e-31..1.26765e+30 with moe.inputs: nvfp4"},
+    {"an expert in F32",
+     [](auto& t) {
+       std::erase_if(t, [](auto& x) { return x.name.starts_with("model.layers.1.mlp.experts.1.down_proj"); });
+       t.push_back(
+           {"model.layers.1.mlp.experts.1.down_proj.weight", "F32", {64, 32}, std::string(8192, '\0')});
+     },
+     "down_proj.weight: not in NVFP4, as experts have to be with moe.inputs: nvfp4; bf16 takes it"}};
+
+TEST_F(Nvfp4Inputs, RefusesExpertsWithoutThem) {
+  ExpectRefused(kBrokenInputs, tensors_,
+                [&] { return Load({.layout = RankLayout::DataParallel(2)}).status(); });
+}
+
+// Of a module, all experts or none.
+TEST_F(Nvfp4Inputs, AreOfAWholeModule) {
+  Pack("model.layers.2.mlp.experts.1.down_proj.weight", 1);
+  tensors_.push_back({"model.layers.2.mlp.experts.1.down_proj.input_scale", "F32", {}, Bytes(1)});
+  EXPECT_THAT(std::string(Load().status().message()),
+              HasSubstr("layers.2.mlp.experts.3.down_proj.weight: not in NVFP4"));
 }
 
 constexpr char kGate[] = "model.layers.0.mlp.gate_proj.weight";
