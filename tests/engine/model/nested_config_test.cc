@@ -127,7 +127,7 @@ TEST(NestedConfig, RefusesByThePathOfTheField) {
        R"(text_config.architectures: ["DeepseekV32ForCausalLM"], allowed DeepseekV3ForCausalLM)"},
       {R"({"text_config": {"rope_scaling": {"type": "linear"}}})",
        R"(text_config.rope_scaling.type: "linear", allowed yarn, default)"},
-      {R"({"text_config": {"eagle_config": {}}})", "eagle_config: {}, allowed MTP modules only"},
+      {R"({"text_config": {"eagle_config": {}}})", "text_config.eagle_config: {}, allowed MTP modules only"},
       {R"({"text_config": {"quantization_config": {"format": "x"}}})",
        R"(text_config.quantization_config.format: "x", allowed pack-quantized)"},
       {R"({"tie_word_embeddings": true})",
