@@ -22,7 +22,7 @@ enum class LoadFormat { kAuto, kDummy };
 enum class RestartPolicy { kExit, kGroup };
 enum class KvDtype { kAuto, kBf16, kFp8 };
 enum class AttentionProducts { kBf16, kFp8 };
-enum class MoeInputs { kBf16, kNvfp4 };
+enum class MoeInputs { kAuto, kNvfp4 };
 enum class BlockReuseScope { kAll, kToken };
 enum class DecodingType { kMtp, kDSpark, kEagle3 };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive, kConfidence };
@@ -37,7 +37,7 @@ constexpr auto EnumNames(LoadFormat) { return std::to_array<const char*>({"auto"
 constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"exit", "group"}); }
 constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
 constexpr auto EnumNames(AttentionProducts) { return std::to_array<const char*>({"bf16", "fp8"}); }
-constexpr auto EnumNames(MoeInputs) { return std::to_array<const char*>({"bf16", "nvfp4"}); }
+constexpr auto EnumNames(MoeInputs) { return std::to_array<const char*>({"auto", "nvfp4"}); }
 constexpr auto EnumNames(BlockReuseScope) { return std::to_array<const char*>({"all", "token"}); }
 constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP", "DSpark", "Eagle3"}); }
 constexpr auto EnumNames(DraftPolicyKind) { return std::to_array<const char*>({"fixed", "schedule", "adaptive", "confidence"}); }
@@ -149,7 +149,7 @@ struct KvCacheConfig {
 };
 
 struct MoeConfig {
-  MoeInputs inputs = MoeInputs::kBf16;
+  MoeInputs inputs = MoeInputs::kAuto;
 };
 
 struct CudaGraphConfig {

@@ -295,10 +295,10 @@ const ConfigField kFields[] = {
      "by queries and softmax weights that are rounded to E4M3 ([architecture.md](architecture.md), section "
      "5). Tokens are not those of bf16."},
     {"moe.inputs", MEMBER(c.moe.inputs), Any(), kRestart, kSame, InClass(InputsFact), kSet,
-     "What products of routed experts read: bf16, or with an NVFP4 checkpoint that has scales of inputs "
-     "`nvfp4`: rows rounded to 4 bits, as GPUs with FP4 products need them (W4A4; "
-     "[deepseek-v3.md](deepseek-v3.md), section 4). Between ranks such rows take 0.28 of the bytes. Tokens "
-     "are not those of bf16."},
+     "What products of routed experts read: `auto`, what the weights' format asks for, BF16 with NVFP4; or "
+     "with an NVFP4 checkpoint that has scales of inputs `nvfp4`: rows rounded to 4 bits, as GPUs with FP4 "
+     "products need them (W4A4; [deepseek-v3.md](deepseek-v3.md), section 4). Between ranks such rows take "
+     "0.28 of the bytes. Tokens are not those of auto."},
     {"cuda_graph_config.enable_padding", MEMBER(Graphs(c).enable_padding), Any(), kRestart, kSame, NoBits(),
      kSet,
      "true pads a decode step to the next of `batch_sizes` and replays its graph. false replays the graphs "

@@ -157,7 +157,7 @@ TEST(ResolveDefaults, Fp8ProductsNeedLatents) {
 
 TEST(ResolveDefaults, RoundedInputsNeedExpertsInNvfp4) {
   const std::string text = "model: /m\nmoe: {inputs: nvfp4}";
-  EXPECT_EQ(Resolve("model: /m").moe.inputs, MoeInputs::kBf16);
+  EXPECT_EQ(Resolve("model: /m").moe.inputs, MoeInputs::kAuto);
   EXPECT_EQ(Resolve(text).moe.inputs, MoeInputs::kNvfp4);
   ModelLimits model = SmallModel();
   model.nvfp4_experts = false;
