@@ -336,9 +336,7 @@ class HopperItem {
       if (LeadsRow()) Folded(half).x = step[half].max;
     }
     if (!first) {
-      FoldOutputs<kSums / 2, kConsumerThreads>(
-          running, [&step](int) -> const FoldStep(&)[2] { return step; },
-          [this](int j) { return &out_[4 * j]; });
+      FoldOutputs<kSums / 2, kConsumerThreads>(running, step, [this](int j) { return &out_[4 * j]; });
     }
     __syncwarp();
 #pragma unroll

@@ -7,13 +7,12 @@
 namespace foredraft::cuda {
 
 // Merges a split into the previous ones, whose outputs are `running[j * kStride]`, vector j being that of
-// `sums(j)`: columns x and y of the first head, z and w of the second, whose steps are steps(j)[0] and [1].
-// The merged outputs are in `sums`.
+// `sums(j)`: columns x and y of the first head, z and w of the second. The merged outputs are in `sums`.
 //
 // Vectors are loaded kBatch at a time before the first of them is used: a load from the L2 cache takes 270 to
 // 450 cycles, and one by one each would wait for the one before it.
-template <int kCount, int kStride, class Steps, class Sums>
-__device__ __forceinline__ void FoldOutputs(const float4* running, Steps&& steps, Sums&& sums) {
+template <int kCount, int kStride, class Sums>
+__device__ __forceinline__ void FoldOutputs(const float4* running, const FoldStep (&step)[2], Sums&& sums) {
   constexpr int kBatch = kCount % 8 == 0 ? 8 : kCount % 4 == 0 ? 4 : 1;
 #pragma unroll
   for (int begin = 0; begin < kCount; begin += kBatch) {
@@ -23,7 +22,6 @@ __device__ __forceinline__ void FoldOutputs(const float4* running, Steps&& steps
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       float* const merged = sums(begin + j);
-      const auto& step = steps(begin + j);
       merged[0] = FoldSum(before[j].x, merged[0], step[0]);
       merged[1] = FoldSum(before[j].y, merged[1], step[0]);
       merged[2] = FoldSum(before[j].z, merged[2], step[1]);

@@ -43,7 +43,7 @@ class Fp8Item {
       const bool last = i + 1 == item.split_count;
       outputs_.Clear();
       AttendTiles(SplitTiles(p_.op, item.split_len, item.first_split + i, item.last_place));
-      const int last_weighed = 1 - next_group_;
+      const int last_weighed = 1 - added_ % 2;
       if (item.folds()) outputs_.FoldSplit(last_weighed, i == 0, last);
       if (!item.begins_row) {
         outputs_.StorePartial(last_weighed, item.folds(), item.partial + i * p_.head_tiles);
@@ -135,11 +135,10 @@ class Fp8Item {
   // goes on beside the other's scores.
 
   __device__ __forceinline__ void AttendTiles(const TileRange& tiles) {
-    int32_t tile = tiles.begin + (next_group_ != group_ ? 1 : 0);
+    int32_t tile = tiles.begin + (WeighsNext() ? 0 : 1);
     for (; tile < tiles.end; tile += 2) {
       const bool first = tile == tiles.begin;
-      Pipeline own = pipeline_;
-      if (!first) own.Next();
+      const Pipeline own = PipelineOf(added_ + (first ? 0 : 1));
       float scores[kScores];
       Score(tile, own, scores);
       Weigh(tile, own, first, scores);
@@ -147,12 +146,21 @@ class Fp8Item {
       for (int i = first ? 1 : 0; i < 2; ++i) AddTile();
     }
     if (tile == tiles.end) AddTile();
-    next_group_ ^= (tiles.end - tiles.begin) % 2;
   }
   __device__ __forceinline__ void AddTile() {
-    outputs_.Add(pipeline_);
-    pipeline_.Next();
+    outputs_.Add(PipelineOf(added_));
+    added_ = added_ + 1 < kPeriod ? added_ + 1 : 0;
   }
+
+  // The groups weigh tiles in turns, and tiles go through the stages: all follows from the tiles before,
+  // modulo two visits of each stage.
+  static constexpr int kPeriod = 2 * kStages;
+  static __device__ __forceinline__ Pipeline PipelineOf(int tiles) {
+    const int tile = tiles < kPeriod ? tiles : tiles - kPeriod;
+    return tile < kStages ? Pipeline{tile, 0} : Pipeline{tile - kStages, 1};
+  }
+  // Between two splits: whether this group weighs the second one's first tile.
+  __device__ __forceinline__ bool WeighsNext() const { return added_ % 2 == group_; }
 
   // Zeroes the keys of places that are not attended: their cache rows are undefined, and TMA leaves stale
   // rows past the last page. A code of 0 as weight would not mask them: 0 * NaN is NaN.
@@ -226,7 +234,7 @@ class Fp8Item {
   }
 
   // Online softmax: the running maximum and sums behind this tile, the factor of outputs before it, and its
-  // weights as codes. `at`: of the tile, which is one after pipeline_'s unless it is the first.
+  // weights as codes. `at`: of the tile.
   __device__ __forceinline__ void Weigh(int32_t tile, const Pipeline& at, bool first,
                                         float (&scores)[kScores]) {
     if (!AllAttended(tile)) {
@@ -240,7 +248,8 @@ class Fp8Item {
     for (int i = 0; i < kScores; ++i) largest[i % 4 / 2] = fmaxf(largest[i % 4 / 2], scores[i]);
     float4 state = make_float4(kFirstMax, kFirstMax, 0.0f, 0.0f);
     if (!first) {
-      MbarrierWaitUnlimited(shared_.weighed[pipeline_.stage], pipeline_.parity);
+      const Pipeline before = PipelineOf(added_);
+      MbarrierWaitUnlimited(shared_.weighed[before.stage], before.parity);
       state = shared_.softmax[1 - group_][thread_];
     }
     const float max[2] = {fmaxf(state.x, QuadMax(largest[0]) * p_.score_scale),
@@ -311,8 +320,7 @@ class Fp8Item {
   const int lane_;
   const int thread_;  // of the group
   const int group_;
-  Pipeline pipeline_;   // of the tile that is added next
-  int next_group_ = 0;  // which weighs the next tile
+  int added_ = 0;  // tiles, modulo kPeriod
   uint32_t item_parity_ = 0;
 
   Fp8Outputs<kBlocks> outputs_;

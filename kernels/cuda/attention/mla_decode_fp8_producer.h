@@ -4,7 +4,7 @@
 // items, and brings keys by TMA; a warp turns their scales into factors; two warps copy keys row by row where
 // TMA cannot.
 
-#include "kernels/cuda/attention/mla_decode_fp8.h"
+#include "kernels/cuda/attention/mla_decode_fp8_shared.h"
 #include "kernels/cuda/attention/mla_decode_pages.h"
 #include "kernels/cuda/attention/mla_decode_row_producers.h"
 #include "kernels/cuda/attention/mla_decode_search.h"

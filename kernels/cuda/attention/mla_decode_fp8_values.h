@@ -10,8 +10,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/attention/mla_decode_fold.h"
-#include "kernels/cuda/attention/mla_decode_fp8.h"
+#include "kernels/cuda/attention/mla_decode_fp8_shared.h"
 #include "kernels/cuda/common/ptx_attention.h"
 
 namespace foredraft::cuda::fp8_decode {
@@ -79,15 +78,7 @@ class Fp8Outputs {
         threadIdx.x;
     if (!first) {
       Exchange(steps);
-      FoldOutputs<kVectors, kConsumerThreads>(
-          running,
-          [this](int i) {
-            // The assembler moves no load over a barrier: it would load more ahead than there are registers
-            // for.
-            if (i % 8 == 7) SyncGroup();
-            return Steps(i / kColumnBlocks);
-          },
-          [this](int i) { return Vector(i); });
+      AddFolded(running);
     }
     if (last) return;
 #pragma unroll
@@ -250,13 +241,36 @@ class Fp8Outputs {
     SyncGroup();
   }
   __device__ __forceinline__ float2 Exchanged(int head) const { return shared_.exchanged[group_][head]; }
-  struct StepPair {
-    FoldStep of_heads[2];
-    __device__ __forceinline__ const FoldStep& operator[](int i) const { return of_heads[i]; }
-  };
-  __device__ __forceinline__ StepPair Steps(int pair) const {
-    const float2 first = Exchanged(Head(pair)), second = Exchanged(Head(pair) + 1);
-    return {{{0.0f, first.x, first.y}, {0.0f, second.x, second.y}}};
+  // FoldSum of all outputs in two passes, so that a load is added as soon as it comes: registers are few. The
+  // exchanged are factors of the outputs before, and of these.
+  __device__ __forceinline__ void AddFolded(const float4* running) {
+#pragma unroll
+    for (int pair = 0; pair < kHeadPairs; ++pair) {
+      const float take[2] = {Exchanged(Head(pair)).y, Exchanged(Head(pair) + 1).y};
+#pragma unroll
+      for (int block = 0; block < kColumnBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out_[block][pair][i] *= take[i / 2];
+      }
+    }
+#pragma unroll
+    for (int pair = 0; pair < kHeadPairs; ++pair) {
+      const float keep[2] = {Exchanged(Head(pair)).x, Exchanged(Head(pair) + 1).x};
+      float4 before[kColumnBlocks];
+#pragma unroll
+      for (int block = 0; block < kColumnBlocks; ++block)
+        before[block] = running[(pair * kColumnBlocks + block) * kConsumerThreads];
+#pragma unroll
+      for (int block = 0; block < kColumnBlocks; ++block) {
+        float* const out = out_[block][pair];
+        out[0] = fmaf(before[block].x, keep[0], out[0]);
+        out[1] = fmaf(before[block].y, keep[0], out[1]);
+        out[2] = fmaf(before[block].z, keep[1], out[2]);
+        out[3] = fmaf(before[block].w, keep[1], out[3]);
+      }
+      // The assembler moves no load over a barrier: it would load more ahead than there are registers for.
+      SyncGroup();
+    }
   }
   __device__ __forceinline__ void SyncGroup() { NamedBarrierSync<kGroupThreads>(1 + group_); }
 

@@ -173,8 +173,7 @@ class ItemAttention {
       float4* const of_tile = running + tile * kVectors * Shape::kThreads;
       if (!first) {
         FoldOutputs<kVectors, Shape::kThreads>(
-            of_tile, [&step](int) -> const FoldStep(&)[2] { return step; },
-            [this, tile](int pair) -> float* { return heads_.Outputs(tile, pair); });
+            of_tile, step, [this, tile](int pair) -> float* { return heads_.Outputs(tile, pair); });
       }
       if (!last) {
 #pragma unroll

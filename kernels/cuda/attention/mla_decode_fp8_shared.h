@@ -89,6 +89,7 @@ struct Fp8DecodeShared {
   Mbarrier scaled[kStages];
   Mbarrier weighed[kStages];
 };
+static_assert(kStages * kKeyTile * kRow.bytes() == kFp8DecodeBytesInFlight);
 static_assert(sizeof(Fp8DecodeShared) <= 227 * 1024, "the shared memory limit of a block");
 
 using Pipeline = PipelineState<kStages>;
