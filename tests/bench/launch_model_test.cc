@@ -202,14 +202,18 @@ TEST(OpLaunches, AGatherOfFewPairsTakesNoLongerForManyRanks) {
 }
 
 // R1's heads and cache rows.
-KernelLaunches MlaDecodeOf(int rows, int context) {
+KernelLaunches MlaDecodeOf(int rows, int context, KvFormat format = {}) {
   static bf16 data;
-  const MlaDecodeParams p = {
-      .out = Dense(&data, rows, 128 * 512),
-      .q_lat = Dense<const bf16>(&data, rows, 128 * 512),
-      .layer = {.table_stride = 128, .tokens_per_block = 32, .latent_dim = 512, .rope_dim = 64},
-      .index = {.rows = rows},
-      .head_count = 128};
+  const MlaDecodeParams p = {.out = Dense(&data, rows, 128 * 512),
+                             .q_lat = Dense<const bf16>(&data, rows, 128 * 512),
+                             .layer = {.table_stride = 128,
+                                       .tokens_per_block = 32,
+                                       .latent_dim = 512,
+                                       .rope_dim = 64,
+                                       .dtype = format.dtype,
+                                       .fp8_products = format.fp8_products},
+                             .index = {.rows = rows},
+                             .head_count = 128};
   return LaunchesOf(p, {.context = context}, H200());
 }
 
@@ -226,6 +230,18 @@ TEST(OpLaunches, MlaDecodeTakesAsLongAsItsBusiestBlock) {
   // CombineSplits: a row of four has 8 partial results, a context of one split none.
   EXPECT_DOUBLE_EQ(few[1].memory_bytes, 4 * 8 * 128 * 512 * 4);
   EXPECT_EQ(MlaDecodeOf(4, 512)[1].memory_bytes, 0);
+}
+
+// BF16 products over an FP8 cache wait for a group of warps that decodes keys; FP8 products take them as they
+// are.
+TEST(OpLaunches, MlaDecodeOfFp8ProductsTakesLessTime) {
+  const auto seconds = [](KvFormat format) {
+    return LaunchSeconds(MlaDecodeOf(128, 4096, format)[0], H200());
+  };
+  const double products = seconds({DType::kF8E4M3, /*fp8_products_of=*/true});
+  EXPECT_EQ(MlaDecodeOf(4, 4096, {DType::kF8E4M3, /*fp8_products_of=*/true})[0].kernel, "MlaDecodeFp8");
+  EXPECT_LT(products, seconds(DType::kBF16));
+  EXPECT_LT(seconds(DType::kBF16), seconds(DType::kF8E4M3));
 }
 
 TEST(OpLaunches, LogitsAreSpreadOverTheDevice) {

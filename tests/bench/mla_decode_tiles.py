@@ -5,8 +5,8 @@ products of both groups of consumers, the weights that they hand over, and the k
 usage: tests/bench/mla_decode_tiles.py
 
 What a load takes is a latency and a share of L2's rate. One measured figure cannot tell them apart, so each line takes
-another latency, and the rate with which the tile takes what an H200 measured without pairs. Clusters, and producers
-that decode, are then predicted with the same."""
+another latency, and the rate with which the tile takes what an H200 measured without pairs. Clusters, producers that
+decode, and the kernel with FP8 products are then predicted with the same."""
 
 import heapq
 import itertools
@@ -20,6 +20,19 @@ SCORES, VALUES = 32, 128  # cycles of a matrix instruction, m64n64k16 and m64n25
 LOADS, LOAD_BYTES, STAGES = 3, 3 * 64 * 64 * 2, 2
 READERS = ((0,), (0, 1), (0, 1))  # the groups whose P V reads a load
 TILES = 400
+
+# FP8 products. Bytes of shared memory that a tile's products read: of scores and RoPE parts both operands, of P V the
+# codes of weights; and what else: keys arrive, are read once more as values, weights are stored, scales are read. It
+# moves 128 bytes a cycle; a product that takes longer than its matrix instruction for that waits.
+F8_READ = 20 * 4096 + 32 * 1024
+F8_OTHER = 64 * 656 + 32 * 1024 + 16 * 1024 + 2 * 4 * 4 * 1024
+F8_TENSOR_CYCLES = 16 * 32 + 4 * 32 + 32 * 16
+F8_SLOWER = (F8_READ + F8_OTHER) / 128 / F8_TENSOR_CYCLES
+F8_SCORES, F8_VALUES = 32 * F8_SLOWER, 16 * F8_SLOWER  # m64n64k32, m64n32k32
+F8_LOAD_BYTES = (64 * (256 + 16), 64 * (256 + 128))
+# Instructions of a warp, which shares its scheduler with one of the other group: each takes 1.5 cycles.
+F8_PROMOTING, F8_WEIGHING, F8_TURNING, F8_ADDING = 1.5 * 86, 1.5 * 430, 1.5 * 110, 1.5 * 18
+F8_STAGES, F8_PARTS = 3, 8
 
 
 class Events:
@@ -169,10 +182,58 @@ class Block:
                 yield from self.finish_values(group, first + 1)
 
 
-def cycles(latency, rate, blocks=1, decoding=0, alternate=False):
-    block = Block(latency, rate, blocks, decoding, alternate)
+class Fp8Block(Block):
+    """FP8 products: a group weighs every second tile, then adds that before it and its own."""
+
+    def load(self, stage):
+        for tile in range(TILES) if stage == 0 else ():
+            for load, load_bytes in enumerate(F8_LOAD_BYTES):
+                yield "wait", ("empty", tile - F8_STAGES, load)
+                self.memory_free = max(self.memory_free, self.events.now) + self.load_cycles * load_bytes / LOAD_BYTES
+                self.arrive(self.memory_free, tile, load)
+
+    def release(self, group, tile):
+        self.releases[tile] = self.releases.get(tile, 0) + 1
+        if self.releases[tile] == 2:
+            for load in range(len(F8_LOAD_BYTES)):
+                self.events.fire(("empty", tile, load))
+
+    def scores(self, group, tile, behind=None):
+        for part in range(5):  # four groups of columns, the RoPE part
+            yield "wait", ("full", tile, part // 2 if part < 4 else 1)
+            self.cores.start(group, 4, F8_SCORES, ("scores", tile, part))
+            yield "wait", ("scores", tile, part)
+            yield "sleep", F8_PROMOTING if part < 4 else F8_PROMOTING / 2
+
+    def add_values(self, group, tile):
+        yield "wait", ("weighed", tile)
+        yield "sleep", F8_TURNING + HANDING_OVER
+        self.release(group, tile)
+        for part in range(F8_PARTS + 1):
+            if part < F8_PARTS:
+                self.cores.start(group, 2, F8_VALUES, ("values", tile, group, part))
+            if part > 0:
+                yield "wait", ("values", tile, group, part - 1)
+                yield "sleep", F8_ADDING
+
+    def consume(self, group, alternate):
+        for tile in range(group, TILES, 2):
+            yield from self.scores(group, tile)
+            if tile > 0:
+                yield "wait", ("weighed", tile - 1)
+            yield "sleep", F8_WEIGHING
+            self.events.fire(("weighed", tile))
+            if tile > 0:
+                yield from self.add_values(group, tile - 1)
+            yield from self.add_values(group, tile)
+        if (TILES - 1) % 2 != group:
+            yield from self.add_values(group, TILES - 1)
+
+
+def cycles(latency, rate, blocks=1, decoding=0, alternate=False, block_type=Block):
+    block = block_type(latency, rate, blocks, decoding, alternate)
     for load in range(LOADS):
-        for tile in range(-STAGES, 0):
+        for tile in range(-F8_STAGES, 0):
             block.events.fire(("empty", tile, load))
     block.events.run()
     return block.events.now / TILES
@@ -193,6 +254,12 @@ def main():
         rate = fitted(5, 200, MEASURED_TILE, lambda value, latency=latency: cycles(latency, value))
         row = [cycles(latency, rate, blocks, alternate=alternate) for blocks in (1, 2) for alternate in (False, True)]
         print(f"| {latency:,} | {rate:.1f} | " + " | ".join(f"{value:,.0f}" for value in row) + " |")
+    print("\n| FP8 products: latency, cycles | one block | pairs |")
+    print("|---|---|---|")
+    for latency in (600, 900, 1500, 2300):
+        rate = fitted(5, 200, MEASURED_TILE, lambda value, latency=latency: cycles(latency, value))
+        row = [cycles(latency, rate, blocks, block_type=Fp8Block) for blocks in (1, 2)]
+        print(f"| {latency:,} | " + " | ".join(f"{value:,.0f}" for value in row) + " |")
     print("\n| FP8 rows: decoding, cycles | one block | pairs |")
     print("|---|---|---|")
     decoding = fitted(9000, 2000, MEASURED_FP8_TILE, lambda value: cycles(STORING, 0, decoding=value))

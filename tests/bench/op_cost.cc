@@ -163,15 +163,18 @@ OpCost CostOf(const KvWriteParams& p, const CostContext&) {
 OpCost CostOf(const MlaDecodeParams& p, const CostContext& shape) {
   const double rows = p.index.rows;
   const double sequences = std::ceil(rows / shape.rows_per_sequence);
-  const double width = p.layer.row_width();
-  const double products = width + p.layer.latent_dim;  // per row, head and key: q k, then p v
+  const double latent = p.layer.latent_dim;
+  // Per row, head and key: q k, then p v.
+  const double of_codes = p.layer.fp8_products ? 2 * latent : 0;
+  const double products = p.layer.row_width() + latent - of_codes;
   const double attended = AttendedPositions(p, shape);
   const bool lists = attended < shape.context;  // of each row its own
   const double keys = (lists ? rows : sequences) * attended * p.layer.row_bytes();
   return {.bytes = BytesOf(p.out) + BytesOf(p.q_lat) + rows * p.head_count * p.layer.rope_dim * sizeof(bf16) +
                    keys,
           .stored_bytes = keys,
-          .bf16_flops = 2 * rows * p.head_count * attended * products};
+          .bf16_flops = 2 * rows * p.head_count * attended * products,
+          .fp8_flops = 2 * rows * p.head_count * attended * of_codes};
 }
 
 OpCost CostOf(const GatherKvParams& p, const CostContext&) {

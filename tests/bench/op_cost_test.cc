@@ -48,6 +48,10 @@ TEST(OpCost, OfAttentionReadsASequencesKeysOnce) {
   EXPECT_EQ(alone.bytes - together.bytes, 6.0 * 4096 * 576 * 2);
   EXPECT_EQ(alone.bf16_flops, 8.0 * 128 * 4096 * 1088 * 2);
   EXPECT_EQ(together.bf16_flops, alone.bf16_flops);
+  p.layer.fp8_products = true;  // all but the RoPE part
+  const OpCost of_codes = CostOf(p, {.context = 4096, .rows_per_sequence = 1});
+  EXPECT_EQ(of_codes.fp8_flops, 8.0 * 128 * 4096 * 1024 * 2);
+  EXPECT_EQ(of_codes.bf16_flops, 8.0 * 128 * 4096 * 64 * 2);
 }
 
 // DeepSeek-V4-Flash: 64 heads of 512, a window of 128, up to 512 chosen entries of 4 tokens each.

@@ -203,15 +203,18 @@ KernelLaunches LaunchesOf(const GroupedGemmParams& p, const CostContext& shape, 
 
 // ---- attention ----
 
-// kernels/cuda/attention/mla_decode_hopper.cu, then CombineSplits. All rows attend as many positions; a
-// list's are taken as if they lay together. The
-// terms are those of DecodeSeconds (kernels/cuda/attention/mla_decode_load.h): the busiest block's products
-// or the keys' bytes, then the merge.
+// kernels/cuda/attention/mla_decode_hopper.cu or mla_decode_fp8.cu, then CombineSplits. All rows attend as
+// many positions; a list's are taken as if they lay together. The terms are those of DecodeSeconds
+// (kernels/cuda/attention/mla_decode_load.h): the busiest block's products or the keys' bytes, then the
+// merge.
 KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, const GpuModel& gpu) {
   constexpr double kHeads = 64;
   // Both were measured on an H200 with blocks alone. Pairs of blocks are not measured (docs/predictions.md).
   constexpr double kMatrixShare = 0.515;  // for 128 rows: 407 TFLOPS
   constexpr double kF8TileCycles = 7500;  // a warpgroup widens the keys of a tile
+  // FP8 products, blocks alone, with the end of a split: tests/bench/mla_decode_tiles.py. Nothing was
+  // measured.
+  constexpr double kF8ProductsTileCycles = 2750 + 990;
   const int32_t rows = p.index.rows;
   if (rows == 0) return {};
   const double width = p.layer.row_width(), latent = p.layer.latent_dim;
@@ -223,15 +226,18 @@ KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, co
 
   const double products =
       2 * kHeads * cuda::kKeyTile * (width + latent) * gpu.multiprocessors / gpu.bf16_flops / kMatrixShare;
-  const double tile = p.layer.coded() ? std::max(products, kF8TileCycles / gpu.clock) : products;
+  const bool f8_products = p.layer.fp8_products;
+  const double tile = f8_products       ? kF8ProductsTileCycles / gpu.clock
+                      : p.layer.coded() ? std::max(products, kF8TileCycles / gpu.clock)
+                                        : products;
   const double split_bytes = kHeads * (width * 2 + latent * 4);  // its query and its sums
   const double tile_bytes = double(cuda::kKeyTile) * p.layer.row_bytes();
   KernelLaunches launches = {
-      {.kernel = "MlaDecodeHopper",
+      {.kernel = f8_products ? "MlaDecodeFp8" : "MlaDecodeHopper",
        .items = static_cast<double>(load.busy_blocks),
        .memory_bytes = CostOf(p, shape).bytes,
        .item_bytes = load.busiest_tiles * tile_bytes,
-       .in_flight = cuda::kHopperDecodeBytesInFlight,
+       .in_flight = f8_products ? cuda::kFp8DecodeBytesInFlight : cuda::kHopperDecodeBytesInFlight,
        .chain_seconds =
            load.busiest_tiles * tile + load.busiest_splits * split_bytes / gpu.multiprocessor_rate,
        .fixed_seconds = kHopperStart + 3 * L2Latency(gpu) + gpu.memory_latency + kStoreTail}};

@@ -89,7 +89,8 @@ void MlaDecodeLine(OpsBench& bench, const DecodeShape& shape, int rows, int rows
                                  .tokens_per_block = shape.tokens_per_block,
                                  .latent_dim = shape.latent,
                                  .rope_dim = shape.rope,
-                                 .dtype = shape.dtype},
+                                 .dtype = shape.format.dtype,
+                                 .fp8_products = shape.format.fp8_products},
                        .index = {bench.Put(slots), bench.Put(positions), rows},
                        .head_count = shape.heads,
                        .head_dim = shape.nope + shape.rope,
@@ -110,7 +111,7 @@ void MlaDecodeLine(OpsBench& bench, const DecodeShape& shape, int rows, int rows
   const CostContext context = {.context = shape.context, .rows_per_sequence = rows_per_sequence};
   bench.Line({.name = shape.name,
               .shape = absl::StrCat(shape.context, " positions"),
-              .dtype = DTypeName(shape.dtype),
+              .dtype = DTypeName(shape.format.dtype),
               .rows = rows,
               .cost = CostOf(p, context),
               .context = context},

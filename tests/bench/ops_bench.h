@@ -175,7 +175,7 @@ struct DecodeShape {
   std::string name;
   int heads, latent, rope, nope;
   int layers, tokens_per_block, context;
-  DType dtype = DType::kBF16;
+  KvFormat format = {};
   int list_len = 0;  // > 0: rows attend a list of so many positions
 };
 void MlaDecodeLine(OpsBench& bench, const DecodeShape& shape, int rows, int rows_per_sequence);

@@ -193,7 +193,7 @@ DecodeShape DecodeShapeOf(const ModelConfig& c, int context, DType dtype) {
           .layers = c.num_hidden_layers,
           .tokens_per_block = kTokensPerBlock,
           .context = context,
-          .dtype = dtype};
+          .format = dtype};
 }
 
 // The scores of all positions and the choice. Each call takes the next layer's keys, as MlaDecodeLine's.

@@ -208,7 +208,7 @@ void Attention(Bench& bench) {
     std::string name;
     int rows_per_sequence;
     int heads = 128;
-    DType dtype = DType::kBF16;
+    KvFormat format = {};
     int context = 4096;
     int list_len = 0;
     int max_rows = 128;
@@ -217,6 +217,7 @@ void Attention(Bench& bench) {
                         {"mla_decode, 4 rows a sequence", 4},
                         {"mla_decode, 20 heads", 1, 20},
                         {"mla_decode, FP8 cache", 1, 128, DType::kF8E4M3},
+                        {"mla_decode, FP8 products", 1, 128, {DType::kF8E4M3, true}},
                         {"mla_decode, 2,048 of 32,768 positions", 1, 128, DType::kBF16, 32768, 2048},
                         {"mla_decode, 163,840 positions", 1, 128, DType::kBF16, 163840, 0, 1}};
   for (const Case& c : cases) {
@@ -228,7 +229,7 @@ void Attention(Bench& bench) {
                                .layers = 61,
                                .tokens_per_block = 64,
                                .context = bench.Width(c.context),
-                               .dtype = c.dtype,
+                               .format = c.format,
                                .list_len = bench.options().small ? c.list_len / 16 : c.list_len};
     if (!bench.Wants(shape.name)) continue;
     for (const int rows : bench.rows()) {

@@ -14,7 +14,8 @@ import sys
 
 # Small cases of all kernels that have such fences.
 TESTS = ("MlaDecode.Fp8RowsGiveTheBitsOfTheirBf16Values:MlaDecode.RowsPastTheOwnOneMayBeNaN:"
-         "MlaDecodeItems.HopperGivesTheSameBitsForLists:MlaDecodeItems.PairsOfBlocksDoNotShowForFp8:GroupedGemm.Holds:"
+         "MlaDecodeItems.HopperGivesTheSameBitsForLists:MlaDecodeItems.PairsOfBlocksDoNotShowForFp8:"
+         "MlaDecodeItems.HowRowsComeDoesNotShowForFp8Products:GroupedGemm.Holds:"
          "Gemm4Bit.ManySplitRowsAreComputedInPieces:GemmKernels.ManySplitRowsAreComputedInPieces:"
          "Ranks/PushExchangeTest.EveryRankGetsTheRowsOfAll/0")
 FAULTS = {

@@ -50,8 +50,9 @@ struct Inputs {
   std::vector<bf16> Run(int first_head, int head_count, const cuda::DecodeChoice& choice) const {
     return Run(first_head, head_count, choice, kv.dtype());
   }
-  // Runs over the same values in a cache of `dtype`.
-  std::vector<bf16> Run(int first_head, int head_count, const cuda::DecodeChoice& choice, DType dtype) const {
+  // Runs over the same values in a cache of `format`.
+  std::vector<bf16> Run(int first_head, int head_count, const cuda::DecodeChoice& choice,
+                        KvFormat format) const {
     OpRig rig({}, RunMode::kEager);
     const int head_dim = shape.nope + shape.rope;
     std::vector<int32_t> slots(row_count), positions(row_count);
@@ -67,7 +68,7 @@ struct Inputs {
                      .columns(first_head * shape.latent, out_width),
         .q = Dense<const bf16>(rig.Put(q), row_count, shape.heads * head_dim)
                  .columns(first_head * head_dim, head_count * head_dim),
-        .layer = kv.Put(rig, dtype),
+        .layer = kv.Put(rig, format),
         .index = {rig.Put(slots), rig.Put(positions), row_count},
         .head_count = head_count,
         .head_dim = head_dim,
@@ -79,6 +80,18 @@ struct Inputs {
     rig.stream().Synchronize();
     return rig.Get(out, row_count * out_width);
   }
+
+  // Makes all numbers whole, -2 to 2: codes are exact, and so are sums of their products, which fit 13 bits.
+  void Round() {
+    for (bf16& x : q_lat) x = Rounded(x);
+    for (bf16& x : q) x = Rounded(x);
+    for (int slot = 0; slot < kv.slot_count(); ++slot) {
+      for (int t = 0; t <= *std::max_element(shape.positions.begin(), shape.positions.end()); ++t) {
+        for (int c = 0; c < kv.width(); ++c) kv.Row(slot, t)[c] = Rounded(kv.Row(slot, t)[c]);
+      }
+    }
+  }
+  static bf16 Rounded(bf16 x) { return ToBf16(std::clamp(std::nearbyint(ToFloat(x)), -2.0f, 2.0f)); }
 
   Shape shape;
   int row_count;
@@ -164,6 +177,76 @@ TEST(MlaDecodeItems, PairsOfBlocksDoNotShow) {
 
 TEST(MlaDecodeItems, PairsOfBlocksDoNotShowForFp8) {
   ExpectPairsDoNotShow({{"two tiles of heads", 100, 512, 64, 128, {1, -1, 190}, 20}}, DType::kF8E4M3);
+}
+
+// ---- FP8 products ----
+
+constexpr KvFormat kProducts(DType::kF8E4M3, /*fp8_products_of=*/true);
+
+void ExpectSameBits(const std::vector<bf16>& out, const std::vector<bf16>& expected) {
+  EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(expected.data(), expected.size()));
+}
+
+// Items of one and of several splits, with an odd number of tiles; tiles of heads alone and in pairs.
+TEST(MlaDecodeItems, HowManyBlocksRunDoesNotShowForFp8Products) {
+  const Inputs inputs({"R1, two tiles of heads", 100, 512, 64, 128, {1, -1, 190, 1100}}, DType::kF8E4M3);
+  const std::vector<bf16> apart = inputs.Run(0, 100, {.blocks = kAmple, .pairs = false}, kProducts);
+  for (const int64_t blocks : {int64_t{2}, int64_t{3}, kAmple}) {
+    SCOPED_TRACE(blocks);
+    ExpectSameBits(inputs.Run(0, 100, {.blocks = blocks}, kProducts), apart);
+  }
+}
+
+TEST(MlaDecodeItems, HowManyHeadsABlockHasDoesNotShowForFp8Products) {
+  const Inputs inputs({"R1", 64, 512, 64, 128, {63, 64, 200}, 16}, DType::kF8E4M3);
+  const int width = 16 * 512;
+  const std::vector<bf16> together = inputs.Run(0, 64, {.blocks = kAmple}, kProducts);
+  for (int tile = 0; tile < 4; ++tile) {
+    const std::vector<bf16> apart = inputs.Run(tile * 16, 16, {.blocks = kAmple}, kProducts);
+    for (int r = 0; r < inputs.row_count; ++r) {
+      EXPECT_EQ(BytesOf(&apart[r * width], width), BytesOf(&together[(r * 4 + tile) * width], width))
+          << "heads from " << tile * 16 << ", row " << r;
+    }
+  }
+}
+
+// Rows come one by one where a launch has lists, even if none of its rows needs one.
+TEST(MlaDecodeItems, HowRowsComeDoesNotShowForFp8Products) {
+  const Shape by_pages = {"R1", 64, 512, 64, 128, {1, -1, 65, 520}};
+  Shape by_rows = by_pages;
+  by_rows.top_k = 520;
+  const std::vector<bf16> expected =
+      Inputs(by_pages, DType::kF8E4M3).Run(0, 64, {.blocks = kAmple}, kProducts);
+  for (const int64_t blocks : {int64_t{1}, kAmple}) {
+    SCOPED_TRACE(blocks);
+    ExpectSameBits(Inputs(by_rows, DType::kF8E4M3).Run(0, 64, {.blocks = blocks}, kProducts), expected);
+  }
+}
+
+// Exact scores, so the weights' codes are the same. What is left: sums of 64 products of weights and values,
+// each cut to 13 bits below the largest, are off by sqrt(66) * 2^-13 of it on average, which is 2.8e-3 of an
+// output of random signs; and both outputs are rounded to BF16, by up to 2^-9.
+TEST(MlaDecodeItems, HopperGivesTheGenericKernelsNumbersForFp8Products) {
+  const Shape shapes[] = {{"pages", 64, 512, 64, 128, {1, -1, 65, 1100}, 32},
+                          {"pages that TMA cannot load", 20, 512, 64, 128, {30, 150}, 20},
+                          {"lists", 64, 512, 64, 128, {3, 600, 519}, 64, 150}};
+  for (const Shape& s : shapes) {
+    Inputs inputs(s);
+    inputs.Round();
+    const std::vector<bf16> out = inputs.Run(0, s.heads, {.blocks = kAmple}, kProducts);
+    const std::vector<bf16> generic = inputs.Run(0, s.heads, {.blocks = kAmple, .hopper = false}, kProducts);
+    const int width = s.heads * s.latent;
+    for (int r = 0; r < inputs.row_count; ++r) {
+      if (s.positions[r] < 0) continue;
+      double error = 0, size = 0;
+      for (int i = r * width; i < (r + 1) * width; ++i) {
+        error += std::pow(ToFloat(out[i]) - ToFloat(generic[i]), 2);
+        size += std::pow(ToFloat(generic[i]), 2);
+      }
+      EXPECT_GT(size, 0);
+      EXPECT_LE(std::sqrt(error / size), 2.8e-3 + 2 * 0x1p-9) << s.name << ", row " << r;
+    }
+  }
 }
 
 // Rows that attend a list, and in the same launch rows that see no more than a list has; several splits.

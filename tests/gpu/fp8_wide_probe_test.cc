@@ -1,6 +1,5 @@
-// The shapes of E4M3 products that no kernel here uses yet (tests/gpu/fp8_probe.h): 256 outputs at once, as
-// for P times values, and operand a in registers, where P is. For the GPU alone: tests/cuda_on_host has no
-// such instructions.
+// More shapes of E4M3 products (tests/gpu/fp8_probe.h): operand a in registers, as mla_decode has values, and
+// such as no kernel here uses. For the GPU alone: tests/cuda_on_host does not have all these instructions.
 
 #include "tests/gpu/fp8_probe.h"
 
@@ -76,6 +75,9 @@ struct RegisterProduct {
 };
 
 TEST(Probe, E4m3ProductsOf256Values) { ProbeProducts<WideProduct>("e4m3 m64n256k32"); }
+TEST(Probe, E4m3ProductsOf32HeadsFromRegisters) {
+  ProbeProducts<RegisterProduct<32>>("e4m3 m64n32k32, a in registers");
+}
 TEST(Probe, E4m3ProductsOf64KeysFromRegisters) {
   ProbeProducts<RegisterProduct<64>>("e4m3 m64n64k32, a in registers");
 }

@@ -19,19 +19,21 @@ constexpr int kSequences = 4;  // with values of their own; others have copies o
 
 struct Case {
   const char* name;
-  DType dtype;
+  KvFormat format;
   int rows;
-  double apart_us;  // as an H200 measured it (tests/bench/RESULTS.md)
+  double apart_us;  // as an H200 measured it (tests/bench/RESULTS.md); FP8 products: predicted, too
   double pairs_us;  // as tests/bench/mla_decode_tiles.py predicts it
 };
 constexpr Case kCases[] = {{"mla_decode, 1 rows", DType::kBF16, 1, 35.5, 35.5},
                            {"mla_decode, 128 rows", DType::kBF16, 128, 411.0, 312},
                            {"mla_decode, FP8 cache, 4 rows", DType::kF8E4M3, 4, 48.9, 48.9},
-                           {"mla_decode, FP8 cache, 128 rows", DType::kF8E4M3, 128, 615.4, 402}};
+                           {"mla_decode, FP8 cache, 128 rows", DType::kF8E4M3, 128, 615.4, 402},
+                           {"mla_decode, FP8 products, 1 rows", {DType::kF8E4M3, true}, 1, 27, 27},
+                           {"mla_decode, FP8 products, 128 rows", {DType::kF8E4M3, true}, 128, 294, 267}};
 
 // A cache of `rows` sequences, each in memory of its own, so that none is found in L2.
-KvLayer CacheOf(OpRig& rig, const KvFixture& kv, int rows) {
-  KvLayer layer = kv.Put(rig, kv.dtype());
+KvLayer CacheOf(OpRig& rig, const KvFixture& kv, KvFormat format, int rows) {
+  KvLayer layer = kv.Put(rig, format);
   const size_t bytes = size_t(layer.block_count) * kPageRows * layer.row_bytes();
   const int copies = (rows + kSequences - 1) / kSequences;
   const std::vector<uint8_t> values = rig.Get(layer.data, bytes);
@@ -53,7 +55,7 @@ TEST(MlaDecodePairs, GiveTheSameBitsAndAreTimed) {
     const bool emulated = rig.device().name().find("NVIDIA") == std::string::npos;
     const int rows = emulated ? 1 : c.rows, positions = emulated ? 20 : 4096;
     Noise noise(61);
-    const KvFixture kv(noise, kSequences, positions, kPageRows, kLatent, kRope, c.dtype);
+    const KvFixture kv(noise, kSequences, positions, kPageRows, kLatent, kRope, c.format.dtype);
     std::vector<int32_t> slots(rows), last(rows, positions - 1);
     for (int row = 0; row < rows; ++row) slots[row] = row;
     constexpr int kHeadDim = kNope + kRope;
@@ -63,7 +65,7 @@ TEST(MlaDecodePairs, GiveTheSameBitsAndAreTimed) {
         .out = Dense(out, rows, width),
         .q_lat = Dense<const bf16>(rig.Put(noise.Bf16s(size_t(rows) * width, 0.1f)), rows, width),
         .q = Dense<const bf16>(rig.Put(noise.Bf16s(size_t(rows) * q_width)), rows, q_width),
-        .layer = CacheOf(rig, kv, rows),
+        .layer = CacheOf(rig, kv, c.format, rows),
         .index = {rig.Put(slots), rig.Put(last), rows},
         .head_count = kHeads,
         .head_dim = kHeadDim,

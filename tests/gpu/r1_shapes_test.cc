@@ -149,47 +149,65 @@ TEST(R1Shapes, RmsNorm) {
   }
 }
 
+struct DecodeInputs {
+  static constexpr int kHeads = 128, kLatent = 512, kRope = 64, kNope = 128, kHeadDim = kNope + kRope;
+  static constexpr int kPositions[kRows] = {0, 63, 1023, 1024, 2500, 4095};
+  std::vector<bf16> q_lat;  // [kRows, kHeads * kLatent]
+  std::vector<bf16> q;      // [kRows, kHeads * kHeadDim]
+
+  static float scale() { return 1.0f / std::sqrt(static_cast<float>(kHeadDim)); }
+
+  // The outputs of the rows, whose sequences take turns.
+  std::vector<Bytes> RowsAlone(const KvFixture& kv, KvFormat format) const {
+    const KvLayer layers[] = {kv.Put(Rig(RunMode::kEager), format), kv.Put(Rig(RunMode::kReplayed), format)};
+    return ExpectRowsAlone("mla_decode", [&](RunMode mode, const std::vector<int>& rows) {
+      OpRig& rig = Rig(mode);
+      const int count = static_cast<int>(rows.size());
+      std::vector<int32_t> slots, positions;
+      for (const int row : rows) {
+        slots.push_back(row % 2);
+        positions.push_back(kPositions[row]);
+      }
+      const int width = kHeads * kLatent;
+      bf16* const out = rig.Poisoned<bf16>(size_t(count) * width);
+      const MlaDecodeParams params = {
+          .out = Dense(out, count, width),
+          .q_lat = Dense<const bf16>(rig.Put(RowsOf(q_lat, width, rows)), count, width),
+          .q = Dense<const bf16>(rig.Put(RowsOf(q, kHeads * kHeadDim, rows)), count, kHeads * kHeadDim),
+          .layer = layers[mode == RunMode::kReplayed],
+          .index = {rig.Put(slots), rig.Put(positions), count},
+          .head_count = kHeads,
+          .head_dim = kHeadDim,
+          .first_position = 0,
+          .scale = scale()};
+      rig.Run([&] { rig.ops().mla_decode(rig.stream(), params); });
+      return SplitRows(rig.Get(out, size_t(count) * width), width);
+    });
+  }
+};
+DecodeInputs MakeDecodeInputs(Noise& noise) {
+  DecodeInputs inputs;
+  inputs.q_lat = noise.Bf16s(size_t(kRows) * DecodeInputs::kHeads * DecodeInputs::kLatent, 0.3f);
+  inputs.q = noise.Bf16s(size_t(kRows) * DecodeInputs::kHeads * DecodeInputs::kHeadDim, 0.3f);
+  return inputs;
+}
+
 TEST(R1Shapes, MlaDecode) {
-  constexpr int kHeads = 128, kLatent = 512, kRope = 64, kNope = 128, kHeadDim = kNope + kRope;
-  constexpr int kPositions[kRows] = {0, 63, 1023, 1024, 2500, 4095};
-  const float scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
+  constexpr int kHeads = DecodeInputs::kHeads, kLatent = DecodeInputs::kLatent, kRope = DecodeInputs::kRope;
   Noise noise(54);
-  const std::vector<bf16> q_lat = noise.Bf16s(size_t(kRows) * kHeads * kLatent, 0.3f);
-  const std::vector<bf16> q = noise.Bf16s(size_t(kRows) * kHeads * kHeadDim, 0.3f);
+  const DecodeInputs inputs = MakeDecodeInputs(noise);
   for (const int tokens_per_block : {32, 64}) {
     const KvFixture kv(noise, 2, 4106, tokens_per_block, kLatent, kRope);
-    const KvLayer layers[] = {kv.Put(Rig(RunMode::kEager)), kv.Put(Rig(RunMode::kReplayed))};
-    const std::vector<Bytes> alone =
-        ExpectRowsAlone("mla_decode", [&](RunMode mode, const std::vector<int>& rows) {
-          OpRig& rig = Rig(mode);
-          const int count = static_cast<int>(rows.size());
-          std::vector<int32_t> slots, positions;
-          for (const int row : rows) {
-            slots.push_back(row % 2);
-            positions.push_back(kPositions[row]);
-          }
-          const int width = kHeads * kLatent;
-          bf16* const out = rig.Poisoned<bf16>(size_t(count) * width);
-          const MlaDecodeParams params = {
-              .out = Dense(out, count, width),
-              .q_lat = Dense<const bf16>(rig.Put(RowsOf(q_lat, width, rows)), count, width),
-              .q = Dense<const bf16>(rig.Put(RowsOf(q, kHeads * kHeadDim, rows)), count, kHeads * kHeadDim),
-              .layer = layers[mode == RunMode::kReplayed],
-              .index = {rig.Put(slots), rig.Put(positions), count},
-              .head_count = kHeads,
-              .head_dim = kHeadDim,
-              .first_position = 0,
-              .scale = scale};
-          rig.Run([&] { rig.ops().mla_decode(rig.stream(), params); });
-          return SplitRows(rig.Get(out, size_t(count) * width), width);
-        });
+    const std::vector<Bytes> alone = inputs.RowsAlone(kv, DType::kBF16);
     for (int row = 0; row < kRows; ++row) {
       const std::vector<bf16> values = FromBytes<bf16>(alone[row]);
       for (const int head : {0, 63, 64, 127}) {
-        const bf16* const lat = &q_lat[(size_t(row) * kHeads + head) * kLatent];
-        const bf16* const pe = &q[(size_t(row) * kHeads + head) * kHeadDim + kNope];
+        const size_t at = size_t(row) * kHeads + head;
+        const bf16* const lat = &inputs.q_lat[at * kLatent];
+        const bf16* const pe = &inputs.q[at * DecodeInputs::kHeadDim + DecodeInputs::kNope];
         const HeadReference reference = ReferenceAttention(
-            Joined(Floats(lat, kLatent), Floats(pe, kRope)), scale, kPositions[row] + 1,
+            Joined(Floats(lat, kLatent), Floats(pe, kRope)), DecodeInputs::scale(),
+            DecodeInputs::kPositions[row] + 1,
             [&](int t) { return Floats(kv.Row(row % 2, t), kLatent + kRope); },
             [&](int t) { return Floats(kv.Row(row % 2, t), kLatent); });
         for (int i = 0; i < kLatent; ++i) {
@@ -199,6 +217,14 @@ TEST(R1Shapes, MlaDecode) {
       }
     }
   }
+}
+
+// What the outputs are is Fp8Products' question.
+TEST(R1Shapes, MlaDecodeOfFp8ProductsKeepsRowsApart) {
+  Noise noise(55);
+  const DecodeInputs inputs = MakeDecodeInputs(noise);
+  const KvFixture kv(noise, 2, 4106, 64, DecodeInputs::kLatent, DecodeInputs::kRope, DType::kF8E4M3);
+  inputs.RowsAlone(kv, {DType::kF8E4M3, /*fp8_products_of=*/true});
 }
 
 // ---- prefill ----

@@ -1,5 +1,9 @@
 // mla_decode with FP8 products: as docs/architecture.md section 5 defines them, computed in double here, and
 // beside the exact attention over what was rounded.
+//
+// Hopper's matrix units cut what they add: an instruction aligns 32 products, and the sum before them, to the
+// largest of them, cuts all to 13 bits below its leading bit, and cuts the sum likewise (microsoft/MMA-Sim;
+// tests/gpu/fp8_probe.h measures it). CutSum bounds that for the products that there are.
 
 #include <algorithm>
 #include <cmath>
@@ -34,13 +38,46 @@ CachedRow CachedRowOf(const KvFixture& kv, const KvRowLayout& layout, int slot, 
   return {Floats(row.data(), kv.width()), {scales, scales + layout.group_count()}};
 }
 
+// Whether the kernel for Hopper multiplies codes as they are: it is there for R1's widths.
+bool CutsSums(OpRig& rig, const DecodeRows& shape) {
+  return rig.device().name().find(" sm_90a ") != std::string::npos && shape.latent == 512 && shape.rope == 64;
+}
+
+// A sum of products of codes, exact, and by how much it is off at most where it is cut.
+struct CutSum {
+  double exact = 0;
+  double error = 0;
+
+  // The products of one instruction.
+  void Add(const std::vector<double>& products) {
+    double largest = std::abs(exact) + error;
+    for (const double product : products) largest = std::max(largest, std::abs(product));
+    if (largest == 0) return;
+    const double unit = UnitOf(largest);
+    double cut = error > 0 || !IsMultiple(exact, unit) ? unit : 0;
+    for (const double product : products) {
+      if (!IsMultiple(product, unit)) cut += unit;
+      exact += product;
+    }
+    error += cut;
+    const double of_sum = std::abs(exact) + error;
+    if (of_sum > 0 && (error > 0 || !IsMultiple(exact, UnitOf(of_sum)))) error += UnitOf(of_sum);
+  }
+
+ private:
+  static double UnitOf(double x) { return std::ldexp(1.0, std::ilogb(x) - 13); }
+  static bool IsMultiple(double x, double unit) { return std::trunc(x / unit) * unit == x; }
+};
+constexpr int kInstruction = 32;  // products
+
 // The sums of one head while it goes through the tiles.
 class ProductsReference {
  public:
-  ProductsReference(const KvRowLayout& layout, std::vector<float> query, double scale)
+  ProductsReference(const KvRowLayout& layout, std::vector<float> query, double scale, bool cuts_sums)
       : layout_(layout),
         query_(std::move(query)),
         scale_(scale),
+        cuts_sums_(cuts_sums),
         sums_(layout.latent_dim),
         slack_(sums_),
         magnitudes_(sums_) {}
@@ -51,7 +88,7 @@ class ProductsReference {
     for (const CachedRow& row : rows) scores.push_back(Score(row));
     const double largest = *std::max_element(scores.begin(), scores.end());
     // Half an ulp for each rounding of a score's sum; the maximum has as many.
-    const double of_score = (static_cast<double>(query_.size()) + 4) * kF32Roundoff * magnitude_;
+    const double of_score = (static_cast<double>(query_.size()) + 4) * kF32Roundoff * magnitude_ + cut_;
     double max = 0, sum = 0;
     for (size_t i = 0; i < rows.size();) {
       const int place = first + static_cast<int>(i);
@@ -59,7 +96,7 @@ class ProductsReference {
       const bool begins_split = i == 0 || place % SplitLen() == 0;
       const double of_tile = *std::max_element(scores.begin() + i, scores.begin() + end);
       max = begins_split ? of_tile : std::max(max, of_tile);
-      AddTile({rows.begin() + i, rows.begin() + end}, {scores.begin() + i, scores.begin() + end}, max,
+      AddTile({rows.begin() + i, rows.begin() + end}, {scores.begin() + i, scores.begin() + end}, place, max,
               std::exp(max - largest), 2 * of_score + 8 * kF32Roundoff);
       for (; i < end; ++i) sum += std::exp(scores[i] - largest);
     }
@@ -82,16 +119,34 @@ class ProductsReference {
       products += std::abs(product);
     }
     magnitude_ = std::max(magnitude_, products);
+    if (cuts_sums_) cut_ = std::max(cut_, CutOf(row));
     return score;
+  }
+  // Of a score: scales are powers of two, so products may have them.
+  double CutOf(const CachedRow& row) const {
+    double cut = 0;
+    for (int group = 0; group < layout_.group_count(); ++group) {
+      CutSum sum;
+      for (int first = group * layout_.group; first < (group + 1) * layout_.group; first += kInstruction) {
+        std::vector<double> products;
+        for (int c = first; c < first + kInstruction; ++c)
+          products.push_back(scale_ * query_[c] * row.values[c]);
+        sum.Add(products);
+      }
+      cut += sum.error;
+    }
+    return cut;
   }
 
   // of_weight: the relative error of a weight, which may take it over the border between two codes.
-  void AddTile(const std::vector<CachedRow>& rows, const std::vector<double>& scores, double max,
+  // place: of the first row.
+  void AddTile(const std::vector<CachedRow>& rows, const std::vector<double>& scores, int place, double max,
                double factor, double of_weight) {
     for (int c = 0; c < layout_.latent_dim; ++c) {
       const int group = c / layout_.group;
       double largest = 0;
       for (const CachedRow& row : rows) largest = std::max<double>(largest, row.scales[group]);
+      std::vector<double> products[kTile / kInstruction];
       for (size_t i = 0; i < rows.size(); ++i) {
         const double up = 256 * rows[i].scales[group] / largest;
         const auto rounded = [&](double weight) {
@@ -102,16 +157,67 @@ class ProductsReference {
         magnitudes_[c] += std::abs(rounded(weight) * value);
         slack_[c] +=
             (rounded(weight * (1 + of_weight)) - rounded(weight * (1 - of_weight))) * std::abs(value);
+        products[(place + i) % kTile / kInstruction].push_back(rounded(weight) * value);
       }
+      if (!cuts_sums_) continue;
+      CutSum sum;
+      for (const std::vector<double>& of_instruction : products) sum.Add(of_instruction);
+      slack_[c] += sum.error;
     }
   }
 
   const KvRowLayout layout_;
   const std::vector<float> query_;
   const double scale_;
+  const bool cuts_sums_;
+  double cut_ = 0;                                 // the largest of a score
   double magnitude_ = 0;                           // the largest sum of |products| of a score
   std::vector<double> sums_, slack_, magnitudes_;  // [latent], times the largest weight
 };
+
+// One slot. positions_differ: in size, so that scales do.
+KvFixture MakeCache(Noise& noise, const DecodeRows& shape, bool positions_differ) {
+  KvFixture kv(noise, 1, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope, DType::kF8E4M3);
+  for (int t = 0; positions_differ && t < shape.cache_len(); ++t) {
+    for (int c = 0; c < shape.latent; ++c)
+      kv.Row(0, t)[c] = ToBf16(std::ldexp(ToFloat(kv.Row(0, t)[c]), t % 7 - 3));
+  }
+  return kv;
+}
+
+void ExpectDefinition(const DecodeRows& shape, const KvFixture& kv, const DecodeQueries& queries) {
+  const KvRowLayout layout = {shape.latent, shape.rope, DType::kF8E4M3};
+  std::vector<CachedRow> rows;
+  for (int t = 0; t < shape.cache_len(); ++t) rows.push_back(CachedRowOf(kv, layout, 0, t));
+  std::vector<BatchRow> batch;
+  for (int r = 0; r < shape.row_count(); ++r) batch.push_back({r, 0, shape.positions[r]});
+  for (const std::string& isa : SupportedIsas()) {
+    OpRig rig({.isa = isa}, RunMode::kEager);
+    const std::vector<Bytes> outputs = RunBatch(rig, shape, kv, queries, batch, kProducts);
+    for (int r = 0; r < shape.row_count(); ++r) {
+      const std::vector<bf16> out = FromBytes<bf16>(outputs[r]);
+      for (int h = 0; h < shape.heads; ++h) {
+        SCOPED_TRACE(absl::StrCat(shape.name, ", isa ", isa, ", row ", r, ", head ", h));
+        const int head = r * shape.heads + h;
+        std::vector<bf16> q_lat(&queries.q_lat[head * shape.latent],
+                                &queries.q_lat[head * shape.latent] + shape.latent);
+        RoundLatent(layout, q_lat.data());
+        ProductsReference reference(
+            layout,
+            Joined(Floats(q_lat.data(), shape.latent),
+                   Floats(&queries.q[head * (shape.nope + shape.rope) + shape.nope], shape.rope)),
+            ScaleOf(shape), CutsSums(rig, shape));
+        const HeadReference expected =
+            reference.Attend({rows.begin() + shape.first_position, rows.begin() + shape.positions[r] + 1},
+                             shape.first_position);
+        for (int c = 0; c < shape.latent; ++c) {
+          ASSERT_NEAR(ToFloat(out[h * shape.latent + c]), expected.out[c], expected.tolerance[c])
+              << "element " << c;
+        }
+      }
+    }
+  }
+}
 
 TEST(Fp8Products, AreThoseOfTheDefinition) {
   const DecodeRows kShapes[] = {
@@ -123,45 +229,22 @@ TEST(Fp8Products, AreThoseOfTheDefinition) {
   for (const DecodeRows& shape : kShapes) {
     Noise noise(23);
     const DecodeQueries queries = MakeQueries(noise, shape, shape.row_count());
-    KvFixture kv(noise, 1, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope,
-                 DType::kF8E4M3);
-    // Positions differ in size, so that scales do.
-    for (int t = 0; t < shape.cache_len(); ++t) {
-      for (int c = 0; c < shape.latent; ++c)
-        kv.Row(0, t)[c] = ToBf16(std::ldexp(ToFloat(kv.Row(0, t)[c]), t % 7 - 3));
-    }
-    const KvRowLayout layout = {shape.latent, shape.rope, DType::kF8E4M3};
-    std::vector<CachedRow> rows;
-    for (int t = 0; t < shape.cache_len(); ++t) rows.push_back(CachedRowOf(kv, layout, 0, t));
-    std::vector<BatchRow> batch;
-    for (int r = 0; r < shape.row_count(); ++r) batch.push_back({r, 0, shape.positions[r]});
-    for (const std::string& isa : SupportedIsas()) {
-      OpRig rig({.isa = isa}, RunMode::kEager);
-      const std::vector<Bytes> outputs = RunBatch(rig, shape, kv, queries, batch, kProducts);
-      for (int r = 0; r < shape.row_count(); ++r) {
-        const std::vector<bf16> out = FromBytes<bf16>(outputs[r]);
-        for (int h = 0; h < shape.heads; ++h) {
-          SCOPED_TRACE(absl::StrCat(shape.name, ", isa ", isa, ", row ", r, ", head ", h));
-          const int head = r * shape.heads + h;
-          std::vector<bf16> q_lat(&queries.q_lat[head * shape.latent],
-                                  &queries.q_lat[head * shape.latent] + shape.latent);
-          RoundLatent(layout, q_lat.data());
-          ProductsReference reference(
-              layout,
-              Joined(Floats(q_lat.data(), shape.latent),
-                     Floats(&queries.q[head * (shape.nope + shape.rope) + shape.nope], shape.rope)),
-              ScaleOf(shape));
-          const HeadReference expected =
-              reference.Attend({rows.begin() + shape.first_position, rows.begin() + shape.positions[r] + 1},
-                               shape.first_position);
-          for (int c = 0; c < shape.latent; ++c) {
-            ASSERT_NEAR(ToFloat(out[h * shape.latent + c]), expected.out[c], expected.tolerance[c])
-                << "element " << c;
-          }
-        }
-      }
-    }
+    ExpectDefinition(shape, MakeCache(noise, shape, /*positions_differ=*/true), queries);
   }
+}
+
+// Whole numbers from -2 to 2: no unit cuts their sums, so the scores are exact, and with them the codes of
+// all weights. The scale leaves most of a tile's keys some weight.
+TEST(Fp8Products, OfExactScoresHaveTheDefinitionsCodes) {
+  const DecodeRows shape = {"whole numbers", 4, 512, 64, 2000, 64, 1, {40, 127, 190}};
+  Noise noise(41);
+  DecodeQueries queries = MakeQueries(noise, shape, shape.row_count());
+  KvFixture kv = MakeCache(noise, shape, /*positions_differ=*/false);
+  const auto round = [](bf16& x) { x = ToBf16(std::clamp(std::nearbyint(ToFloat(x)), -2.0f, 2.0f)); };
+  std::for_each(queries.q_lat.begin(), queries.q_lat.end(), round);
+  std::for_each(queries.q.begin(), queries.q.end(), round);
+  for (int t = 0; t < shape.cache_len(); ++t) std::for_each(kv.Row(0, t), kv.Row(0, t) + kv.width(), round);
+  ExpectDefinition(shape, kv, queries);
 }
 
 // The relative error of the output, beside exact attention over rows that are not rounded.
@@ -232,16 +315,18 @@ TEST(Fp8Products, KeepATailOfSmallWeights) {
 
 // A position that a row attends is visible where it is broken.
 TEST(Fp8Products, ABrokenRowIsVisible) {
-  const DecodeRows shape = {"broken", 2, 300, 16, 16, 32, 0, {100}};
-  Noise noise(37);
-  const DecodeQueries queries = MakeQueries(noise, shape, 1);
-  KvFixture kv(noise, 1, shape.cache_len(), shape.tokens_per_block, shape.latent, shape.rope, DType::kF8E4M3);
-  kv.Row(0, 70)[3] = bf16{0x7fc0};
-  for (const std::string& isa : SupportedIsas()) {
-    OpRig rig({.isa = isa}, RunMode::kEager);
-    const std::vector<bf16> out =
-        FromBytes<bf16>(RunBatch(rig, shape, kv, queries, {{0, 0, 100}}, kProducts)[0]);
-    for (const bf16 value : out) EXPECT_TRUE(std::isnan(ToFloat(value))) << isa;
+  for (const DecodeRows& shape : {DecodeRows{"broken", 2, 300, 16, 16, 32, 0, {100}},
+                                  DecodeRows{"broken, R1's widths", 2, 512, 64, 128, 64, 0, {100}}}) {
+    Noise noise(37);
+    const DecodeQueries queries = MakeQueries(noise, shape, 1);
+    KvFixture kv = MakeCache(noise, shape, /*positions_differ=*/false);
+    kv.Row(0, 70)[3] = bf16{0x7fc0};
+    for (const std::string& isa : SupportedIsas()) {
+      OpRig rig({.isa = isa}, RunMode::kEager);
+      const std::vector<bf16> out =
+          FromBytes<bf16>(RunBatch(rig, shape, kv, queries, {{0, 0, 100}}, kProducts)[0]);
+      for (const bf16 value : out) EXPECT_TRUE(std::isnan(ToFloat(value))) << shape.name << ", isa " << isa;
+    }
   }
 }
 

@@ -150,15 +150,16 @@ void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodePara
   CHECK_LE(layer.row_width(), kMaxWidth);
   CHECK_GT(p.scale, 0.0f);
   if (p.index.rows == 0) return;
+  const bool r1_widths = layer.latent_dim == 512 && layer.rope_dim == 64 && RowsAligned(p);
+  const bool hopper = r1_widths && choice.hopper && HopperSupportsDecode(p);
   if (layer.fp8_products) {
     CHECK(layer.dtype == DType::kF8E4M3);
+    if (hopper) return MlaDecodeAs<R1DecodeShape>(stream, p, choice, LaunchDecodeFp8);
     if (DecodeItemsFit<WideFp8DecodeShape>()) {
       return MlaDecodeAs<WideFp8DecodeShape>(stream, p, choice, LaunchDecodeItems<WideFp8DecodeShape>);
     }
     return MlaDecodeAs<SmallFp8DecodeShape>(stream, p, choice, LaunchDecodeItems<SmallFp8DecodeShape>);
   }
-  const bool r1_widths = layer.latent_dim == 512 && layer.rope_dim == 64 && RowsAligned(p);
-  const bool hopper = r1_widths && choice.hopper && HopperSupportsDecode(p);
   if (hopper || (r1_widths && p.head_count % 64 == 0 && DecodeItemsFit<R1DecodeShape>())) {
     MlaDecodeAs<R1DecodeShape>(stream, p, choice,
                                hopper ? LaunchDecodeHopper : LaunchDecodeItems<R1DecodeShape>);

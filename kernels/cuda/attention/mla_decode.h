@@ -91,8 +91,9 @@ void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks);
 template <class Shape>
 bool DecodeItemsFit();
 
-// R1DecodeShape's items with TMA and wgmma, for what HopperSupportsDecode.
+// R1DecodeShape's items with TMA and wgmma, for what HopperSupportsDecode; Fp8: with FP8 products.
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks);
+void LaunchDecodeFp8(Stream& stream, const DecodePlan& plan, int32_t blocks);
 bool HopperSupportsDecode(const MlaDecodeParams& op);
 
 // Execution choices of MlaDecode; none changes a bit.

@@ -12,8 +12,6 @@
 // Every score and every output is the same chain of k16 products as in mla_decode_items.cu; all other
 // arithmetic is the same, in the same order.
 
-#include <algorithm>
-
 #include "kernels/cuda/attention/mla_decode_consumer.h"
 #include "kernels/cuda/attention/mla_decode_producer.h"
 
@@ -98,13 +96,11 @@ TensorMap CacheMap(const KvLayer& layer, const HopperDecodePlan& p) {
 
 bool HopperSupportsDecode(const MlaDecodeParams& op) {
   if (!RunsHopperKernels()) return false;
+  if (op.layer.fp8_products) return true;
   // There are no registers for lists beside the decoding of rows.
   if (op.layer.coded())
     return op.layer.dtype == hopper_decode::Fp8RowLayout().dtype && op.selected == nullptr;
-  if (op.selected != nullptr) return true;
-  // TMA loads whole pages, and the swizzle pattern repeats every 8 rows.
-  const int32_t page = op.layer.tokens_per_block;
-  return page % kKeyTile == 0 || (page % 8 == 0 && kKeyTile % page == 0);
+  return op.selected != nullptr || hopper_decode::LoadsPages(op.layer);
 }
 
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) {
@@ -117,7 +113,7 @@ void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks) 
                         .q_lat = QueryMap(op.q_lat, op.head_count, kLatent),
                         .q = QueryMap(op.q, op.head_count, op.head_dim),
                         .cache = {},
-                        .page_rows = std::min(op.layer.tokens_per_block, kKeyTile)};
+                        .page_rows = PageRows(op.layer)};
   if (source == KeySource::kPages) p.cache = CacheMap(op.layer, p);
   const bool pairs = plan.pairs && plan.head_tiles % 2 == 0 && source != KeySource::kRows;
   const LaunchShape shape = {.grid = dim3(blocks),

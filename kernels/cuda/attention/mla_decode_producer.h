@@ -6,39 +6,12 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention/mla_decode_hopper.h"
+#include "kernels/cuda/attention/mla_decode_pages.h"
 #include "kernels/cuda/attention/mla_decode_row_producers.h"
 
 namespace foredraft::cuda::hopper_decode {
 
 // ---- pages of BF16 rows ----
-
-// Number of pages of a tile with positions up to last_position; later pages may be unmapped.
-__device__ __forceinline__ int TilePages(const HopperDecodePlan& p, int32_t tile, int32_t last_position) {
-  const int32_t rows = min(kKeyTile, last_position + 1 - tile * kKeyTile);
-  return (rows + p.page_rows - 1) / p.page_rows;
-}
-
-// The cache row at which this lane's page of a tile begins; 0 behind last_position. Looked up a tile ahead,
-// to hide the latency of the block table.
-__device__ __forceinline__ int32_t PageRow(const HopperDecodePlan& p, const int32_t* table, int32_t tile,
-                                           int32_t last_position) {
-  const int32_t page = static_cast<int32_t>(threadIdx.x % kWarpLanes);
-  if (page >= TilePages(p, tile, last_position)) return 0;
-  const int32_t position = tile * kKeyTile + page * p.page_rows;
-  const int32_t tokens_per_block = p.plan.op.layer.tokens_per_block;
-  return table[position / tokens_per_block] * tokens_per_block + position % tokens_per_block;
-}
-
-// Begins a load of `bytes` bytes, which all blocks of the cluster wait for.
-template <int kBlocks>
-__device__ __forceinline__ void ExpectLoad(Mbarrier& full, uint32_t bytes) {
-  if constexpr (kBlocks == 1) {
-    MbarrierArriveExpectTx(full, bytes);
-  } else {
-#pragma unroll
-    for (uint32_t block = 0; block < kBlocks; ++block) MbarrierArriveExpectTxAt(full, block, bytes);
-  }
-}
 
 // Called by all lanes; the first one copies. `page_row` is PageRow of this tile. A page of a whole tile takes
 // three requests: a thread that starts one for each chunk is slower than the consumers. Smaller pages take
@@ -61,11 +34,7 @@ __device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecode
       if (!leads) continue;
       for (int chunk = load * kLoadChunks; chunk < (load + 1) * kLoadChunks; chunk += box_chunks) {
         bf16* const to = shared.keys[pipeline.stage][chunk].elements + page * p.page_rows * kChunkColumns;
-        if constexpr (kBlocks == 1) {
-          TmaLoad(to, p.cache, 0, row, chunk, full, policy);
-        } else {
-          TmaLoadMulticast(to, p.cache, 0, row, chunk, full, (1 << kBlocks) - 1, policy);
-        }
+        LoadForAll<kBlocks>(to, p.cache, row, chunk, full, policy);
       }
     }
   }
@@ -89,15 +58,13 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
                                          uint64_t policy) {
   const int stage = (threadIdx.x - kConsumerThreads) / kWarpLanes;
   const int32_t last_position = item.last_place;  // no row has a list
-  const KvLayer& layer = p.plan.op.layer;
-  const int32_t* table =
-      layer.block_tables + static_cast<int64_t>(p.plan.op.index.slots[item.row]) * layer.table_stride;
+  const SlotPages pages = PagesOfSlot(p.plan.op.layer, p.plan.op.index.slots[item.row], p.page_rows);
   const auto [begin, end] = ItemTiles(p.plan.op, item);
-  int32_t row = PageRow(p, table, pipeline.stage == stage ? begin : begin + 1, last_position);
+  int32_t row = pages.PageRow(pipeline.stage == stage ? begin : begin + 1, last_position);
   for (int32_t tile = begin; tile < end; ++tile, pipeline.Next()) {
     if (pipeline.stage != stage) continue;
-    const int32_t next = PageRow(p, table, tile + kStages, last_position);
-    CopyTile<kBlocks>(p, shared, TilePages(p, tile, last_position), row, pipeline, rank, policy);
+    const int32_t next = pages.PageRow(tile + kStages, last_position);
+    CopyTile<kBlocks>(p, shared, TilePages(p.page_rows, tile, last_position), row, pipeline, rank, policy);
     row = next;
   }
   __syncwarp();

@@ -24,6 +24,18 @@ __device__ __forceinline__ uint64_t Opaque(uint64_t value) {
   return value;
 }
 
+__device__ __forceinline__ uint32_t Opaque(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// exp2f but for results that are subnormal, which are 0: one instruction and not four.
+__device__ __forceinline__ float Exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 // MbarrierWait without the limit of FOREDRAFT_SPIN_LIMIT, for waits whose failure makes a limited one fail.
 // The report of a limited wait costs registers that attention does not have everywhere.
 __device__ __forceinline__ void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity) {
@@ -68,6 +80,18 @@ __device__ __forceinline__ void WgmmaBf16MnMajorB(float (&d)[128], uint64_t a, u
       "}, %128, %129, add, 1, 1, 0, 1;\n\t}"
       : FOREDRAFT_D64(0), FOREDRAFT_D64(64)
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+// wgmma m64n32k32 with operand a in registers: d = a b^T (+ d if `add`), b as in WgmmaF8. With w = warp % 4,
+// g = lane / 4, t = lane % 4, a[0] holds A[16 w + g][4 t .. 4 t + 3], a[1] the same of row 16 w + g + 8, a[2]
+// and a[3] A[..][16 + 4 t ..] of both rows. They must not change before the wait.
+__device__ __forceinline__ void WgmmaF8(float (&d)[16], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      "{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %21, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" FOREDRAFT_NAMES16
+      "}, {%16, %17, %18, %19}, %20, add, 1, 1;\n\t}"
+      : FOREDRAFT_D16(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
 }
 
 __device__ __forceinline__ void WarpgroupWaitAll(float (&d)[128]) {

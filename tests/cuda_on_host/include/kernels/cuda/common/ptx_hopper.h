@@ -278,6 +278,10 @@ struct PendingWgmma {
   int columns;
   cuda_on_host::SourceLocation location;
   bool mn_major_b = false;  // b's rows are k, not outputs
+  // Where operand a is in registers: those of this thread, what they held, and this thread's two rows.
+  const uint32_t* a_registers = nullptr;
+  uint32_t a_at_issue[4] = {};
+  unsigned char a_rows[2][32] = {};
 };
 
 // What each thread of the cluster has issued: the committed groups, and last the open one.
@@ -377,8 +381,15 @@ inline void RunWgmma(const PendingWgmma& product, int thread, const cuda_on_host
   const int row = thread / 32 % 4 * 16 + thread % 32 / 4;
   const int column = thread % 4 * 2;
   unsigned char a[2][32], b[32];
-  ReadKMajorOperand(product.a, row, a[0], product.location, proxy);
-  ReadKMajorOperand(product.a, row + 8, a[1], product.location, proxy);
+  if (product.a_registers != nullptr) {
+    if (std::memcmp(product.a_registers, product.a_at_issue, sizeof(product.a_at_issue)) != 0) {
+      cuda_on_host::KernelFault(product.location, "registers of a wgmma changed before the wait for it");
+    }
+    std::memcpy(a, product.a_rows, sizeof(a));
+  } else {
+    ReadKMajorOperand(product.a, row, a[0], product.location, proxy);
+    ReadKMajorOperand(product.a, row + 8, a[1], product.location, proxy);
+  }
   for (int j = 0; j < product.columns / 8; ++j) {
     for (int next = 0; next < 2; ++next) {
       (product.mn_major_b ? ReadMnMajorOperand : ReadKMajorOperand)(product.b, 8 * j + column + next, b,
