@@ -22,6 +22,10 @@ using Json = nlohmann::json;  // objects are sorted by key
 
 constexpr char kIndent[] = "  ";
 
+// Each line of a schema that is nested deeply is indented anew. A declaration that would be larger than so
+// many times its tool, as no real one is, is not written.
+constexpr size_t kMostGrowth = 4, kFreeBytes = size_t{64} << 10;
+
 // A number as Python writes it: the shortest digits that give it back, with an exponent below 1e-4 and from
 // 1e16 on.
 std::string PythonFloat(double value) {
@@ -74,18 +78,6 @@ bool IsFalsy(const Json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty());
 }
 
-std::string CommentLines(std::string_view text, std::string_view indent) {
-  std::string lines;
-  while (true) {
-    const size_t end = text.find('\n');
-    const std::string_view line = text.substr(0, end);
-    if (!line.empty()) lines.append(indent).append("// ").append(line);
-    if (end == std::string_view::npos) return lines;
-    lines += '\n';
-    text.remove_prefix(end + 1);
-  }
-}
-
 // The type that a schema describes.
 struct Type {
   enum class Form { kPlain, kObject, kArray, kAnyOf };
@@ -105,9 +97,17 @@ struct Type {
 // Declares one function. What a schema has and declarations have not makes the whole fail.
 class Declaration {
  public:
+  explicit Declaration(const ChatTool& tool)
+      : left_(kFreeBytes + kMostGrowth * (tool.description.size() + tool.parameters.size())) {}
   std::optional<std::string> Write(const ChatTool& tool);
 
  private:
+  // Counts what is written; false, and the declaration fails, where it is too much.
+  bool Spend(size_t bytes) {
+    failed_ |= bytes > left_;
+    left_ -= std::min(bytes, left_);
+    return !failed_;
+  }
   Type Fail() {
     failed_ = true;
     return {};
@@ -124,6 +124,7 @@ class Declaration {
   std::string WrittenObject(const Type& type, const std::string& indent);
   std::string WrittenProperty(const Type& property, const std::string& indent);
   std::string Comments(const Type& type, const std::string& indent);
+  std::string CommentLines(std::string_view text, const std::string& indent);
   // The description of a schema; empty where it has none.
   std::string Description(const Json& schema);
   std::vector<std::string> Interfaces(const Type& root);
@@ -132,6 +133,7 @@ class Declaration {
   std::vector<Definition> definitions_;  // $defs, as they were met first
   bool refers_to_root_ = false;
   bool failed_ = false;
+  size_t left_;  // bytes that may still be written
 };
 
 void Declaration::Register(const Json& definitions) {
@@ -269,6 +271,19 @@ std::string Declaration::Description(const Json& schema) {
   return "";
 }
 
+std::string Declaration::CommentLines(std::string_view text, const std::string& indent) {
+  std::string lines;
+  while (true) {
+    const size_t end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    if (!Spend(indent.size() + line.size())) return "";
+    if (!line.empty()) lines.append(indent).append("// ").append(line);
+    if (end == std::string_view::npos) return lines;
+    lines += '\n';
+    text.remove_prefix(end + 1);
+  }
+}
+
 std::string Declaration::Comments(const Type& type, const std::string& indent) {
   if (type.schema == nullptr) return "";
   std::string comments;
@@ -286,6 +301,7 @@ std::string Declaration::Comments(const Type& type, const std::string& indent) {
 }
 
 std::string Declaration::WrittenProperty(const Type& property, const std::string& indent) {
+  if (!Spend(indent.size() + property.name.size())) return "";
   std::string text = Comments(property, indent);
   if (property.default_value != nullptr) {
     const Json& value = *property.default_value;
@@ -381,7 +397,7 @@ std::optional<std::string> Declaration::Write(const ChatTool& tool) {
 std::optional<std::string> TypescriptTools(std::span<const ChatTool> tools) {
   std::string functions;
   for (const ChatTool& tool : tools) {
-    const std::optional<std::string> function = Declaration().Write(tool);
+    const std::optional<std::string> function = Declaration(tool).Write(tool);
     if (!function.has_value()) return std::nullopt;
     absl::StrAppend(&functions, *function, "\n");
   }

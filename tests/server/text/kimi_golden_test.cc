@@ -62,6 +62,20 @@ TEST(KimiGolden, DeclaresToolsAsTheirEncoder) {
   EXPECT_GT(without, 20);
 }
 
+// Deep schemas of many lines would become a hundred times as large; they are declared as JSON.
+TEST(KimiTools, DeclarationsDoNotGrowWithoutBound) {
+  const auto nested = [](int depth, const std::string& description) {
+    Json schema = {{"type", "string"}, {"description", description}};
+    for (int i = 0; i < depth; ++i) schema = {{"type", "object"}, {"properties", {{"a", schema}}}};
+    return std::vector<ChatTool>{{.name = "f", .parameters = schema.dump()}};
+  };
+  std::string lines;
+  for (int i = 0; i < 20'000; ++i) lines += "a\n";
+  EXPECT_TRUE(TypescriptTools(nested(1, lines)).has_value());
+  EXPECT_FALSE(TypescriptTools(nested(25, lines)).has_value());
+  EXPECT_TRUE(TypescriptTools(nested(25, "a\n")).has_value());
+}
+
 TEST(KimiGolden, RendersAsTheTemplate) {
   const Json golden = Golden();
   ASSERT_GE(golden["cases"].size(), 150u);
