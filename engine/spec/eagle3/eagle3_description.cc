@@ -64,7 +64,7 @@ ModelDescription DescribeEagle3(const DraftHead& head) {
   }
   // The embedding is the target's, d2t is read with the configuration, and t2d is for training.
   top.Tensor(TensorKind::kUnread, "embed_tokens.weight", {layer.vocab_size, width});
-  description.unread_beginning = "d2t";
+  description.unread_beginnings = {"d2t"};
   description.unread_ending = "t2d";
   return description;
 }
