@@ -183,8 +183,17 @@ TEST(MlaDecodeItems, PairsOfBlocksDoNotShowForFp8) {
 
 constexpr KvFormat kProducts(DType::kF8E4M3, /*fp8_products_of=*/true);
 
+// Names the first element that differs: the outputs are too long to be printed.
 void ExpectSameBits(const std::vector<bf16>& out, const std::vector<bf16>& expected) {
-  EXPECT_EQ(BytesOf(out.data(), out.size()), BytesOf(expected.data(), expected.size()));
+  ASSERT_EQ(out.size(), expected.size());
+  size_t count = 0, first = 0;
+  for (size_t i = out.size(); i-- > 0;) {
+    if (out[i].bits == expected[i].bits) continue;
+    first = i;
+    ++count;
+  }
+  EXPECT_EQ(count, 0u) << "from element " << first << " on: " << ToFloat(out[first]) << ", expected "
+                       << ToFloat(expected[first]);
 }
 
 // Items of one and of several splits, with an odd number of tiles; tiles of heads alone and in pairs.
