@@ -109,7 +109,7 @@ TEST_F(SameTokensNvfp4, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
   ExpectTheSame(CasesOf(chosen));
 }
 
-// The same, with inputs of experts rounded, in rows that another third of the array has.
+// The same with inputs of experts rounded, in the same rows of the array.
 const LoadedModel& AbacusWithRoundedInputs() {
   const std::string dir = absl::StrCat(testing::TempDir(), "/same_tokens_inputs");
   static const bool written = [&] {
@@ -133,7 +133,7 @@ TEST_F(SameTokensNvfp4Inputs, OverSettingsAndEveryDraftEqualsTheFromScratchOne) 
   const auto rows = CoveringArray(Levels(), 2);
   std::vector<std::vector<int>> chosen;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (IsFullTier() || i % 3 == 1) chosen.push_back(rows[i]);
+    if (IsFullTier() || i % 3 == 0) chosen.push_back(rows[i]);
   }
   ExpectTheSame(CasesOf(chosen));
 }

@@ -21,6 +21,7 @@
 #include "tests/engine/checkpoint/checkpoint_files.h"
 #include "tests/engine/checkpoint/deepseek_v4_comparison.h"
 #include "tests/engine/checkpoint/fake_device.h"
+#include "tests/engine/input_scales.h"
 #include "tools/quantize/quantize_checkpoint.h"
 
 namespace foredraft {
@@ -75,6 +76,25 @@ TEST(DeepseekV4Loader, ExpertsInNvfp4BesideThoseOfTheModuleInMxfp4) {
       }
     }
   }
+}
+
+// moe.inputs: nvfp4 rounds inputs of the experts that are in NVFP4.
+TEST(DeepseekV4Loader, InputsOfExpertsInNvfp4HaveScales) {
+  const std::string plain = GoldenDir("deepseek_v4_nvfp4"), dir = MakeTestDir("inputs");
+  CopyWithInputScales(plain, dir, OwnInputScale);
+  ModelConfig config = ConfigOf(dir);
+  config.nvfp4_inputs = true;
+  FakeDevice device;
+  FakeStream stream;
+  const auto weights = As<V4Weights>(LoadWeights(dir, config, 1, device, stream, nullptr));
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  for (const V4LayerWeights& layer : weights->layers) {
+    EXPECT_FALSE(layer.ffn.gate_up_inputs.alike);
+    EXPECT_EQ(layer.ffn.down_inputs.values[1], OwnInputScale(".experts.1."));
+  }
+  EXPECT_FALSE(weights->modules[0].layer.ffn.gate_up_inputs) << "experts in MXFP4";
+  EXPECT_THAT(std::string(LoadWeights(plain, config, 1, device, stream, nullptr).status().message()),
+              HasSubstr("experts.0.w1.input_scale: missing"));
 }
 
 TEST(DeepseekV4Loader, ARankHasItsPartOfTheExpertsAndTheRest) {
