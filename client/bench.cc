@@ -47,16 +47,7 @@ class Bench {
   absl::Status Prepare() {
     ASSIGN_OR_RETURN(client_, BenchClient::Connect(options_.server, options_.ConnectionCount()));
     if (options_.baseline) RETURN_IF_ERROR(ConnectBaseline());
-    constexpr int64_t kRandomRequests = 200;
-    int64_t request_count = kRandomRequests;
-    if (options_.dataset.empty()) {
-      ASSIGN_OR_RETURN(workload_, RandomWorkload::Make(options_.random, client_->model()));
-    } else {
-      ASSIGN_OR_RETURN(std::unique_ptr<DatasetWorkload> dataset,
-                       DatasetWorkload::Read(options_.dataset, client_->model()));
-      request_count = dataset->size();
-      workload_ = std::move(dataset);
-    }
+    ASSIGN_OR_RETURN(const int64_t request_count, ReadWorkload());
     setup_ = {.server = {client_->address(), client_->model()},
               .connections = client_->connections(),
               .workload = workload_->Description(),
@@ -108,6 +99,27 @@ class Bench {
   }
 
  private:
+  // Returns how many requests it has.
+  absl::StatusOr<int64_t> ReadWorkload() {
+    constexpr int64_t kRandomRequests = 200;
+    if (!options_.speed_bench.path.empty()) {
+      ASSIGN_OR_RETURN(std::unique_ptr<SpeedBenchWorkload> rows,
+                       SpeedBenchWorkload::Read(options_.speed_bench));
+      const int64_t count = rows->size();
+      workload_ = std::move(rows);
+      return count;
+    }
+    if (!options_.dataset.empty()) {
+      ASSIGN_OR_RETURN(std::unique_ptr<DatasetWorkload> dataset,
+                       DatasetWorkload::Read(options_.dataset, client_->model()));
+      const int64_t count = dataset->size();
+      workload_ = std::move(dataset);
+      return count;
+    }
+    ASSIGN_OR_RETURN(workload_, RandomWorkload::Make(options_.random, client_->model()));
+    return kRandomRequests;
+  }
+
   // Only daemons that serve the same model in the same numerics class give the same tokens.
   absl::Status ConnectBaseline() {
     ServerAddress address = options_.server;

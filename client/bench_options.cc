@@ -63,8 +63,10 @@ void AddLoadOptions(CLI::App& command, BenchOptions& options) {
       ->type_name("R")
       ->group(group);
   command
-      .add_option("--num-requests", options.request_count,
-                  "requests to send [lines of the dataset; random: 200; with --duration: no limit]")
+      .add_option(
+          "--num-requests", options.request_count,
+          "requests to send, chats of --speed-bench [lines of the file; random: 200; with --duration: "
+          "no limit]")
       ->type_name("N")
       ->group(group);
   command
@@ -109,6 +111,46 @@ void AddPromptOptions(CLI::App& command, BenchOptions& options) {
       ->excludes(dataset);
 }
 
+// Prompts by category, as chats.
+void AddSpeedBenchOptions(CLI::App& command, BenchOptions& options) {
+  const char* group = "SPEED-Bench";
+  CLI::Option* file =
+      command
+          .add_option("--speed-bench", options.speed_bench.path,
+                      "JSON lines of nvidia/SPEED-Bench: chats, reported by category, see below")
+          ->type_name("FILE")
+          ->group(group);
+  for (const char* other :
+       {"--dataset", "--random-input-len", "--random-output-len", "--random-range-ratio", "--stop-at-eos"}) {
+    file->excludes(command.get_option(other));
+  }
+  command
+      .add_option("--category", options.speed_bench.categories,
+                  "send the rows of this category alone; repeatable [all]")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->group(group)
+      ->needs(file);
+  command.add_option("--max-tokens", options.speed_bench.max_tokens, "tokens of each answer at most")
+      ->capture_default_str()
+      ->type_name("N")
+      ->group(group)
+      ->needs(file);
+  CLI::Option* thinking =
+      command.add_flag("--thinking", options.thinking, "answers begin with thinking [the model's choice]");
+  thinking->group(group)->needs(file);
+  CLI::Option* no_thinking =
+      command.add_flag("--no-thinking", options.no_thinking, "answers begin without thinking");
+  no_thinking->group(group)->needs(file)->excludes(thinking);
+  command
+      .add_option("--reasoning-effort", options.reasoning_effort,
+                  "how long answers think, where the model's chat template has efforts")
+      ->type_name("none, low, medium, high, max")
+      ->group(group)
+      ->needs(file)
+      ->excludes(no_thinking);
+}
+
 void AddRequestOptions(CLI::App& command, BenchOptions& options) {
   const char* group = "Requests";
   command
@@ -119,7 +161,7 @@ void AddRequestOptions(CLI::App& command, BenchOptions& options) {
   command.add_flag("--strict-acceptance", options.strict_acceptance, "no relaxed acceptance")->group(group);
   command
       .add_flag("--stop-at-eos", options.stop_at_eos,
-                "an answer may end before its output length [EOS is ignored]")
+                "an answer may end before its output length [EOS is ignored; with --speed-bench it never is]")
       ->group(group);
   command.add_option("--timeout", options.timeout_s, "seconds after which the daemon ends a request")
       ->type_name("S")
@@ -170,6 +212,12 @@ constexpr char kFooter[] =
     R"(A line of a dataset: {"task_id": 0, "input_ids": [5, 6] or "prompt": "T", "output_tokens": 128}. If there are
 fewer lines than requests, the dataset starts over.
 
+A line of SPEED-Bench: {"question_id": "a", "category": "coding", "turns": ["T", "T"]}, or in place of turns
+"messages": [{"role": "user", "content": "T"}], as the script that prepares the dataset writes it. Each row is a
+chat: a turn is sent when the answer to the one before is complete, and its prompt has that answer. Answers end at
+EOS. tok/s per user: tokens of a category's requests divided by the sum of their end-to-end latencies. length: tokens
+per decode step. Behind a turn that fails a chat ends.
+
 TTFT: from sending a request to its first token. TPOT: time per token after the first, per request. inter-token:
 the gap between two chunks divided by the tokens of the later one (a step that accepts drafts sends several).
 inter-chunk: the gap itself.
@@ -194,6 +242,7 @@ void BenchOptions::Add(CLI::App& command) {
   AddLoadOptions(command, *this);
   AddPromptOptions(command, *this);
   AddRequestOptions(command, *this);
+  AddSpeedBenchOptions(command, *this);
   AddReportOptions(command, *this);
   command.footer(kFooter);
 }
@@ -204,6 +253,7 @@ absl::Status BenchOptions::Check() const {
   RETURN_IF_ERROR(CheckAtLeast<int64_t>("--warmup", warmup, 0));
   RETURN_IF_ERROR(CheckAtLeast<int64_t>("--rounds", rounds, 1));
   RETURN_IF_ERROR(CheckAtLeast<int64_t>("--connections", connections, 1));
+  RETURN_IF_ERROR(CheckAtLeast<int>("--max-tokens", speed_bench.max_tokens, 1));
   RETURN_IF_ERROR(CheckAbove0("--request-rate", request_rate_per_s));
   RETURN_IF_ERROR(CheckAbove0("--duration", duration_s));
   RETURN_IF_ERROR(CheckAbove0("--timeout", timeout_s));
@@ -239,7 +289,9 @@ LoadOptions BenchOptions::Load(int64_t default_count) const {
   sampling.ApplyTo(*request.mutable_sampling());
   // Greedy by default, whatever the checkpoint's default is, as in other load generators.
   if (!sampling.temperature) request.mutable_sampling()->set_temperature(0);
-  request.set_ignore_eos(!stop_at_eos);
+  request.set_ignore_eos(!stop_at_eos && speed_bench.path.empty());
+  if (thinking || no_thinking) request.set_thinking(thinking);
+  if (!reasoning_effort.empty()) request.mutable_chat()->set_reasoning_effort(reasoning_effort);
   if (max_draft_tokens) request.set_max_draft_tokens(*max_draft_tokens);
   if (strict_acceptance) request.set_strict_acceptance(true);
   if (timeout_s) request.set_timeout_s(*timeout_s);

@@ -20,6 +20,9 @@ struct BenchOptions {
   std::optional<double> request_rate_per_s, duration_s, timeout_s;
   int64_t warmup = 2;
   std::string dataset;
+  SpeedBenchOptions speed_bench;  // path empty = not asked for
+  bool thinking = false, no_thinking = false;
+  std::string reasoning_effort;
   RandomWorkloadOptions random;
   bool stop_at_eos = false;
   SamplingOptions sampling;
@@ -37,7 +40,7 @@ struct BenchOptions {
   absl::Status Check() const;
 
   int ConnectionCount() const;
-  // A dataset or random workload sends `default_count` requests unless an option limits the run.
+  // The workload sends `default_count` requests (chats, of SPEED-Bench) unless an option limits the run.
   LoadOptions Load(int64_t default_count) const;
 };
 

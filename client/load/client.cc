@@ -37,12 +37,12 @@ absl::StatusOr<v1::GetModelResponse> GetModel(const ServerAddress& server) {
 
 }  // namespace
 
-TimedCall::TimedCall(v1::GenerationService::Stub& stub, v1::GenerateRequest request, int64_t index,
-                     double due_s, Options options)
-    : stub_(stub), request_(std::move(request)), options_(std::move(options)) {
-  measured_.index = index;
-  measured_.due_s = due_s;
-}
+TimedCall::TimedCall(v1::GenerationService::Stub& stub, v1::GenerateRequest request, MeasuredRequest measured,
+                     Options options)
+    : stub_(stub),
+      request_(std::move(request)),
+      options_(std::move(options)),
+      measured_(std::move(measured)) {}
 
 double TimedCall::Now() const { return duration<double>(steady_clock::now() - options_.run_start).count(); }
 
@@ -67,6 +67,7 @@ void TimedCall::Cancel() {
 void TimedCall::OnReadDone(bool ok) {
   if (!ok) return;
   AddChunk(measured_, Now(), chunk_);
+  if (options_.keeps_answer) answer_ += chunk_.text();
   options_.received_tokens->fetch_add(chunk_.token_ids_size(), std::memory_order_relaxed);
   StartRead(&chunk_);
 }
@@ -101,10 +102,10 @@ absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const ServerAd
   return client;
 }
 
-std::shared_ptr<TimedCall> BenchClient::NewCall(v1::GenerateRequest request, int64_t index, double due_s,
+std::shared_ptr<TimedCall> BenchClient::NewCall(v1::GenerateRequest request, MeasuredRequest measured,
                                                 TimedCall::Options options) {
   v1::GenerationService::Stub& stub = *stubs_[next_stub_.fetch_add(1) % stubs_.size()];
-  return std::make_shared<TimedCall>(stub, std::move(request), index, due_s, std::move(options));
+  return std::make_shared<TimedCall>(stub, std::move(request), std::move(measured), std::move(options));
 }
 
 }  // namespace foredraft

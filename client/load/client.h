@@ -30,19 +30,25 @@ class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
     std::chrono::steady_clock::time_point run_start;
     std::optional<double> timeout_s;        // of the request
     std::atomic<int64_t>* received_tokens;  // outlives the call
+    bool keeps_answer = false;              // for the next turn of the chat
     // Receives the finished call, on a gRPC thread, and must destroy it before the run ends. A call holds a
     // reference to its channel; if it were the last one, destroying it here would destroy the completion
     // queue that this thread polls.
     std::function<void(std::shared_ptr<TimedCall>)> done;
   };
 
-  TimedCall(v1::GenerationService::Stub& stub, v1::GenerateRequest request, int64_t index, double due_s,
+  // `measured` says which request this is and when it is due.
+  TimedCall(v1::GenerationService::Stub& stub, v1::GenerateRequest request, MeasuredRequest measured,
             Options options);
 
   void Start(std::shared_ptr<TimedCall> self);
   void Cancel();
 
-  MeasuredRequest& measured() { return measured_; }  // complete when `done` is called
+  // Complete when `done` is called.
+  MeasuredRequest& measured() { return measured_; }
+  const std::string& answer() const { return answer_; }  // without its thinking; of a call that keeps it
+  bool keeps_answer() const { return options_.keeps_answer; }
+  const v1::GenerateRequest& request() const { return request_; }
 
  private:
   void OnReadDone(bool ok) override;
@@ -55,6 +61,7 @@ class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
   grpc::ClientContext context_;
   v1::GenerateChunk chunk_;
   MeasuredRequest measured_;
+  std::string answer_;
   std::atomic<bool> cancelled_ = false;
   std::shared_ptr<TimedCall> self_;  // from Start to OnDone
 };
@@ -69,7 +76,7 @@ class BenchClient {
   int connections() const { return static_cast<int>(stubs_.size()); }
 
   // Takes the connections in turn. Any thread.
-  std::shared_ptr<TimedCall> NewCall(v1::GenerateRequest request, int64_t index, double due_s,
+  std::shared_ptr<TimedCall> NewCall(v1::GenerateRequest request, MeasuredRequest measured,
                                      TimedCall::Options options);
 
  private:

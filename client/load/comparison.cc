@@ -22,7 +22,7 @@ double NumberOf(const RunMetric& metric, const RunStats& run) {
 void TokenAgreement::Add(const std::string& run, const std::vector<MeasuredRequest>& requests) {
   ++run_count_;
   for (const MeasuredRequest& request : requests) {
-    Entry& entry = entries_[request.index];
+    Entry& entry = entries_[{request.index, request.turn}];
     if (request.outcome != RequestOutcome::kCompleted) continue;
     if (++entry.runs == 1) {
       entry.hash = request.token_hash;
@@ -48,9 +48,10 @@ int64_t TokenAgreement::incomplete() const { return static_cast<int64_t>(entries
 
 std::vector<TokenAgreement::Difference> TokenAgreement::differences() const {
   std::vector<Difference> all;
-  for (const auto& [index, entry] : entries_) {
+  for (const auto& [request, entry] : entries_) {
     if (!entry.other_run.empty()) {
-      all.push_back({.index = index, .run = entry.run, .other_run = entry.other_run});
+      all.push_back(
+          {.index = request.first, .turn = request.second, .run = entry.run, .other_run = entry.other_run});
     }
   }
   return all;
@@ -78,6 +79,14 @@ std::vector<ComparedMetric> Comparison::MetricsOf(size_t setting) const {
     all.push_back({.metric = &metric, .value = Summarize(values), .ratio = Summarize(ratios)});
   }
   return all;
+}
+
+std::vector<CategoryStats> Comparison::CategoriesOf(size_t setting) const {
+  std::vector<CategoryStats> pooled;
+  for (const std::vector<RunStats>& round : rounds) {
+    for (const CategoryStats& category : round[setting].categories) AddCategory(category, pooled);
+  }
+  return pooled;
 }
 
 bool Comparison::AllFailed() const {

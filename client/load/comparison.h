@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/load/load_run.h"
@@ -23,6 +24,7 @@ class TokenAgreement {
  public:
   struct Difference {
     int64_t index;  // of the request in the workload
+    int turn;
     std::string run, other_run;
   };
 
@@ -32,7 +34,7 @@ class TokenAgreement {
   int64_t agreed() const;      // of those, requests with the same tokens in all runs
   int64_t incomplete() const;  // requests that failed in at least one run
   // One per request that got other tokens in a later run than in the first in which it completed; in order of
-  // index.
+  // index and turn.
   std::vector<Difference> differences() const;
 
  private:
@@ -44,7 +46,7 @@ class TokenAgreement {
   };
 
   int run_count_ = 0;
-  std::map<int64_t, Entry> entries_;  // by index
+  std::map<std::pair<int64_t, int>, Entry> entries_;  // by index and turn
 };
 
 // The setting of one column, which its runs share.
@@ -75,6 +77,8 @@ struct Comparison {
   // The columns of a comparison, in the order of RunMetrics(): output tokens per second first. At least one
   // round.
   std::vector<ComparedMetric> MetricsOf(size_t setting) const;
+  // Of all rounds together, in order of their names; empty where prompts have no categories.
+  std::vector<CategoryStats> CategoriesOf(size_t setting) const;
   bool AllFailed() const;  // no request of any round completed
   // True if acceptance is forced or relaxed: tokens may depend on drafts.
   bool TokensMayDiffer() const;

@@ -47,6 +47,35 @@ std::string SettingsTable(const Comparison& comparison) {
   return table.Text();
 }
 
+// A row for each category that completed a request with every setting; of all rounds together.
+std::string CategoriesText(const Comparison& comparison) {
+  std::vector<std::vector<CategoryStats>> all;
+  std::vector<std::string> head = {"category"};
+  for (size_t i = 0; i < comparison.settings.size(); ++i) {
+    all.push_back(comparison.CategoriesOf(i));
+    if (all[i].size() != all[0].size()) return "";  // requests failed, which the errors say
+    head.push_back(comparison.settings[i].name + " tok/s per user");
+    head.push_back("length");
+  }
+  if (all[0].empty()) return "";
+  Table table(head);
+  for (size_t row = 0; row < all[0].size(); ++row) {
+    std::vector<std::string> cells = {all[0][row].name};
+    for (const std::vector<CategoryStats>& setting : all) {
+      cells.push_back(Grouped(setting[row].output_tokens_per_s_per_user(), 1));
+      cells.push_back(Grouped(setting[row].speculation.acceptance_length(), 2));
+    }
+    table.Add(std::move(cells));
+  }
+  return table.Text() + "\n";
+}
+
+// "question "a" (data.jsonl:4), turn 2": later turns of a chat are named by their number.
+std::string RequestName(const TokenAgreement::Difference& difference, const Workload& workload) {
+  const std::string name = workload.Item(difference.index).name;
+  return difference.turn == 0 ? name : absl::StrCat(name, ", turn ", difference.turn + 1);
+}
+
 std::string TokensText(const Comparison& comparison, const Workload& workload) {
   const TokenAgreement& tokens = comparison.tokens;
   std::string line =
@@ -60,9 +89,9 @@ std::string TokensText(const Comparison& comparison, const Workload& workload) {
   }
   const std::vector<TokenAgreement::Difference> differences = tokens.differences();
   for (size_t i = 0; i < std::min(differences.size(), kMaxDifferencesShown); ++i) {
-    text += TextRow("ERROR",
-                    absl::StrCat(workload.Item(differences[i].index).name, ": ", differences[i].other_run,
-                                 " gave other tokens than ", differences[i].run));
+    text +=
+        TextRow("ERROR", absl::StrCat(RequestName(differences[i], workload), ": ", differences[i].other_run,
+                                      " gave other tokens than ", differences[i].run));
   }
   if (differences.size() > kMaxDifferencesShown) {
     text +=
@@ -117,6 +146,7 @@ Json SettingsJson(const Comparison& comparison) {
     Json json = {{"name", setting.name}};
     json["max_draft_tokens"] = setting.max_draft_tokens ? Json(*setting.max_draft_tokens) : Json(nullptr);
     for (const ComparedMetric& compared : comparison.MetricsOf(i)) AddMetricJson(compared, json);
+    json["categories"] = CategoriesJson(comparison.CategoriesOf(i));
     json["runs"] = Json::array();
     for (const std::vector<RunStats>& round : comparison.rounds) json["runs"].push_back(RunJson(round[i]));
     settings.push_back(std::move(json));
@@ -128,7 +158,8 @@ Json TokensJson(const Comparison& comparison, const Workload& workload) {
   Json differences = Json::array();
   for (const TokenAgreement::Difference& difference : comparison.tokens.differences()) {
     differences.push_back({{"index", difference.index},
-                           {"request", workload.Item(difference.index).name},
+                           {"turn", difference.turn},
+                           {"request", RequestName(difference, workload)},
                            {"run", difference.run},
                            {"other_run", difference.other_run}});
   }
@@ -208,8 +239,9 @@ std::string LosersText(const Comparison& comparison) {
 
 std::string TextReport(const ComparisonReport& report) {
   const Comparison& comparison = report.comparison;
-  std::string text = absl::StrCat(ConditionsText(report), "\n", SettingsTable(comparison), "\n",
-                                  ErrorsText(comparison), TokensText(comparison, report.workload));
+  std::string text =
+      absl::StrCat(ConditionsText(report), "\n", SettingsTable(comparison), "\n", CategoriesText(comparison),
+                   ErrorsText(comparison), TokensText(comparison, report.workload));
   if (!comparison.AllFailed()) absl::StrAppend(&text, ResultText(comparison), "\n");
   return text;
 }

@@ -20,6 +20,12 @@ constexpr milliseconds kTick{100};
 // (RESOURCE_EXHAUSTED is no reason to give up: a full queue empties.)
 constexpr int64_t kMaxUnavailableInARow = 100;
 
+void AddMessage(const char* role, std::string content, v1::GenerateRequest& request) {
+  v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+  message.set_role(role);
+  message.set_content(std::move(content));
+}
+
 }  // namespace
 
 Arrivals::Arrivals(std::optional<double> rate_per_s, uint64_t seed) : rate_per_s_(rate_per_s), seed_(seed) {}
@@ -74,20 +80,41 @@ void LoadRun::StartDue() {
 void LoadRun::StartOne(const Departure& departure) {
   WorkItem item = workload_.Item(departure.index);
   v1::GenerateRequest request = options_.request;
-  if (item.token_ids.empty()) {
-    request.set_text(std::move(item.text));
-  } else {
+  if (!item.token_ids.empty()) {
     request.mutable_token_ids()->mutable_ids()->Add(item.token_ids.begin(), item.token_ids.end());
+    request.clear_thinking();  // chats alone have the choice
+  } else if (!item.turns.empty()) {
+    AddMessage("user", std::move(item.turns[0]), request);
+  } else {
+    request.set_text(std::move(item.text));
   }
   request.set_max_tokens(item.output_tokens);
   request.mutable_sampling()->set_seed(RandomBits(options_.seed, departure.index));
+  MeasuredRequest measured{.index = departure.index, .category = std::move(item.category)};
+  measured.due_s = departure.due_s;
+  Send(std::move(request), std::move(measured), item.turns.size() > 1);
+}
+
+void LoadRun::StartTurn(const TimedCall& before, MeasuredRequest measured) {
+  WorkItem item = workload_.Item(measured.index);
+  v1::GenerateRequest request = before.request();
+  // No message may be empty, as an answer is that was all thinking.
+  AddMessage("assistant", before.answer().empty() ? " " : before.answer(), request);
+  AddMessage("user", std::move(item.turns[measured.turn]), request);
+  request.mutable_sampling()->set_seed(RandomBits(RandomBits(options_.seed, measured.index), measured.turn));
+  const bool has_next_turn = measured.turn + 1 < static_cast<int>(item.turns.size());
+  Send(std::move(request), std::move(measured), has_next_turn);
+}
+
+void LoadRun::Send(v1::GenerateRequest request, MeasuredRequest measured, bool has_next_turn) {
   TimedCall::Options options;
   options.run_start = start_;
   if (request.has_timeout_s()) options.timeout_s = request.timeout_s();
   options.received_tokens = &received_tokens_;
+  options.keeps_answer = has_next_turn;
   options.done = [this](std::shared_ptr<TimedCall> call) { Ended(std::move(call)); };
   const std::shared_ptr<TimedCall> call =
-      client_.NewCall(std::move(request), departure.index, departure.due_s, std::move(options));
+      client_.NewCall(std::move(request), std::move(measured), std::move(options));
   bool stopped;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -98,20 +125,33 @@ void LoadRun::StartOne(const Departure& departure) {
   if (stopped) call->Cancel();  // Stop may have run before the insertion
 }
 
+bool LoadRun::GoesOn(TimedCall& call) const {
+  return call.keeps_answer() && !stopped_ && call.measured().outcome == RequestOutcome::kCompleted &&
+         (!options_.duration_s || Now() < *options_.duration_s);
+}
+
 void LoadRun::Ended(std::shared_ptr<TimedCall> call) {
+  std::optional<MeasuredRequest> next_turn;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     calls_.erase(call);
     MeasuredRequest& request = call->measured();
-    --running_;
+    if (GoesOn(*call)) {
+      next_turn = {.index = request.index, .turn = request.turn + 1, .category = request.category};
+      next_turn->due_s = Now();
+      ++inside_;
+    } else {
+      --running_;
+      if (options_.concurrency > 0) free_since_s_.push_back(Now());
+    }
     if (request.outcome == RequestOutcome::kFailed) ++failed_;
     unavailable_in_a_row_ = absl::IsUnavailable(request.status) ? unavailable_in_a_row_ + 1 : 0;
     if (unavailable_in_a_row_ >= kMaxUnavailableInARow && HasMore(Now())) {
       stopped_ = gave_up_ = true;
     }
-    if (options_.concurrency > 0) free_since_s_.push_back(Now());
     ended_.push_back(std::move(request));
   }
+  if (next_turn) StartTurn(*call, *std::move(next_turn));
   call.reset();
   StartDue();
   std::lock_guard<std::mutex> lock(mutex_);
@@ -131,7 +171,7 @@ void LoadRun::Stop() {
 
 LoadProgress LoadRun::Progress() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return {.done = static_cast<int64_t>(ended_.size()),
+  return {.done = started_ - running_,
           .failed = failed_,
           .running = running_,
           .output_tokens = received_tokens_.load(std::memory_order_relaxed),

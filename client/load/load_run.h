@@ -5,6 +5,9 @@
 // Closed loop: all requests are due at once, and `concurrency` limits how many are in flight. Open loop:
 // requests are due as a Poisson process of `request_rate_per_s`, however long answers take; a concurrency
 // limit delays the requests that would exceed it, as in other load generators.
+//
+// A chat of several turns counts as one in all limits: its next turn is sent when the answer to the one
+// before is complete, in the same place of the concurrency. Behind a turn that failed it ends.
 
 #include <atomic>
 #include <condition_variable>
@@ -62,8 +65,8 @@ struct LoadResult {
 };
 
 struct LoadProgress {
-  int64_t done = 0;  // completed or failed
-  int64_t failed = 0;
+  int64_t done = 0;    // items of the workload whose requests have all ended
+  int64_t failed = 0;  // requests
   int64_t running = 0;
   int64_t output_tokens = 0;
   double elapsed_s = 0;
@@ -89,6 +92,9 @@ class LoadRun {
   std::optional<Departure> TakeDue();  // under mutex_
   bool HasMore(double now_s) const;    // under mutex_
   void StartOne(const Departure& departure);
+  void StartTurn(const TimedCall& before, MeasuredRequest measured);
+  void Send(v1::GenerateRequest request, MeasuredRequest measured, bool has_next_turn);
+  bool GoesOn(TimedCall& call) const;           // with its next turn; under mutex_
   void Ended(std::shared_ptr<TimedCall> call);  // a thread of gRPC
   void Stop();                                  // no more requests; cancels those in flight
   LoadProgress Progress() const;

@@ -37,6 +37,9 @@ std::string RequestText(const v1::GenerateRequest& request, uint64_t seed) {
   if (sampling.has_top_p()) absl::StrAppendFormat(&text, ", top-p %g", sampling.top_p());
   if (sampling.has_top_k()) absl::StrAppendFormat(&text, ", top-k %d", sampling.top_k());
   if (sampling.has_min_p()) absl::StrAppendFormat(&text, ", min-p %g", sampling.min_p());
+  if (request.has_thinking()) absl::StrAppend(&text, request.thinking() ? ", thinking" : ", no thinking");
+  const std::string& effort = request.chat().reasoning_effort();
+  if (!effort.empty()) absl::StrAppend(&text, ", effort ", effort);
   absl::StrAppend(&text, request.ignore_eos() ? ", EOS ignored" : ", ends at EOS");
   if (request.has_max_draft_tokens()) absl::StrAppend(&text, ", drafts up to ", request.max_draft_tokens());
   return absl::StrCat(text, "; seed ", seed);
@@ -65,6 +68,31 @@ std::string MetricsText(const std::string& heading, const RunStats& run) {
     if (!value.empty()) parts.push_back(absl::StrCat(value, " ", metric.text.label));
   }
   return TextRow(heading, absl::StrJoin(parts, "   "));
+}
+
+// A row for each category, and one for all of them.
+std::string CategoriesText(const RunStats& run) {
+  if (run.categories.empty()) return "";
+  Table table({"category", "requests", "tokens out", "tok/s per user", "length", "accepted", "by position"});
+  const auto add = [&table](const CategoryStats& category) {
+    const SpeculationStats& speculation = category.speculation;
+    std::vector<std::string> shares;
+    for (const double share : speculation.acceptance_rate_per_position()) {
+      shares.push_back(NumberText(share, 1, NumberStyle::kPercent));
+    }
+    table.Add({category.name, Grouped(category.completed), Grouped(category.output_tokens),
+               Grouped(category.output_tokens_per_s_per_user(), 1),
+               Grouped(speculation.acceptance_length(), 2),
+               NumberText(speculation.acceptance_rate(), 1, NumberStyle::kPercent),
+               shares.empty() ? "-" : absl::StrJoin(shares, " ")});
+  };
+  CategoryStats all{.name = "all"};
+  for (const CategoryStats& category : run.categories) {
+    add(category);
+    all.Add(category);
+  }
+  add(all);
+  return table.Text() + "\n";
 }
 
 // One row per kind of error.
@@ -115,6 +143,7 @@ std::string TextReport(const BenchSetup& setup, const RunStats& run) {
                                   MetricsText("requests", run), ErrorsText(run));
   text += MetricsText("tokens", run) + MetricsText("throughput", run) + "\n";
   if (run.completed > 0) text += LatencyTableText(run) + "\n";
+  text += CategoriesText(run);
   return text + MetricsText("drafts", run) + MetricsText("client", run) + WarningsText(run);
 }
 

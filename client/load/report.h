@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "client/load/load_run.h"
 #include "client/load/run_stats.h"
@@ -39,6 +40,7 @@ std::string SetupText(const BenchSetup& setup);
 nlohmann::ordered_json ServerJson(const MeasuredServer& server);
 nlohmann::ordered_json SetupJson(const BenchSetup& setup);
 nlohmann::ordered_json RunJson(const RunStats& run);
+nlohmann::ordered_json CategoriesJson(const std::vector<CategoryStats>& categories);
 double RoundedForJson(double value);
 
 }  // namespace foredraft

@@ -34,6 +34,10 @@ Json ValueJson(const std::vector<T>& values) {
   return json;
 }
 
+Json MetricJson(const RunMetric& metric, const RunStats& run) {
+  return std::visit([](const auto& value) { return ValueJson(value); }, metric.value(run));
+}
+
 Json SamplingJson(const v1::SamplingParams& sampling) {
   Json json = Json::object();
   const auto add = [&json](const char* key, bool given, auto value) {
@@ -65,6 +69,7 @@ Json ServerJson(const MeasuredServer& server) {
 Json SetupJson(const BenchSetup& setup) {
   const LoadOptions& load = setup.load;
   const v1::GenerateRequest& request = load.request;
+  const std::string& effort = request.chat().reasoning_effort();
   Json json;
   json["server"] = ServerJson(setup.server);
   json["load"] = {{"mode", load.request_rate_per_s ? "open" : "closed"},
@@ -80,8 +85,28 @@ Json SetupJson(const BenchSetup& setup) {
       {"max_draft_tokens", request.has_max_draft_tokens() ? Json(request.max_draft_tokens()) : Json(nullptr)},
       {"ignore_eos", request.ignore_eos()},
       {"strict_acceptance", request.strict_acceptance()},
+      {"thinking", request.has_thinking() ? Json(request.thinking()) : Json(nullptr)},
+      {"reasoning_effort", effort.empty() ? Json(nullptr) : Json(effort)},
       {"timeout_s", request.has_timeout_s() ? Json(request.timeout_s()) : Json(nullptr)},
       {"sampling", SamplingJson(request.sampling())}};
+  return json;
+}
+
+Json CategoriesJson(const std::vector<CategoryStats>& categories) {
+  Json json = Json::array();
+  for (const CategoryStats& category : categories) {
+    Json speculation = Json::object();
+    for (const RunMetric& metric : RunMetrics()) {
+      if (metric.object == std::string_view("speculation")) {
+        speculation[metric.key] = MetricJson(metric, {.speculation = category.speculation});
+      }
+    }
+    json.push_back({{"category", category.name},
+                    {"completed_requests", category.completed},
+                    {"output_tokens", category.output_tokens},
+                    {"output_tokens_per_s_per_user", RoundedForJson(category.output_tokens_per_s_per_user())},
+                    {"speculation", std::move(speculation)}});
+  }
   return json;
 }
 
@@ -97,8 +122,9 @@ Json RunJson(const RunStats& run) {
   }
   for (const RunMetric& metric : RunMetrics()) {
     Json& object = *metric.object == '\0' ? json : json[metric.object];
-    object[metric.key] = std::visit([](const auto& value) { return ValueJson(value); }, metric.value(run));
+    object[metric.key] = MetricJson(metric, run);
   }
+  json["categories"] = CategoriesJson(run.categories);
   json["speculation"]["forced"] = run.speculation.forced;
   json["client"]["bottleneck"] = !run.client.warnings.empty();
   json["client"]["warnings"] = run.client.warnings;

@@ -24,6 +24,14 @@ SpeculationStats StatsOf(const v1::Speculation& speculation) {
           .forced = speculation.forced()};
 }
 
+CategoryStats CategoryOf(const MeasuredRequest& completed) {
+  return {.name = completed.category,
+          .completed = 1,
+          .output_tokens = completed.output_tokens,
+          .request_seconds = completed.output_tokens > 0 ? completed.last_token_s - completed.sent_s : 0,
+          .speculation = StatsOf(completed.speculation)};
+}
+
 void Warn(ClientStats& client, bool open_loop) {
   if (client.cpu_cores > kBusyCores) {
     client.warnings.push_back(
@@ -46,6 +54,28 @@ void AddError(const ErrorStats& error, std::vector<ErrorStats>& errors) {
     return;
   }
   errors.push_back(error);
+}
+
+double CategoryStats::output_tokens_per_s_per_user() const {
+  return request_seconds > 0 ? static_cast<double>(output_tokens) / request_seconds : 0;
+}
+
+void CategoryStats::Add(const CategoryStats& other) {
+  completed += other.completed;
+  output_tokens += other.output_tokens;
+  request_seconds += other.request_seconds;
+  speculation.Add(other.speculation);
+}
+
+void AddCategory(const CategoryStats& category, std::vector<CategoryStats>& categories) {
+  const auto at =
+      std::lower_bound(categories.begin(), categories.end(), category.name,
+                       [](const CategoryStats& known, const std::string& name) { return known.name < name; });
+  if (at != categories.end() && at->name == category.name) {
+    at->Add(category);
+  } else {
+    categories.insert(at, category);
+  }
 }
 
 void LatencySamples::Add(const MeasuredRequest& request) {
@@ -127,6 +157,7 @@ RunStats Evaluate(const LoadResult& result) {
     } else {
       ++stats.completed;
       samples.Add(request);
+      if (!request.category.empty()) AddCategory(CategoryOf(request), stats.categories);
     }
   }
   std::stable_sort(stats.errors.begin(), stats.errors.end(),

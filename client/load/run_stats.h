@@ -16,6 +16,7 @@
 // A step that accepts drafts gives several tokens in one chunk. The inter-token latency divides the gap among
 // them; the inter-chunk latency does not. Latencies count completed requests only. Token counts and
 // throughput also count what interrupted requests received. Failed requests count as errors and nowhere else.
+// Categories count completed requests only.
 
 #include <cstdint>
 #include <string>
@@ -56,6 +57,22 @@ struct LatencySamples {
   void Append(const LatencySamples& other);
 };
 
+// What drafts did on the prompts of one category, and what it gave.
+struct CategoryStats {
+  std::string name;
+  int64_t completed = 0;       // requests
+  int64_t output_tokens = 0;   // of them
+  double request_seconds = 0;  // the sum of their end-to-end latencies
+  SpeculationStats speculation;
+
+  // Tokens of a request per second of it: what one user gets, however many requests ran beside it.
+  double output_tokens_per_s_per_user() const;
+  void Add(const CategoryStats& other);
+};
+
+// Adds to the entry of the same name, or inserts one: entries are in order of their names.
+void AddCategory(const CategoryStats& category, std::vector<CategoryStats>& categories);
+
 // Cost of the load generator itself, to tell a slow client from a slow server.
 struct ClientStats {
   double cpu_s = 0;
@@ -76,6 +93,7 @@ struct RunStats {
   double requests_per_s = 0, input_tokens_per_s = 0, output_tokens_per_s = 0;  // over wall_s
   Summary ttft_ms, tpot_ms, inter_token_ms, inter_chunk_ms, e2e_ms;
   SpeculationStats speculation;
+  std::vector<CategoryStats> categories;  // in order of their names; empty where prompts have none
   ClientStats client;
 };
 

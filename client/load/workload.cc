@@ -4,15 +4,17 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/grouped_digits.h"
 #include "base/status_macros.h"
+#include "base/visible_text.h"
 #include "client/load/random_bits.h"
 
 namespace foredraft {
@@ -21,6 +23,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxLineBytes = size_t{16} << 20;  // over a million tokens, as text or as ids
+constexpr size_t kMaxFileBytes = size_t{1} << 30;   // SPEED-Bench's longest prompts take 110 MB
 
 template <class... Parts>
 absl::Status Refuse(const Parts&... parts) {
@@ -33,6 +37,38 @@ std::string Shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
   return text;
+}
+
+// The next line without its end; false behind the last. One byte over the limit shows that a line is longer.
+bool NextLine(std::filebuf& file, std::string& line) {
+  line.clear();
+  int next = file.sbumpc();
+  if (next == EOF) return false;
+  for (; next != EOF && next != '\n' && line.size() <= kMaxLineBytes; next = file.sbumpc()) {
+    line.push_back(static_cast<char>(next));
+  }
+  return true;
+}
+
+// Calls `read` with each line that is not blank and with its "file:line".
+absl::Status ReadLines(const std::string& path,
+                       const std::function<absl::Status(const std::string&, const std::string&)>& read) {
+  std::filebuf file;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error) || file.open(path, std::ios::in) == nullptr) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  }
+  std::string line;
+  size_t bytes = 0;
+  for (int64_t number = 1; NextLine(file, line); ++number) {
+    const std::string where = absl::StrCat(path, ":", number);
+    bytes += line.size() + 1;
+    if (line.size() > kMaxLineBytes) return Refuse(where, ": longer than ", kMaxLineBytes >> 20, " MiB");
+    if (bytes > kMaxFileBytes) return Refuse(path, ": longer than ", kMaxFileBytes >> 20, " MiB");
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    RETURN_IF_ERROR(read(line, where));
+  }
+  return absl::OkStatus();
 }
 
 bool IsBetween(const Json& value, int64_t low, int64_t high) {
@@ -84,6 +120,69 @@ absl::StatusOr<WorkItem> ReadItem(const std::string& line, const std::string& wh
   return item;
 }
 
+// A user's message of a row of SPEED-Bench. `field` names it: "turns[1]".
+absl::StatusOr<std::string> ReadTurn(const Json& value, const std::string& field) {
+  // The dataset has this in place of texts whose licences do not let it carry them.
+  constexpr std::string_view kPlaceholder = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE";
+  if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
+    return Refuse(field, ": ", Shown(value), ", allowed a text of at least 1 character");
+  }
+  if (value.get_ref<const std::string&>().starts_with(kPlaceholder)) {
+    return Refuse(field,
+                  ": SPEED-Bench's placeholder, allowed a prompt: prepare the file as "
+                  "docs/operations.md section 3 says");
+  }
+  return value.get<std::string>();
+}
+
+// A message of the form in which the prepared file has a turn.
+absl::StatusOr<std::string> ReadMessage(const Json& value, const std::string& field) {
+  if (!value.is_object() || !value.contains("content")) {
+    return Refuse(field, ": ", Shown(value), ", allowed an object with content");
+  }
+  const Json role = value.contains("role") ? value["role"] : Json("user");
+  if (role != "user") return Refuse(field, ".role: ", Shown(role), ", allowed \"user\"");
+  return ReadTurn(value["content"], absl::StrCat(field, ".content"));
+}
+
+absl::StatusOr<std::vector<std::string>> ReadTurns(const Json& row, const std::string& where) {
+  const bool has_turns = row.contains("turns"), has_messages = row.contains("messages");
+  if (has_turns == has_messages) {
+    return Refuse(where, ": ", has_turns ? "both turns and messages" : "neither turns nor messages",
+                  ", allowed exactly one");
+  }
+  const char* const field = has_turns ? "turns" : "messages";
+  const Json& list = row[field];
+  if (!list.is_array() || list.empty()) {
+    return Refuse(where, ": ", field, ": ", Shown(list), ", allowed a list of at least 1");
+  }
+  std::vector<std::string> turns;
+  for (const Json& value : list) {
+    const std::string name = absl::StrCat(where, ": ", field, "[", turns.size(), "]");
+    ASSIGN_OR_RETURN(std::string turn, has_turns ? ReadTurn(value, name) : ReadMessage(value, name));
+    turns.push_back(std::move(turn));
+  }
+  return turns;
+}
+
+// A row of SPEED-Bench without its output length.
+absl::StatusOr<WorkItem> ReadSpeedBenchRow(const std::string& line, const std::string& where) {
+  const Json row = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!row.is_object()) return Refuse(where, ": not a JSON object: ", Shown(line));
+  WorkItem item;
+  ASSIGN_OR_RETURN(item.turns, ReadTurns(row, where));
+  const bool has_category = row.contains("category") && !row["category"].is_null();
+  const Json category = has_category ? row["category"] : Json("none");
+  if (!category.is_string() || category.get_ref<const std::string&>().empty()) {
+    return Refuse(where, ": category: ", Shown(category), ", allowed a text of at least 1 character");
+  }
+  item.category = VisibleText(category.get<std::string>());
+  item.name = row.contains("question_id")
+                  ? absl::StrCat("question ", Shown(row["question_id"]), " (", where, ")")
+                  : where;
+  return item;
+}
+
 // The token ids from which random prompts are drawn.
 absl::StatusOr<std::vector<int32_t>> OrdinaryIds(const v1::GetModelResponse& model) {
   std::set<int32_t> special(model.eos_token_ids().begin(), model.eos_token_ids().end());
@@ -118,24 +217,51 @@ int RandomLength(int length, double ratio, uint64_t seed, uint64_t index) {
 
 absl::StatusOr<std::unique_ptr<DatasetWorkload>> DatasetWorkload::Read(const std::string& path,
                                                                        const v1::GetModelResponse& model) {
-  std::ifstream file(path);
-  std::error_code error;
-  if (!file || std::filesystem::is_directory(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  }
   std::vector<WorkItem> items;
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    ASSIGN_OR_RETURN(WorkItem item, ReadItem(line, absl::StrCat(path, ":", number), model.vocab_size()));
+  RETURN_IF_ERROR(ReadLines(path, [&](const std::string& line, const std::string& where) -> absl::Status {
+    ASSIGN_OR_RETURN(WorkItem item, ReadItem(line, where, model.vocab_size()));
     items.push_back(std::move(item));
-  }
+    return absl::OkStatus();
+  }));
   if (items.empty()) return Refuse(path, ": no lines, allowed at least 1");
   return std::unique_ptr<DatasetWorkload>(new DatasetWorkload(path, std::move(items)));
 }
 
 std::string DatasetWorkload::Description() const {
   return absl::StrCat(path_, ", ", Grouped(size()), size() == 1 ? " line" : " lines");
+}
+
+absl::StatusOr<std::unique_ptr<SpeedBenchWorkload>> SpeedBenchWorkload::Read(
+    const SpeedBenchOptions& options) {
+  const std::set<std::string> wanted(options.categories.begin(), options.categories.end());
+  std::vector<WorkItem> items;
+  std::set<std::string> present;  // all rows are read, also those that are not sent
+  const auto read = [&](const std::string& line, const std::string& where) -> absl::Status {
+    ASSIGN_OR_RETURN(WorkItem item, ReadSpeedBenchRow(line, where));
+    present.insert(item.category);
+    item.output_tokens = options.max_tokens;
+    if (wanted.empty() || wanted.count(item.category) > 0) items.push_back(std::move(item));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(ReadLines(options.path, read));
+  if (present.empty()) return Refuse(options.path, ": no lines, allowed at least 1");
+  for (const std::string& category : wanted) {
+    if (present.count(category) > 0) continue;
+    return Refuse("--category: ", category, ", ", options.path, " has ", absl::StrJoin(present, ", "));
+  }
+  return std::unique_ptr<SpeedBenchWorkload>(new SpeedBenchWorkload(options.path, std::move(items)));
+}
+
+std::string SpeedBenchWorkload::Description() const {
+  std::set<std::string> categories;
+  int64_t turns = 0;
+  for (const WorkItem& item : items_) {
+    categories.insert(item.category);
+    turns += static_cast<int64_t>(item.turns.size());
+  }
+  return absl::StrCat("SPEED-Bench, ", path_, ", ", Grouped(size()), size() == 1 ? " row, " : " rows, ",
+                      Grouped(turns), turns == 1 ? " turn: " : " turns: ", absl::StrJoin(categories, ", "),
+                      "; at most ", Grouped(items_[0].output_tokens), " tokens out");
 }
 
 absl::StatusOr<std::unique_ptr<RandomWorkload>> RandomWorkload::Make(const RandomWorkloadOptions& options,
@@ -186,16 +312,18 @@ absl::StatusOr<std::unique_ptr<WarmUpWorkload>> WarmUpWorkload::Make(const Workl
 WorkItem WarmUpWorkload::Item(int64_t index) const {
   constexpr int kBytesPerToken = 4;  // a rough guess: the client has no tokenizer
   WorkItem item = shapes_.Item(index);
-  const int64_t length = item.token_ids.empty() ? 1 + static_cast<int64_t>(item.text.size()) / kBytesPerToken
+  const std::string& text = item.turns.empty() ? item.text : item.turns[0];
+  const int64_t length = item.token_ids.empty() ? 1 + static_cast<int64_t>(text.size()) / kBytesPerToken
                                                 : static_cast<int64_t>(item.token_ids.size());
   item.token_ids = RandomIds(ids_, static_cast<int>(length), RandomBits(seed_, index));
   item.text.clear();
+  item.turns.clear();
   return item;
 }
 
 WorkItem PromptsOnlyWorkload::Item(int64_t index) const {
   WorkItem item = prompts_.Item(index);
-  item.output_tokens = 1;
+  if (item.turns.size() <= 1) item.output_tokens = 1;
   return item;
 }
 

@@ -12,11 +12,15 @@
 
 namespace foredraft {
 
+// What is sent: token_ids, else the turns, else the text.
 struct WorkItem {
   std::string name;  // in messages: "request 17", "task 3 (data.jsonl:4)"
   std::vector<int32_t> token_ids;
-  std::string text;  // if token_ids is empty
-  int32_t output_tokens = 0;
+  std::string text;
+  std::vector<std::string>
+      turns;             // a user's messages of one chat; each is sent behind the answer to the one before
+  std::string category;  // reports have a row for each; "" = none
+  int32_t output_tokens = 0;  // at most, of each answer
 };
 
 class Workload {
@@ -41,6 +45,35 @@ class DatasetWorkload : public Workload {
 
  private:
   DatasetWorkload(std::string path, std::vector<WorkItem> items)
+      : path_(std::move(path)), items_(std::move(items)) {}
+
+  const std::string path_;
+  const std::vector<WorkItem> items_;  // never empty
+};
+
+struct SpeedBenchOptions {
+  std::string path;
+  std::vector<std::string> categories;  // the rows to send; empty = all
+  int max_tokens = 4096;                // of each answer, as InferenceX measures acceptance lengths
+};
+
+// Prompts of SPEED-Bench, JSON lines as the dataset has them or as NVIDIA's scripts prepare them:
+// {"question_id": "a", "category": "coding", "turns": ["first", "second"]}, or in place of turns
+// "messages": [{"role": "user", "content": "first"}]; other fields are ignored, and both names may be
+// missing.
+class SpeedBenchWorkload : public Workload {
+ public:
+  // The error names file, line and field; or the option, if no row is of a category that it asks for.
+  static absl::StatusOr<std::unique_ptr<SpeedBenchWorkload>> Read(const SpeedBenchOptions& options);
+
+  WorkItem Item(int64_t index) const override { return items_[index % items_.size()]; }
+  std::string Description() const override;
+  int64_t size() const {
+    return static_cast<int64_t>(items_.size());
+  }  // rows: a chat of several turns is one
+
+ private:
+  SpeedBenchWorkload(std::string path, std::vector<WorkItem> items)
       : path_(std::move(path)), items_(std::move(items)) {}
 
   const std::string path_;
@@ -95,7 +128,8 @@ class WarmUpWorkload : public Workload {
 };
 
 // The prompts of another workload with one token of output each. Sent before a comparison, they fill the
-// prefix cache, so that its first run finds the same cache as the later ones.
+// prefix cache, so that its first run finds the same cache as the later ones. Chats of several turns have
+// their whole answers, which are in the prompts of the next turns.
 class PromptsOnlyWorkload : public Workload {
  public:
   explicit PromptsOnlyWorkload(const Workload& prompts) : prompts_(prompts) {}

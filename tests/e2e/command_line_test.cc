@@ -140,6 +140,11 @@ TEST(CommandLine, ClientCommandsEndWithTheirCode) {
       {{"bench", "--compare", "0,1"}, 2, "K=0,1,3"},
       {{"bench", "--compare", "K=0,1", "--duration", "1"}, 2, "--compare"},
       {{"bench", "--dataset", "a", "--random-input-len", "5"}, 2, "--dataset"},
+      {{"bench", "--speed-bench", "a", "--dataset", "b"}, 2, "--dataset"},
+      {{"bench", "--speed-bench", "a", "--stop-at-eos"}, 2, "--stop-at-eos"},
+      {{"bench", "--category", "coding"}, 2, "--speed-bench"},
+      {{"bench", "--speed-bench", "a", "--thinking", "--no-thinking"}, 2, "--no-thinking"},
+      {{"bench", "--speed-bench", "a", "--max-tokens", "0"}, 1, "--max-tokens: 0, allowed at least 1"},
       {{"bench", "--baseline", "127.0.0.1:1"}, 2, "--compare"},
       {{"bench", "--request-rate", "0"}, 1, "--request-rate: 0, allowed above 0"},
       {{"bench", "--compare", "K=0,8"}, 1, "--compare K: 8, allowed 0..7"},
@@ -322,6 +327,54 @@ TEST(Client, BenchMeasuresTheDaemon) {
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_THAT(bad.out, HasSubstr("3 INVALID_ARGUMENT: sampling.top_p: 7"));
   EXPECT_THAT(bad.err, HasSubstr("foredraft: no request completed"));
+}
+
+TEST(Client, BenchReportsSpeedBenchByCategory) {
+  Daemon daemon;
+  const std::string dir = TestDir("speed_bench"), file = dir + "/qualitative.jsonl";
+  WriteText(file,
+            R"({"question_id": "a", "category": "sums", "turns": ["What is 48 + 275?", "What is 7 * 8?"]})"
+            "\n"
+            R"({"question_id": "b", "category": "units", "multiturn": false,)"
+            R"( "messages": [{"role": "user", "content": "What is 8 weeks in days?"}]})"
+            "\n"
+            R"({"question_id": "c", "category": "other", "turns": ["What is 5 + 5?"]})"
+            "\n");
+  const std::vector<std::string> bench = {"bench",         "--server",   daemon.grpc_address(),
+                                          "--speed-bench", file,         "--category",
+                                          "sums",          "--category", "units",
+                                          "--max-tokens",  "128"};
+  std::vector<std::string> arguments = bench;
+  arguments.insert(arguments.end(), {"--html", dir + "/report.html", "--json", dir + "/report.json"});
+  const RunResult run = Foredraft(arguments);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("2 rows, 3 turns: sums, units; at most 128 tokens out"),
+                    HasSubstr("3 completed   0 failed"), HasSubstr("\ncategory  requests  tokens out"),
+                    HasSubstr("\nall              3")));
+  std::ifstream json_file(dir + "/report.json");
+  const json report = json::parse(json_file);
+  ASSERT_EQ(report["categories"].size(), 2u);
+  const json& sums = report["categories"][0];
+  EXPECT_EQ(sums["category"], "sums");
+  EXPECT_EQ(sums["completed_requests"], 2);
+  EXPECT_LT(sums["output_tokens"], 2 * 128);  // answers end at EOS
+  EXPECT_GT(sums["speculation"]["acceptance_length"], 1);
+  EXPECT_EQ(sums["speculation"]["accepted_per_position"].size(), 3u);
+  std::ifstream page(dir + "/report.html");
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(page), {}), HasSubstr("\"category\":\"units\""));
+
+  arguments = bench;
+  arguments.insert(arguments.end(), {"--compare", "K=0,3", "--rounds", "1"});
+  const RunResult compared = Foredraft(arguments);
+  ASSERT_EQ(compared.exit_code, 0) << compared.err;
+  EXPECT_THAT(compared.out,
+              AllOf(HasSubstr("the same in 3 of 3 requests"),
+                    HasSubstr("\ncategory  K=0 tok/s per user  length  K=3 tok/s per user  length\n")));
+  const RunResult wrong =
+      Foredraft({"bench", "--server", daemon.grpc_address(), "--speed-bench", file, "--category", "coding"});
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("--category: coding, " + file + " has other, sums, units\n"));
 }
 
 TEST(Client, BenchComparesDraftLengthsOverTheSameTokens) {

@@ -176,6 +176,47 @@ TEST(ComparisonReport, MakesDifferentTokensAnErrorThatNamesTheRequest) {
   EXPECT_EQ(report.Json()["tokens"]["differences"][0]["request"], "request 1");
 }
 
+TEST(TokenAgreement, TellsTheTurnsOfAChatApart) {
+  MeasuredRequest second = Completed(1, 7), other = Completed(1, 8);
+  second.turn = other.turn = 1;
+  TokenAgreement tokens;
+  tokens.Add("a", {Completed(1, 5), second});
+  tokens.Add("b", {other, Completed(1, 5)});
+  EXPECT_EQ(tokens.compared(), 2);
+  ASSERT_EQ(tokens.differences().size(), 1u);
+  EXPECT_EQ(tokens.differences()[0].turn, 1);
+}
+
+// Two chats, one per category; with K=3 the second turn of chat 1 has other tokens.
+Comparison OfChats() {
+  return Compare(DraftLens({0, 3}), 2, [](const ComparisonSetting& setting, const std::string&) {
+    const bool drafts = *setting.max_draft_tokens == 3;
+    LoadResult result{.requests = {Completed(0, 5), Completed(1, 5), Completed(1, drafts ? 6 : 7)},
+                      .wall_s = 1};
+    for (MeasuredRequest& request : result.requests) {
+      request.category = request.index == 0 ? "coding" : "math";
+      request.speculation.set_steps(drafts ? 4 : 10);
+      request.speculation.set_accepted_tokens(drafts ? 6 : 0);
+    }
+    result.requests[2].turn = 1;
+    return result;
+  });
+}
+
+TEST(ComparisonReport, ComparesSettingsByCategoryOverAllRounds) {
+  const Reported report{.comparison = OfChats()};
+  EXPECT_THAT(report.Text(),
+              HasSubstr("\ncategory  K=0 tok/s per user  length  K=3 tok/s per user  length\n"
+                        "coding                 100.0    1.00               100.0    2.50\n"
+                        "math                   100.0    1.00               100.0    2.50\n\n"));
+  const nlohmann::json& math = report.Json()["settings"][1]["categories"][1];
+  EXPECT_EQ(math["category"], "math");
+  EXPECT_EQ(math["completed_requests"], 4);  // two turns in each of two rounds
+  EXPECT_EQ(math["speculation"]["acceptance_length"], 2.5);
+  EXPECT_THAT(report.Text(), HasSubstr("ERROR       request 1, turn 2: K=3 round 1 gave other tokens"));
+  EXPECT_EQ(report.Json()["tokens"]["differences"][0]["turn"], 1);
+}
+
 TEST(ComparisonReport, AllowsDifferentTokensWhereAcceptanceIsForced) {
   const Reported report{.comparison = Differing(/*forced=*/true)};
   EXPECT_FALSE(report.comparison.Broken());

@@ -132,6 +132,17 @@ TEST(HtmlReport, OneRunIsOnePageWithItsReportAndCharts) {
   EXPECT_THAT(page, HasSubstr("<noscript>"));
 }
 
+TEST(HtmlReport, HasCategoriesAsData) {
+  LoadResult result = Result(1, 0);
+  for (MeasuredRequest& request : result.requests) request.category = kName;
+  const std::string page = HtmlReport(SomeSetup(), Evaluate(result), ChartsOf(result));
+  ExpectSelfContained(page);
+  const Json& categories = ReportOf(page)["categories"];
+  ASSERT_EQ(categories.size(), 1u);
+  EXPECT_EQ(categories[0]["category"], kName);
+  EXPECT_EQ(categories[0]["speculation"]["acceptance_rate_per_position"], Json({0.75, 0.25}));
+}
+
 TEST(HtmlReport, AHistogramHasEverySampleOnce) {
   const LoadResult result = Result(1, 0);
   const Json latencies =

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "client/load/comparison.h"
+#include "client/load/random_bits.h"
 #include "client/load/run_stats.h"
 #include "tests/server/serving_fixture.h"
 
@@ -77,6 +78,97 @@ TEST_F(LoadRunTest, CountsEveryRequestOfAClosedLoop) {
   EXPECT_EQ(stats.output_tokens, 60 + speculation.steps + speculation.accepted_tokens);
   EXPECT_EQ(server_->Metric("generation_tokens_total"), 60 * 20);
   EXPECT_TRUE(server_->Eventually([this] { return server_->IsIdle(); }));
+}
+
+// Chats of SPEED-Bench's form: as many turns as their place in the list says.
+class Chats : public Workload {
+ public:
+  explicit Chats(std::vector<int> turn_counts) : turn_counts_(std::move(turn_counts)) {}
+
+  WorkItem Item(int64_t index) const override {
+    WorkItem item{.category = index % 2 == 0 ? "coding" : "math", .output_tokens = 20};
+    for (int turn = 0; turn < turn_counts_[index]; ++turn) {
+      item.turns.push_back("question " + std::to_string(index) + "." + std::to_string(turn));
+    }
+    return item;
+  }
+  std::string Description() const override { return "chats"; }
+
+ private:
+  const std::vector<int> turn_counts_;
+};
+
+// Of a chat: tokens of its prompt, by the server.
+int64_t PromptTokens(v1::GenerationService::Stub& stub, const v1::Chat& chat) {
+  v1::TokenizeRequest request;
+  *request.mutable_chat() = chat;
+  v1::TokenizeResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = stub.Tokenize(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response.token_ids_size();
+}
+
+TEST_F(LoadRunTest, SendsEachTurnOfAChatBehindTheAnswerToTheOneBefore) {
+  Start();
+  workload_ = std::make_unique<Chats>(std::vector<int>{3, 1, 2});
+  LoadOptions load = Load(2, 3);
+  load.seed = 11;
+  load.request.set_ignore_eos(false);
+  int64_t most_done = 0;
+  LoadResult result = Run(load, kNotInterrupted, [&](const LoadProgress& progress) {
+    EXPECT_LE(progress.running, 2);
+    most_done = std::max(most_done, progress.done);
+  });
+  EXPECT_LE(most_done, 3);  // chats, not turns
+  std::sort(result.requests.begin(), result.requests.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.index, a.turn) < std::pair(b.index, b.turn);
+  });
+  ASSERT_EQ(result.requests.size(), 6u);
+  // What the chat of index 0 should be, with the answers that the scripted rank gives to the seeds of its
+  // turns.
+  v1::Chat chat;
+  for (int turn = 0; turn < 3; ++turn) {
+    const MeasuredRequest& request = result.requests[turn];
+    EXPECT_TRUE(request.status.ok()) << request.status;
+    EXPECT_EQ(request.index, 0);
+    EXPECT_EQ(request.turn, turn);
+    EXPECT_EQ(request.category, "coding");
+    if (turn > 0) {
+      EXPECT_GE(request.due_s, result.requests[turn - 1].last_token_s);
+      EXPECT_GE(request.sent_s, request.due_s);
+    }
+    v1::ChatMessage& question = *chat.add_messages();
+    question.set_role("user");
+    question.set_content("question 0." + std::to_string(turn));
+    EXPECT_EQ(request.usage.prompt_tokens(), PromptTokens(server_->stub(), chat)) << turn;
+    const uint64_t seed = turn == 0 ? RandomBits(11, 0) : RandomBits(RandomBits(11, 0), turn);
+    v1::GenerateRequest again = load.request;
+    *again.mutable_chat() = chat;
+    again.set_max_tokens(20);
+    again.mutable_sampling()->set_seed(seed);
+    v1::GenerateResponse answer;
+    grpc::ClientContext context;
+    ASSERT_TRUE(server_->stub().Generate(&context, again, &answer).ok());
+    v1::ChatMessage& message = *chat.add_messages();
+    message.set_role("assistant");
+    message.set_content(answer.text().empty() ? " " : answer.text());
+  }
+  EXPECT_EQ(result.requests[3].index, 1);
+  EXPECT_EQ(result.requests[5].turn, 1);
+  EXPECT_TRUE(server_->Eventually([this] { return server_->IsIdle(); }));
+}
+
+TEST_F(LoadRunTest, EndsAChatBehindATurnThatFails) {
+  Start();
+  workload_ = std::make_unique<Chats>(std::vector<int>{2, 2});
+  LoadOptions load = Load(1, 2);
+  load.request.set_ignore_eos(false);
+  load.request.mutable_sampling()->set_top_p(7);
+  const LoadResult result = Run(load);
+  ASSERT_EQ(result.requests.size(), 2u);
+  for (const MeasuredRequest& request : result.requests) EXPECT_EQ(request.turn, 0);
+  EXPECT_EQ(Evaluate(result).failed, 2);
 }
 
 TEST_F(LoadRunTest, NeverHasMoreInFlightThanTheConcurrency) {

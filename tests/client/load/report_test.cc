@@ -83,6 +83,50 @@ client      4.1% of one core   69.6 us CPU per output token   0.02 (p99 0.20) ms
 )");
 }
 
+CategoryStats Category(const std::string& name, int64_t completed, int64_t accepted) {
+  return {.name = name,
+          .completed = completed,
+          .output_tokens = 1000 * completed,
+          .request_seconds = 8.0 * static_cast<double>(completed),
+          .speculation = {.steps = 400,
+                          .draft_tokens = 800,
+                          .accepted_tokens = accepted,
+                          .accepted_per_position = {accepted / 2, accepted / 2}}};
+}
+
+TEST(BenchReport, HasARowForEachCategory) {
+  RunStats run = Measured();
+  run.categories = {Category("coding", 3, 400), Category("math", 1, 200)};
+  EXPECT_THAT(TextReport(Asked(), run), HasSubstr(R"(
+category  requests  tokens out  tok/s per user  length  accepted  by position
+coding           3       3,000           125.0    2.00     50.0%  50.0% 50.0%
+math             1       1,000           125.0    1.50     25.0%  25.0% 25.0%
+all              4       4,000           125.0    1.75     37.5%  37.5% 37.5%
+
+drafts      )"));
+  const nlohmann::json json = nlohmann::json::parse(JsonReport(Asked(), run))["categories"];
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(json[1],
+            nlohmann::json::parse(R"({"category": "math", "completed_requests": 1, "output_tokens": 1000,
+    "output_tokens_per_s_per_user": 125,
+    "speculation": {"steps": 400, "draft_tokens": 800, "accepted_tokens": 200, "acceptance_rate": 0.25,
+                    "accepted_per_position": [100, 100], "acceptance_rate_per_position": [0.25, 0.25],
+                    "acceptance_length": 1.5, "relaxed_tokens": 0}})"));
+}
+
+TEST(BenchReport, SaysHowAnswersThink) {
+  BenchSetup setup = Asked();
+  setup.load.request.set_ignore_eos(false);
+  setup.load.request.set_thinking(false);
+  EXPECT_THAT(TextReport(setup, Measured()), HasSubstr("greedy, no thinking, ends at EOS"));
+  setup.load.request.set_thinking(true);
+  setup.load.request.mutable_chat()->set_reasoning_effort("high");
+  EXPECT_THAT(TextReport(setup, Measured()), HasSubstr("greedy, thinking, effort high, ends at EOS"));
+  const nlohmann::json request = nlohmann::json::parse(JsonReport(setup, Measured()))["request"];
+  EXPECT_EQ(request["thinking"], true);
+  EXPECT_EQ(request["reasoning_effort"], "high");
+}
+
 TEST(BenchReport, WarnsOfDoubtfulMetrics) {
   BenchSetup setup = Asked();
   setup.load.request_rate_per_s = 100;
@@ -120,11 +164,13 @@ TEST(BenchReport, HasAJsonObjectWithStableKeys) {
     "load": {"mode": "closed", "concurrency": 16, "request_rate_per_s": null, "num_requests": 1200,
              "duration_limit_s": null, "warmup_requests": 2, "connections": 1, "seed": 7,
              "prompts": "random, 40 tokens in, 6 out"},
-    "request": {"max_draft_tokens": 3, "ignore_eos": true, "strict_acceptance": false, "timeout_s": null,
+    "request": {"max_draft_tokens": 3, "ignore_eos": true, "strict_acceptance": false, "thinking": null,
+                "reasoning_effort": null, "timeout_s": null,
                 "sampling": {"temperature": 0, "top_p": null, "top_k": null, "min_p": null,
                              "repetition_penalty": null, "presence_penalty": null, "frequency_penalty": null}},
     "duration_s": 12.345, "interrupted": false, "gave_up": null,
     "requests": {"sent": 1200, "completed": 1197, "failed": 3, "interrupted": 0},
+    "categories": [],
     "errors": [{"status": "RESOURCE_EXHAUSTED", "count": 3, "first_message": "queue full"}],
     "tokens": {"input": 48000, "cached_input": 12000, "output": 7182},
     "throughput": {"sent_requests_per_s": 97.5, "requests_per_s": 96.96, "input_tokens_per_s": 3888.2,

@@ -89,6 +89,37 @@ TEST(RunStats, CountTheTokensOfInterruptedRequestsButNotTheirTimes) {
   EXPECT_EQ(stats.e2e_ms.count, 0);
 }
 
+MeasuredRequest Of(const std::string& category, double seconds, int accepted) {
+  MeasuredRequest request = Answer();
+  request.category = category;
+  request.last_token_s = request.sent_s + seconds;
+  request.speculation.set_accepted_tokens(accepted);
+  request.speculation.set_accepted_per_position(0, accepted);
+  return request;
+}
+
+TEST(RunStats, HaveARowForEachCategoryOfCompletedRequests) {
+  MeasuredRequest failed = Of("math", 1, 0), cut = Of("math", 1, 0);
+  failed.outcome = RequestOutcome::kFailed;
+  cut.outcome = RequestOutcome::kInterrupted;
+  const RunStats stats = Evaluate(
+      {.requests = {Of("math", 2, 1), Of("coding", 1, 2), Of("math", 4, 0), failed, cut}, .wall_s = 4});
+  ASSERT_EQ(stats.categories.size(), 2u);
+  const CategoryStats &coding = stats.categories[0], &math = stats.categories[1];
+  EXPECT_EQ(coding.name, "coding");
+  EXPECT_EQ(coding.completed, 1);
+  EXPECT_EQ(coding.output_tokens_per_s_per_user(), 6);
+  EXPECT_EQ(coding.speculation.acceptance_length(), 2);  // 2 drafts in 2 steps
+  EXPECT_EQ(math.name, "math");
+  EXPECT_EQ(math.completed, 2);
+  EXPECT_EQ(math.output_tokens, 12);
+  EXPECT_EQ(math.output_tokens_per_s_per_user(), 2);  // 12 tokens in 2 s and 4 s
+  // Over all steps of the category, not the mean over its requests: 1 draft in 4 steps.
+  EXPECT_EQ(math.speculation.acceptance_length(), 1.25);
+  EXPECT_THAT(math.speculation.acceptance_rate_per_position(), ElementsAre(0.25, 0.5));
+  EXPECT_THAT(Evaluate({.requests = {Answer()}, .wall_s = 1}).categories, IsEmpty());
+}
+
 TEST(RunStats, WarnWhenTheClientWasBusyOrLate) {
   EXPECT_THAT(Evaluate({.requests = {Answer()}, .wall_s = 1, .cpu_s = 0.79}).client.warnings, IsEmpty());
   EXPECT_THAT(Evaluate({.requests = {Answer()}, .wall_s = 1, .cpu_s = 0.81}).client.warnings,

@@ -108,6 +108,93 @@ TEST(DatasetWorkload, RefusesAFileThatIsAbsentOrEmpty) {
               HasSubstr(".jsonl: no lines, allowed at least 1"));
 }
 
+absl::StatusOr<std::unique_ptr<SpeedBenchWorkload>> SpeedBench(
+    const std::string& text, const std::vector<std::string>& categories = {}) {
+  return SpeedBenchWorkload::Read({.path = DatasetFile(text), .categories = categories, .max_tokens = 77});
+}
+
+// A row as the dataset has it, and one as NVIDIA's scripts prepare it.
+constexpr char kCodingRow[] =
+    R"({"question_id": "c1", "category": "coding", "sub_category": null, "turns": ["Sort.", "Faster."],)"
+    R"( "source": "a", "src_id": "b", "difficulty": null, "multiturn": true})";
+constexpr char kMathRow[] =
+    R"({"question_id":"m1","category":"math","messages":[{"role":"user","content":"Add."}],"multiturn":false})";
+
+TEST(SpeedBenchWorkload, ReadsTurnsAndMessagesAndIgnoresOtherFields) {
+  const auto rows = SpeedBench(std::string(kCodingRow) + "\n\n" + kMathRow + "\n" + R"({"turns": ["x"]})");
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ((*rows)->size(), 3);
+  const WorkItem coding = (*rows)->Item(0), math = (*rows)->Item(1), bare = (*rows)->Item(2);
+  EXPECT_THAT(coding.turns, ElementsAre("Sort.", "Faster."));
+  EXPECT_EQ(coding.category, "coding");
+  EXPECT_EQ(coding.output_tokens, 77);
+  EXPECT_THAT(coding.name, HasSubstr("question \"c1\" ("));
+  EXPECT_THAT(math.turns, ElementsAre("Add."));
+  EXPECT_THAT(math.name, HasSubstr(".jsonl:3)"));
+  EXPECT_EQ(bare.category, "none");
+  EXPECT_THAT(bare.name, HasSubstr(".jsonl:4"));
+  EXPECT_EQ((*rows)->Item(3).turns, coding.turns);
+  EXPECT_THAT((*rows)->Description(), HasSubstr(", 3 rows, 4 turns: coding, math, none; at most 77 tokens"));
+}
+
+TEST(SpeedBenchWorkload, SendsTheCategoriesThatAreAskedFor) {
+  const std::string text = std::string(kCodingRow) + "\n" + kMathRow + "\n";
+  const auto rows = SpeedBench(text, {"math", "math"});
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ((*rows)->size(), 1);
+  EXPECT_EQ((*rows)->Item(0).category, "math");
+  EXPECT_THAT(std::string(SpeedBench(text, {"math", "maths"}).status().message()),
+              AllOf(testing::StartsWith("--category: maths, "), HasSubstr(".jsonl has coding, math")));
+}
+
+TEST(SpeedBenchWorkload, NamesFileLineAndFieldOfABadRow) {
+  const struct {
+    const char* name;
+    const char* line;
+    const char* message;  // after file:line:
+  } kCases[] = {
+      {"not JSON", R"({"turns": ["a")", "not a JSON object"},
+      {"not UTF-8", "{\"turns\": [\"\xff\"]}", "not a JSON object"},
+      {"no turns", R"({"category": "coding"})", "neither turns nor messages, allowed exactly one"},
+      {"two forms", R"({"turns": ["a"], "messages": []})", "both turns and messages, allowed exactly one"},
+      {"turns not a list", R"({"turns": "a"})", "turns: \"a\", allowed a list of at least 1"},
+      {"turns empty", R"({"turns": []})", "turns: [], allowed a list of at least 1"},
+      {"turn not text", R"({"turns": ["a", 5]})", "turns[1]: 5, allowed a text"},
+      {"turn empty", R"({"turns": [""]})", "turns[0]: \"\", allowed a text of at least 1"},
+      {"placeholder",
+       R"({"turns": ["FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"]})",
+       "turns[0]: SPEED-Bench's placeholder, allowed a prompt"},
+      {"message not an object", R"({"messages": ["a"]})", "messages[0]: \"a\", allowed an object"},
+      {"message without content", R"({"messages": [{"role": "user"}]})", "messages[0]: {\"role\":\"user\"}"},
+      {"message of another role", R"({"messages": [{"role": "assistant", "content": "a"}]})",
+       "messages[0].role: \"assistant\", allowed \"user\""},
+      {"message not text", R"({"messages": [{"role": "user", "content": [1]}]})", "messages[0].content: [1]"},
+      {"category not text", R"({"turns": ["a"], "category": 5})", "category: 5, allowed a text"},
+  };
+  for (const auto& one : kCases) {
+    // A bad row is refused whatever the category that is asked for.
+    const auto rows = SpeedBench(std::string(kMathRow) + "\n" + one.line + "\n", {"math"});
+    ASSERT_EQ(rows.status().code(), absl::StatusCode::kInvalidArgument) << one.name;
+    EXPECT_THAT(std::string(rows.status().message()), HasSubstr(std::string(".jsonl:2: ") + one.message))
+        << one.name;
+  }
+}
+
+TEST(SpeedBenchWorkload, RefusesAFileThatIsAbsentOrEmpty) {
+  EXPECT_EQ(SpeedBenchWorkload::Read({.path = "/nonexistent/a.jsonl"}).status(),
+            absl::NotFoundError("/nonexistent/a.jsonl: cannot be read"));
+  EXPECT_THAT(std::string(SpeedBench("\n \n", {"math"}).status().message()),
+              HasSubstr(".jsonl: no lines, allowed at least 1"));
+}
+
+TEST(Workloads, RefuseALineThatIsTooLongToKeep) {
+  const std::string line = std::string(kMathRow) + "\n" + std::string((size_t{16} << 20) + 1, ' ');
+  for (const absl::Status& status :
+       {SpeedBench(line).status(), Dataset("\n" + line.substr(line.find('\n') + 1)).status()}) {
+    EXPECT_THAT(std::string(status.message()), testing::EndsWith(".jsonl:2: longer than 16 MiB"));
+  }
+}
+
 TEST(RandomWorkload, HasTheGivenLengthsAndOnlyOrdinaryIds) {
   const auto workload = RandomWorkload::Make({.input_len = 300, .output_len = 20, .seed = 4}, Model());
   ASSERT_TRUE(workload.ok()) << workload.status();
@@ -179,11 +266,25 @@ TEST(WarmUpWorkload, HasTheShapesButNothingOfThePrompts) {
   EXPECT_EQ(text.text, "");
 }
 
+TEST(WarmUpWorkload, HasOneTurnOfAChat) {
+  const auto chats = SpeedBench(kCodingRow);
+  const WorkItem item = (*WarmUpWorkload::Make(**chats, Model(), 3))->Item(0);
+  EXPECT_EQ(item.token_ids.size(), 2u);  // "Sort.": one per four bytes, and one
+  EXPECT_TRUE(item.turns.empty());
+}
+
 TEST(PromptsOnlyWorkload, RequestsOneToken) {
   const auto prompts = Dataset("{\"input_ids\": [5, 6], \"output_tokens\": 7}\n");
   const WorkItem item = PromptsOnlyWorkload(**prompts).Item(0);
   EXPECT_THAT(item.token_ids, ElementsAre(5, 6));
   EXPECT_EQ(item.output_tokens, 1);
+}
+
+TEST(PromptsOnlyWorkload, RequestsWholeAnswersOfAChatThatRepeatsThem) {
+  const auto chats = SpeedBench(std::string(kCodingRow) + "\n" + kMathRow + "\n");
+  const PromptsOnlyWorkload prompts(**chats);
+  EXPECT_EQ(prompts.Item(0).output_tokens, 77);
+  EXPECT_EQ(prompts.Item(1).output_tokens, 1);
 }
 
 }  // namespace
