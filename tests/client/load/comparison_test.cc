@@ -209,7 +209,7 @@ TEST(ComparisonReport, ComparesSettingsByCategoryOverAllRounds) {
               HasSubstr("\ncategory  K=0 tok/s per user  length  K=3 tok/s per user  length\n"
                         "coding                 100.0    1.00               100.0    2.50\n"
                         "math                   100.0    1.00               100.0    2.50\n\n"));
-  const nlohmann::json& math = report.Json()["settings"][1]["categories"][1];
+  const nlohmann::json math = report.Json()["settings"][1]["categories"][1];
   EXPECT_EQ(math["category"], "math");
   EXPECT_EQ(math["completed_requests"], 4);  // two turns in each of two rounds
   EXPECT_EQ(math["speculation"]["acceptance_length"], 2.5);

@@ -137,7 +137,7 @@ TEST(HtmlReport, HasCategoriesAsData) {
   for (MeasuredRequest& request : result.requests) request.category = kName;
   const std::string page = HtmlReport(SomeSetup(), Evaluate(result), ChartsOf(result));
   ExpectSelfContained(page);
-  const Json& categories = ReportOf(page)["categories"];
+  const Json categories = ReportOf(page)["categories"];
   ASSERT_EQ(categories.size(), 1u);
   EXPECT_EQ(categories[0]["category"], kName);
   EXPECT_EQ(categories[0]["speculation"]["acceptance_rate_per_position"], Json({0.75, 0.25}));
