@@ -198,11 +198,11 @@ void ExpectSameBits(const std::vector<bf16>& out, const std::vector<bf16>& expec
 
 // Items of one and of several splits, with an odd number of tiles; tiles of heads alone and in pairs.
 TEST(MlaDecodeItems, HowManyBlocksRunDoesNotShowForFp8Products) {
-  const Inputs inputs({"R1, two tiles of heads", 100, 512, 64, 128, {1, -1, 190, 1100}}, DType::kF8E4M3);
-  const std::vector<bf16> apart = inputs.Run(0, 100, {.blocks = kAmple, .pairs = false}, kProducts);
-  for (const int64_t blocks : {int64_t{2}, int64_t{3}, kAmple}) {
+  const Inputs inputs({"R1, two tiles of heads", 80, 512, 64, 128, {1, -1, 600}}, DType::kF8E4M3);
+  const std::vector<bf16> apart = inputs.Run(0, 80, {.blocks = kAmple, .pairs = false}, kProducts);
+  for (const int64_t blocks : {int64_t{2}, kAmple}) {
     SCOPED_TRACE(blocks);
-    ExpectSameBits(inputs.Run(0, 100, {.blocks = blocks}, kProducts), apart);
+    ExpectSameBits(inputs.Run(0, 80, {.blocks = blocks}, kProducts), apart);
   }
 }
 

@@ -259,6 +259,7 @@ class Fp8Item {
     for (int i = 0; i < kScores; ++i) {
       scores[i] = Exp2(fmaf(scores[i], p_.score_scale, -max[i % 4 / 2]));
     }
+    SyncGroup();  // all warps have added the tile that was in this stage before
     shared_.softmax[group_][thread_] = make_float4(max[0], max[1], fmaf(state.z, keep[0], TileSum(scores, 0)),
                                                    fmaf(state.w, keep[1], TileSum(scores, 1)));
     if (lane_ % 4 == 0) {
