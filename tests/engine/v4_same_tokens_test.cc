@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/engine/covering_array.h"
 #include "tests/engine/same_tokens_fixture.h"
+#include "tools/synth/synth.h"
 
 namespace foredraft {
 namespace {
@@ -152,6 +154,49 @@ TEST_P(V4SameTokens, WhereThePolicyCutsDrafts) {
     EXPECT_GT(run.load.calibration_error, 0);
     EXPECT_LT(run.load.calibration_error, 1);
   }
+}
+
+// Experts in NVFP4 whose inputs are rounded to it, too (moe.inputs); the module's experts keep theirs in
+// BF16.
+TEST(V4Nvfp4Inputs, GiveTheSameTokensAndDraftsFromScratch) {
+  const std::string dir = testing::TempDir() + "/v4_nvfp4_inputs";
+  std::filesystem::remove_all(dir);
+  const auto written =
+      WriteRandomCheckpoint({.config_json = "tests/golden/checkpoints/deepseek_v4/config.json",
+                             .out_dir = dir,
+                             .seed = 3,
+                             .projections = kNvfp4Format});
+  ASSERT_TRUE(written.ok()) << written.status();
+  const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {}, "", /*nvfp4_inputs=*/true);
+  const std::vector<Request> requests = V4Requests(/*sampled=*/true);
+  const RunRecord plain =
+      RunRequests(model, {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1}, requests);
+  const RunRecord of_bf16 = RunRequests(LoadModelOnce(dir), {.mtp = false}, requests);
+  FromScratch scratch(*model.device, model.config, model.weights, 400);
+  std::vector<Setting> settings = {{.draft_len = 7, .max_batch_size = 8},
+                                   {.draft_len = 3, .max_batch_size = 4, .max_num_tokens = 16}};
+  if (TestBackend() == "cpu") settings.push_back({.ranks = 2, .draft_len = 3, .max_batch_size = 4});
+  int differ = 0;
+  for (const Setting& setting : settings) {
+    SCOPED_TRACE(setting.DebugString());
+    const RunRecord run = RunRequests(model, setting, requests);
+    for (size_t id = 0; id < requests.size(); ++id) {
+      ASSERT_EQ(run.requests[id].token_ids, plain.requests[id].token_ids) << "request " << id;
+      differ += run.requests[id].token_ids != of_bf16.requests[id].token_ids;
+      scratch.SetRules(requests[id]);
+      for (size_t i = 0; i < run.requests[id].records.size(); i += 7) {
+        const StepRecord& step = run.requests[id].records[i];
+        if (step.drafts.empty()) continue;
+        std::vector<int32_t> tokens = requests[id].prompt_ids;
+        const std::vector<int32_t>& made = run.requests[id].token_ids;
+        tokens.insert(tokens.end(), made.begin(), made.begin() + step.token_count);
+        ASSERT_EQ(step.drafts, scratch.Drafts(tokens, static_cast<int>(requests[id].prompt_ids.size()),
+                                              static_cast<int>(step.drafts.size()), requests[id].sampling))
+            << "request " << id << " after " << step.token_count << " tokens";
+      }
+    }
+  }
+  EXPECT_GT(differ, 0) << "inputs were not rounded";
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, V4SameTokens, ::testing::ValuesIn(kCheckpoints),

@@ -1,6 +1,8 @@
 #include "tools/validate_mtp/eagle3_chain.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -42,7 +44,9 @@ class Eagle3Chain {
   }
 
   std::vector<Boundary> Results() const {
-    return {fused_.result(), layer_.result(), logits_.result(), full_chain_.result()};
+    Boundary drafts = drafts_.result();
+    drafts.left_out = near_ties_;
+    return {fused_.result(), layer_.result(), logits_.result(), full_chain_.result(), drafts};
   }
 
  private:
@@ -128,6 +132,21 @@ class Eagle3Chain {
     return BestTokens(logits, device_.config().vocab_size);
   }
 
+  // The device's draft against that of the full chain: another one is right only where rounding alone may
+  // have chosen it. A logit of the device is off by at most twice what rounding makes of the reference, and
+  // two change places where their difference changes sign.
+  void CompareDraft(int32_t token, const Vector& exact_output, const Vector& rounded_output) {
+    const Vector exact = full_.exact.Logits(exact_output), rounded = full_.rounded.Logits(rounded_output);
+    const std::vector<int32_t>& tokens = head().token_ids;
+    const auto own = tokens.empty() ? token : std::find(tokens.begin(), tokens.end(), token) - tokens.begin();
+    const auto best = std::max_element(exact.begin(), exact.end()) - exact.begin();
+    double shift = 0;
+    for (size_t i = 0; i < exact.size(); ++i) shift = std::max(shift, std::abs(exact[i] - rounded[i]));
+    const bool near_tie = own != best && exact[best] - exact[own] <= 4 * shift;
+    near_ties_ += near_tie ? 1 : 0;
+    drafts_.Add(std::vector<int64_t>{near_tie ? best : own}, std::vector<int64_t>{best});
+  }
+
   // Row P of every sequence, then the recycled rows behind it.
   void DecodeStep() {
     DeviceRows rows;
@@ -155,6 +174,8 @@ class Eagle3Chain {
         full_chain_.Add(Row(outputs, i, width()), full_exact_[i], full_rounded_[i]);
       }
       rows.ids = Drafts(outputs);
+      for (size_t i = 0; i < lengths_.size(); ++i)
+        CompareDraft(rows.ids[i], full_exact_[i], full_rounded_[i]);
       if (draft == options_.draft_len) break;
       for (int32_t& position : rows.positions) ++position;
       rows.previous = outputs;
@@ -176,6 +197,8 @@ class Eagle3Chain {
   RealBoundary layer_{"eagle3_layer", "[R, D]"};
   RealBoundary logits_{"eagle3_logits", "[B, Vd]"};
   RealBoundary full_chain_{"eagle3_full_chain", "[B, D]"};
+  CountBoundary drafts_{"eagle3_drafts", "[B]"};
+  int64_t near_ties_ = 0;
 };
 
 struct HeadWeights {

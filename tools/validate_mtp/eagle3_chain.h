@@ -5,7 +5,7 @@
 // device's layers gave. Prompts run in the prefill form, then each step takes one more of the target's own
 // tokens and drafts behind it. eagle3_fused, eagle3_layer and eagle3_logits are compared each from the
 // device's own input; eagle3_full_chain is the reference on its own, whose recycled rows take its own
-// outputs.
+// outputs; eagle3_drafts are its tokens, near ties left out.
 
 #include <string>
 
