@@ -6,6 +6,9 @@
 namespace foredraft::cuda {
 namespace {
 
+// Beside the shapes below, which would hide it.
+using cuda::WgmmaF8;
+
 #define PROBE_NAMES128                                                                           \
   FOREDRAFT_NAMES64                                                                              \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
