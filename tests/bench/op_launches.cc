@@ -237,7 +237,8 @@ KernelLaunches LaunchesOf(const MlaDecodeParams& p, const CostContext& shape, co
        .items = static_cast<double>(load.busy_blocks),
        .memory_bytes = CostOf(p, shape).bytes,
        .item_bytes = load.busiest_tiles * tile_bytes,
-       .in_flight = f8_products ? cuda::kFp8DecodeBytesInFlight : cuda::kHopperDecodeBytesInFlight,
+       .in_flight = static_cast<double>(f8_products ? cuda::kFp8DecodeBytesInFlight
+                                                    : cuda::kHopperDecodeBytesInFlight),
        .chain_seconds =
            load.busiest_tiles * tile + load.busiest_splits * split_bytes / gpu.multiprocessor_rate,
        .fixed_seconds = kHopperStart + 3 * L2Latency(gpu) + gpu.memory_latency + kStoreTail}};
