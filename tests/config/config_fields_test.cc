@@ -91,6 +91,8 @@ constexpr const char* kFixedKeys[] = {
     "cpu.numa",
     "cpu.isa",
     "speculative_config.decoding_type",
+    "speculative_config.speculative_model",
+    "speculative_config.eagle3_layers_to_capture",
     "speculative_config.max_draft_len",
     "speculative_config.use_mtp_vanilla",
     "speculative_config.use_relaxed_acceptance_for_thinking",

@@ -371,7 +371,7 @@ const Refusal kRefusals[] = {
      "model: /m\nspeculative_config: {max_draft_len: 2, draft_policy: schedule, draft_len_schedule: {4: 3}}",
      "r1.yaml:2: speculative_config.draft_len_schedule: 4: 3, allowed 0..2, max_draft_len"},
     {"Eagle3WithoutHead", "model: /m\nspeculative_config: {decoding_type: Eagle3}",
-     "r1.yaml:2: speculative_config.speculative_model: missing, allowed the checkpoint directory of a head, "
+     "r1.yaml: speculative_config.speculative_model: missing, allowed the checkpoint directory of a head, "
      "with "
      "decoding_type Eagle3"},
     {"HeadWithoutEagle3", "model: /m\nspeculative_config: {speculative_model: /h}",
@@ -383,7 +383,8 @@ const Refusal kRefusals[] = {
      "model: /m\nspeculative_config: {decoding_type: Eagle3, speculative_model: /h, "
      "eagle3_layers_to_capture: "
      "[-1]}",
-     "r1.yaml:2: speculative_config.eagle3_layers_to_capture: -1, allowed 0..1023"},
+     "r1.yaml:2: speculative_config.eagle3_layers_to_capture: [-1], allowed an ascending list of 0..1023, "
+     "null"},
     {"DFlash", "model: /m\nspeculative_config: {decoding_type: DFlash}",
      "r1.yaml:2: speculative_config.decoding_type: DFlash, allowed MTP, DSpark, Eagle3"},
     {"ConfidenceOfMtp", "model: /m\nspeculative_config: {draft_policy: confidence}",

@@ -19,7 +19,8 @@ TEST(EmitYaml, ShowsEveryKeyWithItsValue) {
   EXPECT_THAT(yaml, HasSubstr("model: /m\nserved_model_name: null\nbackend: cpu\n"));
   EXPECT_THAT(yaml, HasSubstr("server:\n  grpc_address: \"127.0.0.1:50051\"\n"));
   EXPECT_THAT(yaml, HasSubstr("\n  tls:\n    cert: null\n"));
-  EXPECT_THAT(yaml, HasSubstr("speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"));
+  EXPECT_THAT(yaml, HasSubstr("speculative_config:\n  decoding_type: MTP\n  speculative_model: null\n  "
+                              "eagle3_layers_to_capture: null\n  max_draft_len: 3\n"));
   EXPECT_THAT(yaml, HasSubstr("  free_gpu_memory_fraction: 0.9\n"));
 }
 

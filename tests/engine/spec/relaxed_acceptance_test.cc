@@ -149,7 +149,7 @@ TEST_F(RelaxedAcceptance, TakesOtherTokensThanTheTargetsInTheThinkingPhaseOnly) 
     EXPECT_EQ(run.requests[id].relaxed_tokens, differing);
     others += differing;
   }
-  EXPECT_GT(others, 20);
+  EXPECT_GT(others, 10);  // 20 with AVX2: which logits are close depends on the instruction path
   EXPECT_GT(answer_tokens, 20);
 }
 
@@ -184,7 +184,7 @@ TEST_F(RelaxedAcceptance, LogprobsAreThoseOfTheEmittedTokens) {
         }
       }
     }
-    EXPECT_GT(others, 20);
+    EXPECT_GT(others, 10);  // 20 with AVX2: which logits are close depends on the instruction path
   }
 }
 
