@@ -74,8 +74,9 @@ ModelConfig WithProjections(ModelConfig config, const WeightFormat& format) {
 
 void SetQuantization(const ModelConfig& config, const ModelDescription& description, Json& config_json) {
   const std::string text_field(TextFieldOf(config));
+  config_json.erase("quantization_config");  // moves the members behind it
   Json& text = text_field.empty() ? config_json : config_json[text_field];
-  for (Json* const object : {&config_json, &text}) object->erase("quantization_config");
+  text.erase("quantization_config");
   if (const Json quantization = QuantizationConfig(description); !quantization.is_null()) {
     text["quantization_config"] = quantization;
   }
