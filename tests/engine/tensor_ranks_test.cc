@@ -54,6 +54,8 @@ struct Shape {
   InputScaleOf input_scale = nullptr;  // with inputs of experts rounded
 };
 
+bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
+
 const std::vector<Shape>& Shapes() {
   const std::string golden = "tests/golden/checkpoints/";
   static const auto* const shapes = new std::vector<Shape>{
@@ -84,6 +86,15 @@ const std::vector<Shape>& Shapes() {
   return *shapes;
 }
 
+// The fast tier leaves unequal input scales to ranks_same_tokens_test.
+std::vector<Shape> ShapesOfTier() {
+  std::vector<Shape> shapes = Shapes();
+  if (!IsFullTier()) {
+    std::erase_if(shapes, [](const Shape& shape) { return shape.name == std::string("nvfp4_own_inputs"); });
+  }
+  return shapes;
+}
+
 const LoadedModel& ModelOf(const Shape& shape) {
   static auto* const dirs = new std::map<std::string, std::string>;
   std::string& dir = (*dirs)[shape.name];
@@ -108,8 +119,6 @@ const LoadedModel& ModelOf(const Shape& shape) {
   if (rounds) dir += "_scaled";
   return LoadModelOnce(dir, TestBackend(), {}, "", rounds);
 }
-
-bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
 
 // Short and long prompts; the last two begin with the same tokens.
 std::vector<Request> RandomRequests(int vocab_size, bool sampled) {
@@ -234,7 +243,7 @@ TEST_P(TensorRanks, GiveTheTokensOfOneRankAndEveryDraftEqualsTheFromScratchOne) 
   ExpectTheSame(IsFullTier() ? AllCases(model_.config) : FastCases(model_.config));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, ::testing::ValuesIn(Shapes()),
+INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, ::testing::ValuesIn(ShapesOfTier()),
                          [](const auto& test) { return test.param.name; });
 
 // A prompt's rows of one forward that the ranks sum in two rounds.
