@@ -46,7 +46,7 @@ void CheckAgainstModel(const ModelLimits& model, const LoadedConfig& loaded, Con
   }
   if (config.moe.inputs == MoeInputs::kNvfp4 && !model.nvfp4_experts && !errors.Refused("moe.inputs")) {
     errors.Add("moe.inputs", RefuseKey(loaded, "moe.inputs", "nvfp4",
-                                       "bf16 with this model, whose routed experts are not in NVFP4"));
+                                       "auto with this model, whose routed experts are not in NVFP4"));
   }
   if (config.parallel.attention_tp > 1 && model.check_parallel) model.check_parallel(loaded, errors);
   if (config.max_seq_len > model.longest_sequence) {

@@ -164,7 +164,7 @@ TEST(ResolveDefaults, RoundedInputsNeedExpertsInNvfp4) {
   LoadedConfig loaded = LoadOrDie(text);
   EXPECT_EQ(
       std::string(ResolveDefaults(kHost, &model, loaded).message()),
-      "c.yaml:2: moe.inputs: nvfp4, allowed bf16 with this model, whose routed experts are not in NVFP4");
+      "c.yaml:2: moe.inputs: nvfp4, allowed auto with this model, whose routed experts are not in NVFP4");
 }
 
 TEST(ResolveDefaults, ADrafterIsCheckedWhereThereIsOne) {

@@ -181,7 +181,7 @@ absl::StatusOr<float> ReadInputScale(const Checkpoint& checkpoint, const Names& 
   const TensorLocation codes = checkpoint.Find(names.codes), input = checkpoint.Find(names.input_scale);
   if (input.entry == nullptr) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: tensor %s: missing, needed with moe.inputs: nvfp4; bf16 needs no scales of inputs",
+        "%s: tensor %s: missing, needed with moe.inputs: nvfp4; auto needs no scales of inputs",
         codes.file->path(), names.input_scale));
   }
   ASSIGN_OR_RETURN(const float stored, ReadPositive(input));

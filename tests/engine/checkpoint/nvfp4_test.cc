@@ -196,7 +196,7 @@ TEST_F(Nvfp4Inputs, AreAlikeIfThoseOfAllRanksAre) {
 const BrokenTensors kBrokenInputs[] = {
     {"no scale",
      [](auto& t) { std::erase_if(t, [](auto& x) { return x.name.ends_with("s.3.up_proj.input_scale"); }); },
-     "up_proj.input_scale: missing, needed with moe.inputs: nvfp4; bf16 needs no scales of inputs"},
+     "up_proj.input_scale: missing, needed with moe.inputs: nvfp4; auto needs no scales of inputs"},
     {"too large",
      [](auto& t) { Named(t, "model.layers.1.mlp.experts.2.down_proj.input_scale").bytes = Bytes(0x1p101f); },
      "down_proj.input_scale: 2.5353e+30, allowed 7.88861e-31..1.26765e+30 with moe.inputs: nvfp4"},
