@@ -41,8 +41,9 @@ constexpr char kSmallModel[] = R"({
   "bos_token_id": 0, "eos_token_id": 1})";
 
 std::string Write(const std::string& model, const std::string& name, const WeightFormat& format) {
-  const std::string dir =
-      absl::StrCat(::testing::TempDir(), "/ranks_on_host_", name, "_", NameOf(format), ::getpid());
+  static int written = 0;
+  const std::string dir = absl::StrCat(::testing::TempDir(), "/ranks_on_host_", name, "_", NameOf(format),
+                                       ::getpid(), "_", ++written);
   std::filesystem::create_directories(dir);
   std::ofstream(dir + "/config.json") << model;
   const auto report = WriteRandomCheckpoint({.config_json = dir + "/config.json",
