@@ -43,7 +43,7 @@ const Shape kShapes[] = {
     {"int4 pieces of 512, then less", {33}, 1080, DType::kInt4, 0, 40, false},
     {"fp4 group 32", {50, 70}, 1184, DType::kF4E2M1, 0, 32, true},
     {"nvfp4, one group", {16}, 16, DType::kF4E2M1, 0, 16, false},
-    {"nvfp4, parts of other tensor scales in a stripe", {50, 70, 9}, 1072, DType::kF4E2M1, 0, 16, true},
+    {"nvfp4, parts of other tensor scales in a panel", {50, 70, 9}, 1072, DType::kF4E2M1, 0, 16, true},
     // Few outputs of many inputs: CUDA splits k.
     {"bf16 16x4096, bias", {16}, 4096, DType::kBF16, 0, 0, true},
     {"f8 24x4096", {24}, 4096, DType::kF8E4M3, 128, 128, false},

@@ -82,31 +82,31 @@ constexpr Machine kMachines[] = {{"numa:2 core:2 pu:1", 4},
                                  {"numa:2 core:32 pu:1", 64},
                                  {"numa:3 core:1 pu:1", 3}};
 
-TEST(MemoryPlacement, EveryStripeLiesOnTheNodeWhoseThreadsReadIt) {
+TEST(MemoryPlacement, EveryPanelLiesOnTheNodeWhoseThreadsReadIt) {
   for (const Machine& machine : kMachines) {
     for (const Kind& kind : kKinds) {
       Noise noise(7);
       PlacedDevice placed(machine.topology, machine.threads);
       const int nodes = static_cast<int>(placed.placement.nodes.size());
       const ThreadPool pool(placed.placement);
-      // 13 stripes, of which the last is not full; several weights share a region.
+      // 13 panels, of which the last is not full; several weights share a region.
       const TestWeight weight =
           MakeTestWeight(noise, {300, 101}, 256, kind.dtype, kind.block_n, kind.block_k);
       for (int i = 0; i < 3; ++i) {
         const auto packed = placed.device->PackWeight(weight.parts);
         ASSERT_TRUE(packed.ok()) << packed.status();
         const PackedHeader& header = HeaderOf(*packed);
-        ASSERT_EQ(header.stripe_count, 13);
+        ASSERT_EQ(header.panel_count, 13);
         for (int node = 0; node < nodes; ++node) {
-          for (int64_t s = pool.FirstStripe(13, node); s < pool.FirstStripe(13, node + 1); ++s) {
-            const Stripe stripe = StripeOf(*packed, s);
+          for (int64_t s = pool.FirstPanel(13, node); s < pool.FirstPanel(13, node + 1); ++s) {
+            const Panel panel = PanelOf(*packed, s);
             const std::string where =
-                std::string(machine.topology) + ", " + kind.name + ", stripe " + std::to_string(s);
-            EXPECT_EQ(placed.NodeOf(stripe.data), node) << where;
-            EXPECT_EQ(placed.NodeOf(stripe.data + header.stripe_bytes - 1), node) << where;
-            if (stripe.scales == nullptr) continue;
-            EXPECT_EQ(placed.NodeOf(stripe.scales), node) << where;
-            EXPECT_EQ(placed.NodeOf(stripe.scales + header.k_blocks * kStripeWidth - 1), node) << where;
+                std::string(machine.topology) + ", " + kind.name + ", panel " + std::to_string(s);
+            EXPECT_EQ(placed.NodeOf(panel.data), node) << where;
+            EXPECT_EQ(placed.NodeOf(panel.data + header.panel_bytes - 1), node) << where;
+            if (panel.scales == nullptr) continue;
+            EXPECT_EQ(placed.NodeOf(panel.scales), node) << where;
+            EXPECT_EQ(placed.NodeOf(panel.scales + header.k_blocks * kPanelWidth - 1), node) << where;
           }
         }
       }

@@ -43,16 +43,16 @@ TEST(ThreadPoolNodes, VisitEveryItemOnce) {
     EXPECT_EQ(pool.thread_count(), std::accumulate(threads.begin(), threads.end(), 0));
     for (const int64_t count : {0, 1, 2, 7, 64, 1000}) {
       for (const int64_t cost : {int64_t{1}, int64_t{3000}, kHeavy}) {
-        std::vector<std::atomic<int>> visits(3 * count), stripe_visits(3 * count);
+        std::vector<std::atomic<int>> visits(3 * count), panel_visits(3 * count);
         pool.ParallelFor(3 * count, cost, [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) ++visits[i];
         });
-        pool.ParallelForStripes(count, 3, cost, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) ++stripe_visits[i];
+        pool.ParallelForPanels(count, 3, cost, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) ++panel_visits[i];
         });
         for (int64_t i = 0; i < 3 * count; ++i) {
           ASSERT_EQ(visits[i], 1) << NameOf(threads) << "threads, item " << i << " of " << 3 * count;
-          ASSERT_EQ(stripe_visits[i], 1) << NameOf(threads) << "threads, item " << i << " of " << 3 * count;
+          ASSERT_EQ(panel_visits[i], 1) << NameOf(threads) << "threads, item " << i << " of " << 3 * count;
         }
       }
     }
@@ -64,7 +64,7 @@ TEST(ThreadPoolNodes, ResultsOfAJobAreVisibleToTheNext) {
     ThreadPool pool(Nodes(threads));
     std::vector<int64_t> values(64, 0);
     for (int job = 0; job < 200; ++job) {
-      pool.ParallelForStripes(64, 1, kHeavy, [&](int64_t begin, int64_t end) {
+      pool.ParallelForPanels(64, 1, kHeavy, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) values[i] += job;
       });
       pool.ParallelFor(64, kHeavy, [&](int64_t begin, int64_t end) {
@@ -94,16 +94,16 @@ TEST(ThreadPoolNodes, OutlastsItsGenerations) {
   EXPECT_EQ(sum, 140 * 9 + 139'860 * 2);
 }
 
-TEST(ThreadPoolNodes, StripesAreCutByThreads) {
+TEST(ThreadPoolNodes, PanelsAreCutByThreads) {
   const ThreadPool pool(Nodes({3, 1}));
-  EXPECT_EQ(pool.FirstStripe(8, 0), 0);
-  EXPECT_EQ(pool.FirstStripe(8, 1), 6);
-  EXPECT_EQ(pool.FirstStripe(8, 2), 8);
-  EXPECT_EQ(pool.FirstStripe(1, 1), 0) << "the last node takes what does not divide";
+  EXPECT_EQ(pool.FirstPanel(8, 0), 0);
+  EXPECT_EQ(pool.FirstPanel(8, 1), 6);
+  EXPECT_EQ(pool.FirstPanel(8, 2), 8);
+  EXPECT_EQ(pool.FirstPanel(1, 1), 0) << "the last node takes what does not divide";
 }
 
-// While every thread waits inside its first item, no stripe of one node is on a thread of the other.
-TEST(ThreadPoolNodes, ThreadsBeginWithTheStripesOfTheirNode) {
+// While every thread waits inside its first item, no panel of one node is on a thread of the other.
+TEST(ThreadPoolNodes, ThreadsBeginWithThePanelsOfTheirNode) {
   constexpr int kThreads = 8;
   ThreadPool pool(Nodes({4, 4}));
   std::mutex mutex;
@@ -111,8 +111,8 @@ TEST(ThreadPoolNodes, ThreadsBeginWithTheStripesOfTheirNode) {
   std::map<std::string, int> node_of;  // of a thread's name
   std::atomic<int> arrived{0};
   std::this_thread::sleep_for(std::chrono::milliseconds(30));  // until they park: each has to be woken
-  // 8 stripes x 2 items: each thread's share is two units.
-  pool.ParallelForStripes(8, 2, kHeavy, [&](int64_t begin, int64_t) {
+  // 8 panels x 2 items: each thread's share is two units.
+  pool.ParallelForPanels(8, 2, kHeavy, [&](int64_t begin, int64_t) {
     char name[16] = "";
     pthread_getname_np(pthread_self(), name, sizeof(name));
     {
@@ -130,7 +130,7 @@ TEST(ThreadPoolNodes, ThreadsBeginWithTheStripesOfTheirNode) {
 }
 
 // The worker waits inside the first item of its node until all others are done.
-TEST(ThreadPoolNodes, ThreadsWithoutStripesTakeThoseOfOtherNodes) {
+TEST(ThreadPoolNodes, ThreadsWithoutPanelsTakeThoseOfOtherNodes) {
   for (const std::vector<int>& threads : {std::vector<int>{1, 1}, {17}, {16, 16}}) {
     ThreadPool pool(Nodes(threads));
     const std::thread::id caller = std::this_thread::get_id();
@@ -138,7 +138,7 @@ TEST(ThreadPoolNodes, ThreadsWithoutStripesTakeThoseOfOtherNodes) {
     for (int job = 0; job < 20; ++job) {
       std::atomic<int64_t> done{0};
       std::atomic<bool> waits{false};
-      pool.ParallelForStripes(count, 1, kHeavy, [&](int64_t, int64_t) {
+      pool.ParallelForPanels(count, 1, kHeavy, [&](int64_t, int64_t) {
         if (std::this_thread::get_id() != caller && !waits.exchange(true)) {
           while (done < count - 1) std::this_thread::yield();
         }
@@ -152,8 +152,8 @@ TEST(ThreadPoolNodes, ThreadsWithoutStripesTakeThoseOfOtherNodes) {
 // A range never has items of two nodes, however small the items are.
 TEST(ThreadPoolNodes, RangesEndWhereANodeEnds) {
   ThreadPool pool(Nodes({1, 1, 1}));
-  const std::set<int64_t> ends = {5 * 2, 5 * 4};  // of 7 stripes x 5 items
-  pool.ParallelForStripes(7, 5, 2000, [&](int64_t begin, int64_t end) {
+  const std::set<int64_t> ends = {5 * 2, 5 * 4};  // of 7 panels x 5 items
+  pool.ParallelForPanels(7, 5, 2000, [&](int64_t begin, int64_t end) {
     if (end - begin == 35) return;
     for (const int64_t node_end : ends) EXPECT_FALSE(begin < node_end && node_end < end) << begin;
   });

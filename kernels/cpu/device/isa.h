@@ -20,19 +20,19 @@
 
 namespace foredraft {
 
-// Outputs per stripe of a packed weight, see kernels/cpu/gemm/packed_weight.h.
-inline constexpr int kStripeWidth = 32;
+// Outputs per panel of a packed weight, see kernels/cpu/gemm/packed_weight.h.
+inline constexpr int kPanelWidth = 32;
 inline constexpr int kMaxTileRows = 32;
 
-// Rows x one stripe of a GEMM, or a segment of its k. Each (row, output) is computed by the same operations
+// Rows x one panel of a GEMM, or a segment of its k. Each (row, output) is computed by the same operations
 // in the same order for any `rows`: the sum of a k block, times its scale; blocks added in order.
 struct GemmTileArgs {
-  float* tile;                  // [rows, 32]
-  const uint16_t* const* x;     // [rows] -> [k] bf16 bits
-  const unsigned char* stripe;  // its first pair or group
-  const float* scales;          // f8: [k_blocks, 32]; NVFP4: [32], the tensor scales; else null
-  const uint16_t* table;        // 4 bits: [16], the values of the codes as bf16 bits; else null
-  int32_t rows;                 // 1..kMaxTileRows
+  float* tile;                 // [rows, 32]
+  const uint16_t* const* x;    // [rows] -> [k] bf16 bits
+  const unsigned char* panel;  // its first pair or group
+  const float* scales;         // f8: [k_blocks, 32]; NVFP4: [32], the tensor scales; else null
+  const uint16_t* table;       // 4 bits: [16], the values of the codes as bf16 bits; else null
+  int32_t rows;                // 1..kMaxTileRows
   int32_t k;
   int32_t block_k;  // bf16: k; 4 bits: the group
 };
@@ -46,8 +46,8 @@ inline constexpr int32_t kShortSegment = 128;
 
 // NVFP4 codes times their scales, in BF16, which holds the products exactly.
 struct DecodeNvfp4Args {
-  uint32_t* pairs;              // [count * 8][32]: pairs of k of a stripe, as of BF16 weights
-  const unsigned char* groups;  // [count]: of a stripe, kernels/cpu/gemm/packed_weight.h
+  uint32_t* pairs;              // [count * 8][32]: pairs of k of a panel, as of BF16 weights
+  const unsigned char* groups;  // [count]: of a panel, kernels/cpu/gemm/packed_weight.h
   int32_t count;
 };
 using DecodeNvfp4Fn = void (*)(const DecodeNvfp4Args& args);

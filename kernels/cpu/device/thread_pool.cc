@@ -170,8 +170,8 @@ void ThreadPool::Publish(const Work& work, int64_t unit, RangeFn fn, const void*
   }
   const int64_t units = (work.count + unit - 1) / unit;
   const auto cut = [&](int node) {
-    if (work.stripes > 0) return work.count / work.stripes * FirstStripe(work.stripes, node);
-    return std::min(FirstStripe(units, node) * unit, work.count);
+    if (work.panels > 0) return work.count / work.panels * FirstPanel(work.panels, node);
+    return std::min(FirstPanel(units, node) * unit, work.count);
   };
   const auto word_of = [&](const Group& group) {
     return MakeShare(generation_, 0, (group.job.end - group.job.begin + unit - 1) / unit);

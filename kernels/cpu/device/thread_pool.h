@@ -52,16 +52,16 @@ class ThreadPool {
     Run({.count = count, .item_cost = item_cost}, CallerOf<Body>(), &body);
   }
 
-  // The first of `stripes` that the node's threads read; of node_count() the end. A function of the stripes
+  // The first of `panels` that the node's threads read; of node_count() the end. A function of the panels
   // and the placement alone, so that the node's memory can hold them.
-  int64_t FirstStripe(int64_t stripes, int node) const {
-    return node == node_count() ? stripes : stripes * nodes_[node].first_thread / thread_count();
+  int64_t FirstPanel(int64_t panels, int node) const {
+    return node == node_count() ? panels : panels * nodes_[node].first_thread / thread_count();
   }
-  // ParallelFor over stripes * items_per_stripe items, each node's before the next one's: the threads of a
+  // ParallelFor over panels * items_per_panel items, each node's before the next one's: the threads of a
   // node begin with its own, and no range has those of two nodes unless it has all.
   template <class Body>
-  void ParallelForStripes(int64_t stripes, int64_t items_per_stripe, int64_t item_cost, const Body& body) {
-    Run({.count = stripes * items_per_stripe, .item_cost = item_cost, .stripes = stripes}, CallerOf<Body>(),
+  void ParallelForPanels(int64_t panels, int64_t items_per_panel, int64_t item_cost, const Body& body) {
+    Run({.count = panels * items_per_panel, .item_cost = item_cost, .panels = panels}, CallerOf<Body>(),
         &body);
   }
 
@@ -78,7 +78,7 @@ class ThreadPool {
   struct Work {
     int64_t count;
     int64_t item_cost;
-    int64_t stripes = 0;  // 0: items belong to no node
+    int64_t panels = 0;  // 0: items belong to no node
   };
 
   // What the threads of a node compute.

@@ -7,8 +7,8 @@
 namespace foredraft {
 namespace {
 
-constexpr int kOctets = 2;                     // of a group (kernels/cpu/gemm/packed_weight.h)
-constexpr int kOctetBytes = 4 * kStripeWidth;  // a word of codes for each output
+constexpr int kOctets = 2;                    // of a group (kernels/cpu/gemm/packed_weight.h)
+constexpr int kOctetBytes = 4 * kPanelWidth;  // a word of codes for each output
 constexpr int kLanes = 8;
 
 // The values of the codes in the low nibbles of 8 words, times scales. The other bits are ignored. A lookup
@@ -34,13 +34,13 @@ void DecodeNvfp4Avx2(const DecodeNvfp4Args& args) {
   uint32_t* pairs = args.pairs;
   for (int32_t i = 0; i < args.count; ++i) {
     const unsigned char* const scale_bits = group + kOctets * kOctetBytes;
-    for (int first = 0; first < kStripeWidth; first += kLanes) {
+    for (int first = 0; first < kPanelWidth; first += kLanes) {
       const __m256 scales = Scales(scale_bits + first);
       uint32_t* out = pairs + first;
       for (int octet = 0; octet < kOctets; ++octet) {
         const __m256i words =
             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group + octet * kOctetBytes + 4 * first));
-        for (int q = 0; q < 4; ++q, out += kStripeWidth) {
+        for (int q = 0; q < 4; ++q, out += kPanelWidth) {
           const __m256i even = Products(_mm256_srli_epi32(words, 4 * q), scales);
           const __m256i odd = Products(_mm256_srli_epi32(words, 16 + 4 * q), scales);
           _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
@@ -48,8 +48,8 @@ void DecodeNvfp4Avx2(const DecodeNvfp4Args& args) {
         }
       }
     }
-    group = scale_bits + kStripeWidth;
-    pairs += kOctets * 4 * kStripeWidth;
+    group = scale_bits + kPanelWidth;
+    pairs += kOctets * 4 * kPanelWidth;
   }
 }
 

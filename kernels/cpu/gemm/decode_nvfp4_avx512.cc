@@ -8,9 +8,9 @@
 namespace foredraft {
 namespace {
 
-constexpr int kOctets = 2;                     // of a group (kernels/cpu/gemm/packed_weight.h)
-constexpr int kOctetBytes = 4 * kStripeWidth;  // a word of codes for each output
-constexpr int kGroupBytes = kOctets * kOctetBytes + kStripeWidth;
+constexpr int kOctets = 2;                    // of a group (kernels/cpu/gemm/packed_weight.h)
+constexpr int kOctetBytes = 4 * kPanelWidth;  // a word of codes for each output
+constexpr int kGroupBytes = kOctets * kOctetBytes + kPanelWidth;
 constexpr int kLanes = 16;
 // About the next piece: the memory is busy while this one is multiplied.
 constexpr int64_t kPrefetchDistance = 16 * kGroupBytes;
@@ -23,7 +23,7 @@ void DecodeNvfp4Avx512(const DecodeNvfp4Args& args) {
                                        -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
   const unsigned char* group = args.groups;
   uint32_t* pairs = args.pairs;
-  for (int32_t i = 0; i < args.count; ++i, group += kGroupBytes, pairs += kOctets * 4 * kStripeWidth) {
+  for (int32_t i = 0; i < args.count; ++i, group += kGroupBytes, pairs += kOctets * 4 * kPanelWidth) {
     for (int at = 0; at < kGroupBytes; at += 64) {
       _mm_prefetch(group + kPrefetchDistance + at, _MM_HINT_T0);
     }
@@ -40,7 +40,7 @@ void DecodeNvfp4Avx512(const DecodeNvfp4Args& args) {
             return _mm512_castps_si512(_mm512_mul_ps(_mm512_permutexvar_ps(codes, values), scales));
           };
           const __m512i even = product(4 * q), odd = product(16 + 4 * q);
-          _mm512_store_si512(pairs + (octet * 4 + q) * kStripeWidth + half * kLanes,
+          _mm512_store_si512(pairs + (octet * 4 + q) * kPanelWidth + half * kLanes,
                              _mm512_or_si512(_mm512_srli_epi32(even, 16), odd));
         }
       }

@@ -21,15 +21,15 @@ void DecodeNvfp4Portable(const DecodeNvfp4Args& args) {
   const unsigned char* group = args.groups;
   uint32_t* pairs = args.pairs;
   for (int32_t i = 0; i < args.count; ++i) {
-    uint32_t words[kOctets][kStripeWidth];
+    uint32_t words[kOctets][kPanelWidth];
     std::memcpy(words, group, sizeof(words));
     group += sizeof(words);
-    float scales[kStripeWidth];
-    for (int lane = 0; lane < kStripeWidth; ++lane) scales[lane] = Scale(group[lane]);
-    group += kStripeWidth;
+    float scales[kPanelWidth];
+    for (int lane = 0; lane < kPanelWidth; ++lane) scales[lane] = Scale(group[lane]);
+    group += kPanelWidth;
     for (const auto& octet : words) {
-      for (int q = 0; q < 4; ++q, pairs += kStripeWidth) {
-        for (int lane = 0; lane < kStripeWidth; ++lane) {
+      for (int q = 0; q < 4; ++q, pairs += kPanelWidth) {
+        for (int lane = 0; lane < kPanelWidth; ++lane) {
           const float even = kValues[octet[lane] >> (4 * q) & 15] * scales[lane];
           const float odd = kValues[octet[lane] >> (16 + 4 * q) & 15] * scales[lane];
           pairs[lane] = std::bit_cast<uint32_t>(even) >> 16 | std::bit_cast<uint32_t>(odd);

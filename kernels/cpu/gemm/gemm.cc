@@ -9,7 +9,7 @@ void Gemm(const CpuContext& context, const GemmParams& p) {
   const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
   const auto x_row = [&](int64_t r) { return p.x.row(r); };
   const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
-    float biased[kStripeWidth];
+    float biased[kPanelWidth];
     if (p.bias != nullptr) {
       for (int32_t i = 0; i < count; ++i) biased[i] = values[i] + p.bias[first + i];
       values = biased;
@@ -18,10 +18,10 @@ void Gemm(const CpuContext& context, const GemmParams& p) {
     if (p.out_bf16) RoundToBf16(values, count, p.out_bf16.row(r) + first);
   };
   const int64_t cost = TileCost(p.weight, std::min(p.x.rows, kMaxTileRows));
-  const TileGrid grid{.stripes = HeaderOf(p.weight).stripe_count, .row_tiles = row_tiles};
-  ForEachTile(context, grid, cost, [&](int64_t, int64_t stripe, int64_t row_tile) {
+  const TileGrid grid{.panels = HeaderOf(p.weight).panel_count, .row_tiles = row_tiles};
+  ForEachTile(context, grid, cost, [&](int64_t, int64_t panel, int64_t row_tile) {
     const int64_t row = row_tile * kMaxTileRows;
-    ComputeTiles(context.isa, p.weight, stripe, row, std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row,
+    ComputeTiles(context.isa, p.weight, panel, row, std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row,
                  store);
   });
 }

@@ -1,4 +1,4 @@
-// The tile kernel of 4-bit weights with AVX2 and FMA: a group of half a stripe is decoded to FP32 once for
+// The tile kernel of 4-bit weights with AVX2 and FMA: a group of half a panel is decoded to FP32 once for
 // all rows; for one row as it is multiplied.
 
 #include <immintrin.h>
@@ -9,8 +9,8 @@
 namespace foredraft {
 namespace {
 
-constexpr int kOctetBytes = 4 * kStripeWidth;  // kernels/cpu/gemm/packed_weight.h
-constexpr int kScaleBytes = 2 * kStripeWidth;
+constexpr int kOctetBytes = 4 * kPanelWidth;  // kernels/cpu/gemm/packed_weight.h
+constexpr int kScaleBytes = 2 * kPanelWidth;
 
 constexpr int kGroupsAhead = 2;  // the group that is fetched while one is multiplied
 
@@ -83,7 +83,7 @@ struct PairSums {
   }
 };
 
-// A group of half a stripe, [pairs of k][16][2].
+// A group of half a panel, [pairs of k][16][2].
 void Decode(const unsigned char* w, const Values& values, int32_t group, float* weights) {
   for (int32_t first = 0; first < group; first += 8, w += kOctetBytes, weights += 8 * kHalf) {
     for (int output = 0; output < kHalf; output += kOctetOutputs) {
@@ -112,9 +112,9 @@ inline void MultiplyPairs(const float* weights, const float* x, int32_t group, P
   }
 }
 
-// Adds the products of one row and a group of a whole stripe.
+// Adds the products of one row and a group of a whole panel.
 inline void MultiplyRow(const unsigned char* w, const Values& values, const float* x, int32_t group,
-                        PairSums<1, kStripeWidth>& sums) {
+                        PairSums<1, kPanelWidth>& sums) {
   for (int32_t first = 0; first < group; first += 8, w += kOctetBytes, x += 8) {
     FOREDRAFT_UNROLL
     for (int v = 0; v < sums.kVectors; v += kRegisters) {
@@ -137,7 +137,7 @@ inline void AddToTile(const PairSums<R, Width>& sums, const unsigned char* scale
     const __m256 scale = WidenEight(scales + 8 * v);
     FOREDRAFT_UNROLL
     for (int i = 0; i < R; ++i) {
-      float* const out = tile + i * kStripeWidth + 4 * v;
+      float* const out = tile + i * kPanelWidth + 4 * v;
       const __m256 sum = _mm256_hadd_ps(sums.pairs[i][v], sums.pairs[i][v + 1]);
       _mm256_storeu_ps(out, _mm256_fmadd_ps(sum, scale, _mm256_loadu_ps(out)));
     }
@@ -147,10 +147,10 @@ inline void AddToTile(const PairSums<R, Width>& sums, const unsigned char* scale
 // One row: what is decoded is used once, so it stays in registers.
 void OneRow(const GemmTileArgs& args, const Values& values, int64_t codes_bytes) {
   WideRows rows;
-  const unsigned char* w = args.stripe;
+  const unsigned char* w = args.panel;
   for (int32_t first = 0; first < args.k; first += args.block_k, w += codes_bytes + kScaleBytes) {
     WidenRows(args, first, args.block_k, rows);
-    PairSums<1, kStripeWidth> sums;
+    PairSums<1, kPanelWidth> sums;
     sums.Clear();
     MultiplyRow(w, values, rows.x[0], args.block_k, sums);
     AddToTile(sums, w + codes_bytes, args.tile);
@@ -160,19 +160,19 @@ void OneRow(const GemmTileArgs& args, const Values& values, int64_t codes_bytes)
 void ManyRows(const GemmTileArgs& args, const Values& values, int64_t codes_bytes) {
   WideRows rows;
   alignas(32) float weights[kPieceLen * kHalf];
-  const unsigned char* w = args.stripe;
+  const unsigned char* w = args.panel;
   const int64_t group_bytes = codes_bytes + kScaleBytes;
   for (int32_t first = 0; first < args.k; first += args.block_k, w += group_bytes) {
     WidenRows(args, first, args.block_k, rows);
     Prefetch ahead(w + kGroupsAhead * group_bytes, group_bytes, 2 * RowBlocks(args.rows));
-    for (int32_t output = 0; output < kStripeWidth; output += kHalf) {
+    for (int32_t output = 0; output < kPanelWidth; output += kHalf) {
       Decode(w + 4 * output, values, args.block_k, weights);
       ForRowBlocks<kHalf>(args.rows, [&](int32_t row, auto count) {
         ahead.Step();
         PairSums<count.value, kHalf> sums;
         sums.Clear();
         MultiplyPairs(weights, rows.x[row], args.block_k, sums);
-        AddToTile(sums, w + codes_bytes + 2 * output, args.tile + row * kStripeWidth + output);
+        AddToTile(sums, w + codes_bytes + 2 * output, args.tile + row * kPanelWidth + output);
       });
     }
   }
@@ -183,7 +183,7 @@ void ManyRows(const GemmTileArgs& args, const Values& values, int64_t codes_byte
 void Gemm4BitAvx2(const GemmTileArgs& args) {
   const Values values(args.table);
   const int64_t codes_bytes = int64_t{args.block_k} / 8 * kOctetBytes;
-  for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
+  for (int i = 0; i < args.rows * kPanelWidth; ++i) args.tile[i] = 0.0f;
   if (args.rows == 1) {
     OneRow(args, values, codes_bytes);
   } else {

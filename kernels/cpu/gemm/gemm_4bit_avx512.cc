@@ -24,7 +24,7 @@ struct Groups4Bit {
   static constexpr int BlockRows(int) { return kMostBlockRows; }
   static int32_t Len(const GemmTileArgs& args) { return args.block_k; }
   static int64_t GroupBytes(const GemmTileArgs& args) {
-    return int64_t{args.block_k} / 8 * kOctetBytes + 2 * kStripeWidth;
+    return int64_t{args.block_k} / 8 * kOctetBytes + 2 * kPanelWidth;
   }
   // The scales of 16 outputs from 16 * half on.
   static __m512 Scales(const unsigned char* scales, int half) { return LoadScales(scales + 32 * half); }
@@ -39,7 +39,7 @@ struct GroupsNvfp4 {
   static constexpr int kRegisterRows = 6;
   static constexpr int BlockRows(int rows) { return rows < 11 ? kMostBlockRows : kRegisterRows; }
   static constexpr int32_t Len(const GemmTileArgs&) { return 16; }
-  static constexpr int64_t GroupBytes(const GemmTileArgs&) { return 2 * kOctetBytes + kStripeWidth; }
+  static constexpr int64_t GroupBytes(const GemmTileArgs&) { return 2 * kOctetBytes + kPanelWidth; }
   static __m512 Scales(const unsigned char* scales, int half) { return LoadE4m3Scales(scales + 16 * half); }
 };
 
@@ -132,7 +132,7 @@ inline void Group(const GemmTileArgs& args, __m512i table, const unsigned char* 
     const __m512 scale = Form::Scales(w + Form::Len(args) / 8 * kOctetBytes, j);
     FOREDRAFT_UNROLL
     for (int i = 0; i < R; ++i) {
-      float* const out = args.tile + (row + i) * kStripeWidth + 16 * j;
+      float* const out = args.tile + (row + i) * kPanelWidth + 16 * j;
       _mm512_storeu_ps(out, _mm512_fmadd_ps(sums[i][j], scale, _mm512_loadu_ps(out)));
     }
   }
@@ -142,7 +142,7 @@ inline void Group(const GemmTileArgs& args, __m512i table, const unsigned char* 
 template <int R, class Form>
 inline void GroupsInRegisters(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first,
                               int32_t end, int row) {
-  float* const tile = args.tile + row * kStripeWidth;
+  float* const tile = args.tile + row * kPanelWidth;
   __m512 out[R][2], sums[R][2];
   FOREDRAFT_UNROLL
   for (int i = 0; i < 2 * R; ++i) out[i / 2][i % 2] = _mm512_loadu_ps(tile + 16 * i);
@@ -167,7 +167,7 @@ template <int Max, class Form>
   if constexpr (Max > 1) {
     if (count < Max) return Groups<Max - 1, Form>(args, table, first, end, row, count);
   }
-  const unsigned char* w = args.stripe + first / Form::Len(args) * Form::GroupBytes(args);
+  const unsigned char* w = args.panel + first / Form::Len(args) * Form::GroupBytes(args);
   if constexpr (Max <= Form::kRegisterRows) {
     GroupsInRegisters<Max, Form>(args, table, w, first, end, row);
   } else {
@@ -178,7 +178,7 @@ template <int Max, class Form>
 }
 
 void ZeroTile(const GemmTileArgs& args) {
-  for (int i = 0; i < args.rows * kStripeWidth; i += 16) _mm512_storeu_ps(args.tile + i, _mm512_setzero_ps());
+  for (int i = 0; i < args.rows * kPanelWidth; i += 16) _mm512_storeu_ps(args.tile + i, _mm512_setzero_ps());
 }
 
 constexpr int32_t kPieceLen = 512;  // about: k whose codes all row blocks take from the first-level cache
@@ -211,8 +211,8 @@ void Gemm4BitFewRowsAvx512(const GemmTileArgs& args) {
 
 void GemmNvfp4Avx512(const GemmTileArgs& args) {
   AllRows<GroupsNvfp4>(args);
-  for (int i = 0; i < args.rows * kStripeWidth; i += 16) {
-    const __m512 scales = _mm512_loadu_ps(args.scales + i % kStripeWidth);
+  for (int i = 0; i < args.rows * kPanelWidth; i += 16) {
+    const __m512 scales = _mm512_loadu_ps(args.scales + i % kPanelWidth);
     _mm512_storeu_ps(args.tile + i, _mm512_mul_ps(_mm512_loadu_ps(args.tile + i), scales));
   }
 }

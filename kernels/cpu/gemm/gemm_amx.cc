@@ -12,10 +12,10 @@
 namespace foredraft {
 namespace {
 
-constexpr int32_t kStepK = 2 * kPairsOfTile;          // of one instruction
-constexpr int64_t kPairBytes = kStripeWidth * 2 * 2;  // 32 outputs x a pair of k in BF16
+constexpr int32_t kStepK = 2 * kPairsOfTile;         // of one instruction
+constexpr int64_t kPairBytes = kPanelWidth * 2 * 2;  // 32 outputs x a pair of k in BF16
 constexpr int64_t kStepBytes = kPairsOfTile * kPairBytes;
-constexpr int64_t kSumBytes = kStripeWidth * kFloatBytes;
+constexpr int64_t kSumBytes = kPanelWidth * kFloatBytes;
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPrefetchDistance = 1024;  // bytes
 
@@ -84,8 +84,8 @@ void StoreSums(float* out) {
   _tile_stored(0, out, kSumBytes);
   _tile_stored(1, out + kLanes, kSumBytes);
   if constexpr (!kFew) {
-    _tile_stored(2, out + kTileRows * kStripeWidth, kSumBytes);
-    _tile_stored(3, out + kTileRows * kStripeWidth + kLanes, kSumBytes);
+    _tile_stored(2, out + kTileRows * kPanelWidth, kSumBytes);
+    _tile_stored(3, out + kTileRows * kPanelWidth + kLanes, kSumBytes);
   }
 }
 
@@ -137,15 +137,15 @@ struct Bf16Weights {
   static constexpr const uint16_t* kInputOrder = nullptr;
   static constexpr int64_t kStoredStepBytes = kStepBytes;
 
-  explicit Bf16Weights(const GemmTileArgs& args) : stripe(args.stripe) {}
-  const unsigned char* At(const Step& step) const { return stripe + step.first / 2 * kPairBytes; }
+  explicit Bf16Weights(const GemmTileArgs& args) : panel(args.panel) {}
+  const unsigned char* At(const Step& step) const { return panel + step.first / 2 * kPairBytes; }
   void Widen(const unsigned char* stored, int32_t len, unsigned char* out) const {
     for (int64_t at = 0; at < (len + 1) / 2 * kPairBytes; at += kCacheLine) {
       _mm512_store_si512(out + at, _mm512_loadu_si512(stored + at));
     }
   }
 
-  const unsigned char* stripe;
+  const unsigned char* panel;
 };
 
 // The E4M3 magnitudes whose bits do not simply move to their place in BF16: the 8 subnormals, which BF16 has
@@ -175,14 +175,14 @@ constexpr E4m3Table kE4m3Table = MakeE4m3Table();
 struct F8Weights {
   static constexpr bool kScaled = true;
   static constexpr const uint16_t* kInputOrder = nullptr;
-  static constexpr int64_t kStoredPairBytes = kStripeWidth * 2;
+  static constexpr int64_t kStoredPairBytes = kPanelWidth * 2;
   static constexpr int64_t kStoredStepBytes = kPairsOfTile * kStoredPairBytes;
 
   explicit F8Weights(const GemmTileArgs& args)
-      : stripe(args.stripe), scales(args.scales), block_k(args.block_k) {}
+      : panel(args.panel), scales(args.scales), block_k(args.block_k) {}
   const unsigned char* At(const Step& step) const {
     const int64_t pair = int64_t{step.block} * ((block_k + 1) / 2) + (step.first - step.block * block_k) / 2;
-    return stripe + pair * kStoredPairBytes;
+    return panel + pair * kStoredPairBytes;
   }
   void Widen(const unsigned char* stored, int32_t len, unsigned char* out) const {
     const __m512i special_high = _mm512_load_si512(kE4m3Table.high);
@@ -208,7 +208,7 @@ struct F8Weights {
     }
   }
   __m512 Scales(int32_t block, int half) const {
-    return _mm512_loadu_ps(scales + block * kStripeWidth + half * kLanes);
+    return _mm512_loadu_ps(scales + block * kPanelWidth + half * kLanes);
   }
   // The first or second 16 outputs of sums in the order above.
   static __m512 Sums(const float* row, int half) {
@@ -218,7 +218,7 @@ struct F8Weights {
     return _mm512_permutex2var_ps(_mm512_loadu_ps(row), order, _mm512_loadu_ps(row + kLanes));
   }
 
-  const unsigned char* stripe;
+  const unsigned char* panel;
   const float* scales;
   int32_t block_k;
 };
@@ -243,11 +243,11 @@ constexpr OrderOf4Bit kOrderOf4Bit = MakeOrderOf4Bit();
 struct Weights4Bit {
   static constexpr bool kScaled = true;
   static constexpr const uint16_t* kInputOrder = kOrderOf4Bit.k;
-  static constexpr int64_t kOctetBytes = kStripeWidth * 4;
+  static constexpr int64_t kOctetBytes = kPanelWidth * 4;
   static constexpr int64_t kStoredStepBytes = kStepK / 8 * kOctetBytes;
 
   explicit Weights4Bit(const GemmTileArgs& args)
-      : stripe(args.stripe),
+      : panel(args.panel),
         codes_bytes(args.block_k / 8 * kOctetBytes),
         block_k(args.block_k),
         table(LoadCodeTable(args.table)) {}
@@ -280,10 +280,10 @@ struct Weights4Bit {
     return _mm512_mask_mov_epi16(low, 0xaaaaaaaa, high);
   }
   const unsigned char* GroupAt(int64_t block) const {
-    return stripe + block * (codes_bytes + kStripeWidth * 2);
+    return panel + block * (codes_bytes + kPanelWidth * 2);
   }
 
-  const unsigned char* stripe;
+  const unsigned char* panel;
   int64_t codes_bytes;  // of a group
   int32_t block_k;
   __m512i table;
@@ -299,15 +299,15 @@ void FillStep(int32_t len, unsigned char* weights) {
 // tile += the tile registers' sums times the block's scales
 template <bool kFew, class Weights>
 void AddScaled(const GemmTileArgs& args, const Weights& weights, int32_t block) {
-  alignas(64) float sums[kMaxTileRows * kStripeWidth];
+  alignas(64) float sums[kMaxTileRows * kPanelWidth];
   StoreSums<kFew>(sums);
   MemoryIsReadBelow();
   FOREDRAFT_UNROLL
   for (int half = 0; half < 2; ++half) {
     const __m512 scales = weights.Scales(block, half);
     float* total = args.tile + half * kLanes;
-    for (int32_t row = 0; row < args.rows; ++row, total += kStripeWidth) {
-      const __m512 sum = Weights::Sums(sums + row * kStripeWidth, half);
+    for (int32_t row = 0; row < args.rows; ++row, total += kPanelWidth) {
+      const __m512 sum = Weights::Sums(sums + row * kPanelWidth, half);
       _mm512_storeu_ps(total, _mm512_fmadd_ps(sum, scales, _mm512_loadu_ps(total)));
     }
   }
@@ -348,7 +348,7 @@ constexpr int kStepsAhead = 3;
 template <class Weights, bool kFew>
 void Tile(const GemmTileArgs& args) {
   if constexpr (Weights::kScaled) {
-    for (int32_t i = 0; i < args.rows * kStripeWidth; i += kLanes) {
+    for (int32_t i = 0; i < args.rows * kPanelWidth; i += kLanes) {
       _mm512_storeu_ps(args.tile + i, _mm512_setzero_ps());
     }
   }

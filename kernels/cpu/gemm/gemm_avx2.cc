@@ -22,7 +22,7 @@ struct Bf16Weights {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * vector));
   }
   static __m256 Even(const unsigned char* w, int vector) {
-    if (Width == kStripeWidth && 32 * vector % kLine == 0) {
+    if (Width == kPanelWidth && 32 * vector % kLine == 0) {
       _mm_prefetch(w + 32 * vector + kFetchDistance, _MM_HINT_T0);
     }
     return _mm256_castsi256_ps(_mm256_slli_epi32(Load(w, vector), 16));
@@ -82,7 +82,7 @@ struct F8Piece {
     const int32_t pairs = (len + 1) / 2;
     __m256i nans = _mm256_setzero_si256();
     for (int32_t i = 0; i < pairs; ++i) {
-      if (Width == kStripeWidth) _mm_prefetch(w + i * Format::kPairBytes + kFetchDistance, _MM_HINT_T0);
+      if (Width == kPanelWidth) _mm_prefetch(w + i * Format::kPairBytes + kFetchDistance, _MM_HINT_T0);
       for (int output = 0; output < Width; output += 16) {
         nans = _mm256_or_si256(nans, Format::Widen(w + i * Format::kPairBytes + 2 * output, Width,
                                                    wide + i * 2 * Width + output));
@@ -97,8 +97,8 @@ struct F8Piece {
 
 // The sums of all rows between two pieces of a k block.
 struct BlockSums {
-  alignas(32) float even[kMaxTileRows][kStripeWidth];
-  alignas(32) float odd[kMaxTileRows][kStripeWidth];
+  alignas(32) float even[kMaxTileRows][kPanelWidth];
+  alignas(32) float odd[kMaxTileRows][kPanelWidth];
 };
 
 template <int R, int Width>
@@ -132,7 +132,7 @@ inline void AddToTile(const RowSums<R, Width>& sums, const float* scales, float 
     if (scales != nullptr) scale = _mm256_mul_ps(scale, _mm256_loadu_ps(scales + 8 * v));
     FOREDRAFT_UNROLL
     for (int i = 0; i < R; ++i) {
-      float* const out = tile + i * kStripeWidth + 8 * v;
+      float* const out = tile + i * kPanelWidth + 8 * v;
       const __m256 sum = _mm256_add_ps(sums.even[i][v], sums.odd[i][v]);
       _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_mul_ps(sum, scale)));
     }
@@ -151,11 +151,11 @@ void AddBlock(const GemmTileArgs& args, const unsigned char* w, int32_t begin, i
   for (int32_t first = 0; first < len; first += kPieceLen, w += kPieceBytes) {
     const int32_t piece_len = len - first < kPieceLen ? len - first : kPieceLen;
     WidenRows(args, begin + first, piece_len, rows);
-    Prefetch next(w + kPieceBytes, kPieceBytes, kStripeWidth / Width * RowBlocks(args.rows));
-    for (int32_t output = 0; output < kStripeWidth; output += Width) {
-      const auto* const weights = piece.Take(w + output * Format::kPairBytes / kStripeWidth, piece_len);
+    Prefetch next(w + kPieceBytes, kPieceBytes, kPanelWidth / Width * RowBlocks(args.rows));
+    for (int32_t output = 0; output < kPanelWidth; output += Width) {
+      const auto* const weights = piece.Take(w + output * Format::kPairBytes / kPanelWidth, piece_len);
       ForRowBlocks<Width>(args.rows, [&](int32_t row, auto count) {
-        if (Width < kStripeWidth) next.Step();
+        if (Width < kPanelWidth) next.Step();
         RowSums<count.value, Width> sums;
         if (first == 0) {
           sums.Clear();
@@ -167,7 +167,7 @@ void AddBlock(const GemmTileArgs& args, const unsigned char* w, int32_t begin, i
           Store(sums, row, output, block);
         } else {
           AddToTile(sums, scales != nullptr ? scales + output : nullptr, Format::kScale,
-                    args.tile + row * kStripeWidth + output);
+                    args.tile + row * kPanelWidth + output);
         }
       });
     }
@@ -176,18 +176,18 @@ void AddBlock(const GemmTileArgs& args, const unsigned char* w, int32_t begin, i
 
 template <template <int> class Piece>
 void Tile(const GemmTileArgs& args) {
-  for (int i = 0; i < args.rows * kStripeWidth; ++i) args.tile[i] = 0.0f;
-  const unsigned char* w = args.stripe;
+  for (int i = 0; i < args.rows * kPanelWidth; ++i) args.tile[i] = 0.0f;
+  const unsigned char* w = args.panel;
   const float* scales = args.scales;
   for (int32_t first = 0; first < args.k; first += args.block_k) {
     const int32_t len = args.k - first < args.block_k ? args.k - first : args.block_k;
     if (args.rows == 1) {
-      AddBlock<kStripeWidth, Piece>(args, w, first, len, scales);
+      AddBlock<kPanelWidth, Piece>(args, w, first, len, scales);
     } else {
       AddBlock<kHalf, Piece>(args, w, first, len, scales);
     }
     w += static_cast<int64_t>((len + 1) / 2) * Piece<kHalf>::Format::kPairBytes;
-    if (scales != nullptr) scales += kStripeWidth;
+    if (scales != nullptr) scales += kPanelWidth;
   }
 }
 

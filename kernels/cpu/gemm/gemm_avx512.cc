@@ -19,7 +19,7 @@ inline __m512i LoadPair(const uint16_t* x) {
 
 constexpr Bf16Bytes kE4m3Bytes = MakeBf16Bytes(E4m3AsBf16);
 
-// A kind of weights: Load widens a pair of k of the stripe's 32 outputs to two registers of 16 outputs, Order
+// A kind of weights: Load widens a pair of k of the panel's 32 outputs to two registers of 16 outputs, Order
 // puts two registers of their sums into the outputs' order.
 struct Bf16Weights {
   static constexpr int64_t kPairBytes = 128;
@@ -44,7 +44,7 @@ struct F8Weights {
 
 // A piece of k inside one k block. Pieces start at even k.
 struct Piece {
-  int64_t pair;   // its first pair in the stripe
+  int64_t pair;   // its first pair in the panel
   int32_t first;  // its first k
   int32_t len;
   int32_t block;
@@ -77,9 +77,9 @@ inline void AddToTile(const GemmTileArgs& args, const Piece& piece, int row, __m
   Weights::Order(sums);
   FOREDRAFT_UNROLL
   for (int j = 0; j < 2; ++j) {
-    float* const total = args.tile + row * kStripeWidth + 16 * j;
+    float* const total = args.tile + row * kPanelWidth + 16 * j;
     if (args.scales != nullptr) {
-      sums[j] = _mm512_mul_ps(sums[j], _mm512_loadu_ps(args.scales + piece.block * kStripeWidth + 16 * j));
+      sums[j] = _mm512_mul_ps(sums[j], _mm512_loadu_ps(args.scales + piece.block * kPanelWidth + 16 * j));
     }
     if (piece.block > 0) sums[j] = _mm512_add_ps(_mm512_loadu_ps(total), sums[j]);
     _mm512_storeu_ps(total, sums[j]);
@@ -156,7 +156,7 @@ void FewRows(const GemmTileArgs& args, const Weights& weights, const unsigned ch
 
 template <class Weights>
 void AllRows(const GemmTileArgs& args, const Weights& weights, const Piece& piece, Chains& chains) {
-  const unsigned char* const w = args.stripe + piece.pair * Weights::kPairBytes;
+  const unsigned char* const w = args.panel + piece.pair * Weights::kPairBytes;
   const int64_t piece_bytes = piece.len / 2 * Weights::kPairBytes;
   const int blocks = (args.rows + kBlockRows - 1) / kBlockRows;
   for (int block = 0; block < blocks; ++block) {
@@ -211,7 +211,7 @@ template <int count, int R>
       sums[i / 2][i % 2] = _mm512_add_ps(sums[i / 2][i % 2], right[i / 2][i % 2]);
   } else {
     const int64_t pairs = args.k / 2, first = segment * pairs;
-    const unsigned char* const w = args.stripe + first * Bf16Weights::kPairBytes;
+    const unsigned char* const w = args.panel + first * Bf16Weights::kPairBytes;
     FOREDRAFT_UNROLL
     for (int i = 0; i < 2 * R; ++i) sums[i / 2][i % 2] = _mm512_setzero_ps();
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -235,7 +235,7 @@ template <int count, int R>
   SumSegments<count, R>(args, row, 0, sums);
   FOREDRAFT_UNROLL
   for (int i = 0; i < 2 * R; ++i)
-    _mm512_storeu_ps(args.tile + row * kStripeWidth + 16 * i, sums[i / 2][i % 2]);
+    _mm512_storeu_ps(args.tile + row * kPanelWidth + 16 * i, sums[i / 2][i % 2]);
 }
 
 template <int count>

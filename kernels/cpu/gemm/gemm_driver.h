@@ -1,6 +1,6 @@
 #pragma once
 
-// The loop over tiles of rows x stripes that gemm, head_gemm and grouped_gemm share. All sums are computed by
+// The loop over tiles of rows x panels that gemm, head_gemm and grouped_gemm share. All sums are computed by
 // the tile kernel (kernels/cpu/device/isa.h), so the three give a row the same bits.
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 
 namespace foredraft::cpu {
 
-// Multiplies rows by one stripe; sets the table of `args`, whose other members are set.
+// Multiplies rows by one panel; sets the table of `args`, whose other members are set.
 using WeightProduct = void (*)(const IsaKernels& isa, GemmTileArgs& args);
 
-// The product with a stripe of a weight, whose format HasKernels takes; weight_product.cc lists them. The sum
+// The product with a panel of a weight, whose format HasKernels takes; weight_product.cc lists them. The sum
 // of the products with its canonical segments where it has some (kernels/rules/weight_segments.h).
-class StripeProduct {
+class PanelProduct {
  public:
-  StripeProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe);
+  PanelProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t panel);
 
-  // tile[row][32] = x[row] times the stripe, for `rows` rows, 1 to kMaxTileRows. Moves the pointers in x.
+  // tile[row][32] = x[row] times the panel, for `rows` rows, 1 to kMaxTileRows. Moves the pointers in x.
   void Multiply(const uint16_t** x, int32_t rows, float* tile) const;
 
  private:
@@ -30,61 +30,61 @@ class StripeProduct {
   GemmTileArgs first_{};         // of the first segment, but for rows and tile
   const int32_t segments_;       // 1 where the weight has none
   bool short_segments_ = false;  // and of a kind that isa_.gemm_bf16_segments takes
-  int64_t segment_bytes_ = 0;    // from a segment of the stripe to the next
+  int64_t segment_bytes_ = 0;    // from a segment of the panel to the next
   int64_t segment_scales_ = 0;   // FP8: floats from the scales of a segment to the next one's
 };
 
 // The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute
 // bound, about 1/8 per byte of weights if memory bound.
 inline int64_t TileCost(const PackedWeight& weight, int64_t rows) {
-  const int64_t computing = rows * weight.k * kStripeWidth / 16;
-  return std::max<int64_t>({1, computing, HeaderOf(weight).stripe_bytes / 8});
+  const int64_t computing = rows * weight.k * kPanelWidth / 16;
+  return std::max<int64_t>({1, computing, HeaderOf(weight).panel_bytes / 8});
 }
 
-// The tiles of `weights` weights of one shape: each has `stripes` stripes x `row_tiles` tiles of rows.
+// The tiles of `weights` weights of one shape: each has `panels` panels x `row_tiles` tiles of rows.
 struct TileGrid {
   int64_t weights = 1;
-  int64_t stripes = 0;
+  int64_t panels = 0;
   int64_t row_tiles = 1;
 };
 
-// Calls body(weight, stripe, row_tile) for all tiles on the threads of the pool: those of the stripes that a
+// Calls body(weight, panel, row_tile) for all tiles on the threads of the pool: those of the panels that a
 // node has on the node's threads, weight by weight.
 template <class Body>
 void ForEachTile(const CpuContext& context, const TileGrid& grid, int64_t cost, const Body& body) {
   ThreadPool& pool = context.pool;
-  const int64_t per_stripe = grid.weights * grid.row_tiles;
-  pool.ParallelForStripes(grid.stripes, per_stripe, cost, [&](int64_t begin, int64_t end) {
+  const int64_t per_panel = grid.weights * grid.row_tiles;
+  pool.ParallelForPanels(grid.panels, per_panel, cost, [&](int64_t begin, int64_t end) {
     for (int node = 0; begin < end; ++node) {
-      const int64_t first = pool.FirstStripe(grid.stripes, node);
-      const int64_t stripes = pool.FirstStripe(grid.stripes, node + 1) - first;
-      const int64_t node_end = std::min(end, (first + stripes) * per_stripe);
+      const int64_t first = pool.FirstPanel(grid.panels, node);
+      const int64_t panels = pool.FirstPanel(grid.panels, node + 1) - first;
+      const int64_t node_end = std::min(end, (first + panels) * per_panel);
       for (; begin < node_end; ++begin) {
-        const int64_t tile = begin - first * per_stripe;
+        const int64_t tile = begin - first * per_panel;
         const int64_t column = tile / grid.row_tiles;
-        body(column / stripes, first + column % stripes, tile % grid.row_tiles);
+        body(column / panels, first + column % panels, tile % grid.row_tiles);
       }
     }
     if (context.isa.end_gemm != nullptr) context.isa.end_gemm();
   });
 }
 
-// Computes rows [row_begin, row_end) of a stripe. x_row(r) returns the input row r; store(r, first, count,
+// Computes rows [row_begin, row_end) of a panel. x_row(r) returns the input row r; store(r, first, count,
 // values) receives outputs [first, first + count) of row r.
 template <class XRow, class Store>
-void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe, int64_t row_begin,
+void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t panel, int64_t row_begin,
                   int64_t row_end, const XRow& x_row, const Store& store) {
-  const StripeProduct product(isa, weight, stripe);
-  const int32_t first_output = static_cast<int32_t>(stripe * kStripeWidth);
-  const int32_t outputs = std::min(weight.n - first_output, kStripeWidth);
+  const PanelProduct product(isa, weight, panel);
+  const int32_t first_output = static_cast<int32_t>(panel * kPanelWidth);
+  const int32_t outputs = std::min(weight.n - first_output, kPanelWidth);
 
-  alignas(64) float tile[kMaxTileRows * kStripeWidth];
+  alignas(64) float tile[kMaxTileRows * kPanelWidth];
   const uint16_t* x[kMaxTileRows];
   for (int64_t row = row_begin; row < row_end; row += kMaxTileRows) {
     const auto rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
     for (int32_t i = 0; i < rows; ++i) x[i] = &x_row(row + i)->bits;
     product.Multiply(x, rows, tile);
-    for (int32_t i = 0; i < rows; ++i) store(row + i, first_output, outputs, tile + i * kStripeWidth);
+    for (int32_t i = 0; i < rows; ++i) store(row + i, first_output, outputs, tile + i * kPanelWidth);
   }
 }
 

@@ -11,8 +11,8 @@
 namespace foredraft {
 namespace {
 
-constexpr int64_t kPairBytes = kStripeWidth * 2 * 2;  // 32 outputs x a pair of k
-constexpr int64_t kVectorBytes = 64;                  // of 16 outputs
+constexpr int64_t kPairBytes = kPanelWidth * 2 * 2;  // 32 outputs x a pair of k
+constexpr int64_t kVectorBytes = 64;                 // of 16 outputs
 constexpr int kPairsOfRun = kRunLen / 2;
 constexpr int64_t kPrefetchDistance = 1024;  // bytes
 
@@ -77,7 +77,7 @@ void FewRows(const GemmTileArgs& args) {
   const __m512i order = _mm512_load_si512(kInputOrder.k);
   __m512 total[R][2];
   for (int32_t k = 0; k < args.k; k += kRunLen) {
-    const unsigned char* weights = args.stripe + k / 2 * kPairBytes;
+    const unsigned char* weights = args.panel + k / 2 * kPairBytes;
     const int32_t len = args.k - k < kRunLen ? args.k - k : kRunLen;
     alignas(64) unsigned char last[kPairsOfRun * kPairBytes];
     if (len < kRunLen) {
@@ -101,7 +101,7 @@ void FewRows(const GemmTileArgs& args) {
   }
   for (int row = 0; row < R; ++row) {
     for (int half = 0; half < 2; ++half) {
-      _mm512_storeu_ps(args.tile + row * kStripeWidth + half * 16, total[row][half]);
+      _mm512_storeu_ps(args.tile + row * kPanelWidth + half * 16, total[row][half]);
     }
   }
 }

@@ -41,7 +41,7 @@ static_assert(std::endian::native == std::endian::little, "pairs are read as one
 // Pairs of k for 32 outputs, as they are packed.
 template <class Weights>
 struct PackedPair {
-  typename Weights::Pair pairs[kStripeWidth];
+  typename Weights::Pair pairs[kPanelWidth];
 
   float Even(int lane) const { return Weights::Even(pairs[lane]); }
   float Odd(int lane) const { return Weights::Odd(pairs[lane]); }
@@ -49,8 +49,8 @@ struct PackedPair {
 
 // Widened once for several rows of a tile.
 struct WidePair {
-  float even[kStripeWidth];
-  float odd[kStripeWidth];
+  float even[kPanelWidth];
+  float odd[kPanelWidth];
 
   float Even(int lane) const { return even[lane]; }
   float Odd(int lane) const { return odd[lane]; }
@@ -62,8 +62,8 @@ void Widen(const unsigned char* w, int32_t count, WidePair* wide) {
   PackedPair<Weights> pair;
   for (int32_t i = 0; i < count; ++i, w += sizeof(pair)) {
     std::memcpy(&pair, w, sizeof(pair));
-    for (int lane = 0; lane < kStripeWidth; ++lane) wide[i].even[lane] = pair.Even(lane);
-    for (int lane = 0; lane < kStripeWidth; ++lane) wide[i].odd[lane] = pair.Odd(lane);
+    for (int lane = 0; lane < kPanelWidth; ++lane) wide[i].even[lane] = pair.Even(lane);
+    for (int lane = 0; lane < kPanelWidth; ++lane) wide[i].odd[lane] = pair.Odd(lane);
   }
 }
 
@@ -76,13 +76,13 @@ void AddProducts(const unsigned char* w, const uint16_t* x, int32_t len, WidePai
     std::memcpy(&pair, w, sizeof(pair));
     const float x_even = Bf16(x[i]);
     const float x_odd = Bf16(x[i + 1]);
-    for (int lane = 0; lane < kStripeWidth; ++lane) sums.even[lane] += pair.Even(lane) * x_even;
-    for (int lane = 0; lane < kStripeWidth; ++lane) sums.odd[lane] += pair.Odd(lane) * x_odd;
+    for (int lane = 0; lane < kPanelWidth; ++lane) sums.even[lane] += pair.Even(lane) * x_even;
+    for (int lane = 0; lane < kPanelWidth; ++lane) sums.odd[lane] += pair.Odd(lane) * x_odd;
   }
   if (len % 2 != 0) {
     std::memcpy(&pair, w, sizeof(pair));
     const float x_even = Bf16(x[len - 1]);
-    for (int lane = 0; lane < kStripeWidth; ++lane) sums.even[lane] += pair.Even(lane) * x_even;
+    for (int lane = 0; lane < kPanelWidth; ++lane) sums.even[lane] += pair.Even(lane) * x_even;
   }
   total = sums;
 }
@@ -105,9 +105,9 @@ void Piece(const GemmTileArgs& args, const unsigned char* w, int32_t first, int3
 
 template <class Weights>
 void Tile(const GemmTileArgs& args) {
-  const unsigned char* w = args.stripe;
+  const unsigned char* w = args.panel;
   const float* scale = args.scales;
-  std::memset(args.tile, 0, sizeof(float) * kStripeWidth * args.rows);
+  std::memset(args.tile, 0, sizeof(float) * kPanelWidth * args.rows);
   for (int32_t first = 0; first < args.k; first += args.block_k) {
     const int32_t block_end = first + std::min(args.k - first, args.block_k);
     WidePair sums[kMaxTileRows];
@@ -118,13 +118,13 @@ void Tile(const GemmTileArgs& args) {
       w += (len + 1) / 2 * sizeof(PackedPair<Weights>);
     }
     for (int32_t row = 0; row < args.rows; ++row) {
-      float* out = args.tile + row * kStripeWidth;
-      for (int lane = 0; lane < kStripeWidth; ++lane) {
+      float* out = args.tile + row * kPanelWidth;
+      for (int lane = 0; lane < kPanelWidth; ++lane) {
         const float sum = sums[row].even[lane] + sums[row].odd[lane];
         out[lane] += scale != nullptr ? sum * scale[lane] : sum;
       }
     }
-    if (scale != nullptr) scale += kStripeWidth;
+    if (scale != nullptr) scale += kPanelWidth;
   }
 }
 

@@ -13,15 +13,15 @@ void GroupedGemm(const CpuContext& context, const GroupedGemmParams& p) {
   for (int32_t expert = 0; expert < p.experts.count; ++expert) {
     if (p.expert_offsets[expert] < p.expert_offsets[expert + 1]) chosen[chosen_count++] = expert;
   }
-  const TileGrid grid{.weights = chosen_count, .stripes = HeaderOf(p.experts.first).stripe_count};
+  const TileGrid grid{.weights = chosen_count, .panels = HeaderOf(p.experts.first).panel_count};
   const int64_t cost = TileCost(p.experts.first, rows / chosen_count);
   const auto x_row = [&](int64_t g) { return p.x.row(p.x_rows != nullptr ? p.x_rows[g] : g); };
   const auto store = [&](int64_t g, int32_t first, int32_t count, const float* values) {
     std::copy_n(values, count, p.out.row(g) + first);
   };
-  ForEachTile(context, grid, cost, [&](int64_t index, int64_t stripe, int64_t) {
+  ForEachTile(context, grid, cost, [&](int64_t index, int64_t panel, int64_t) {
     const int32_t expert = chosen[index];
-    ComputeTiles(context.isa, p.experts.items[expert], stripe, p.expert_offsets[expert],
+    ComputeTiles(context.isa, p.experts.items[expert], panel, p.expert_offsets[expert],
                  p.expert_offsets[expert + 1], x_row, store);
   });
 }

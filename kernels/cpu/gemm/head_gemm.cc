@@ -9,14 +9,14 @@ void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
   const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
   const int64_t cost = TileCost(p.heads.first, std::min(p.x.rows, kMaxTileRows));
   const TileGrid grid{
-      .weights = p.heads.count, .stripes = HeaderOf(p.heads.first).stripe_count, .row_tiles = row_tiles};
-  ForEachTile(context, grid, cost, [&](int64_t head, int64_t stripe, int64_t row_tile) {
+      .weights = p.heads.count, .panels = HeaderOf(p.heads.first).panel_count, .row_tiles = row_tiles};
+  ForEachTile(context, grid, cost, [&](int64_t head, int64_t panel, int64_t row_tile) {
     const int64_t row = row_tile * kMaxTileRows;
     const auto x_row = [&](int64_t r) { return p.x.row(r) + head * p.x_head_stride; };
     const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
       RoundToBf16(values, count, p.out.row(r) + head * p.out_head_stride + first);
     };
-    ComputeTiles(context.isa, p.heads.items[head], stripe, row,
+    ComputeTiles(context.isa, p.heads.items[head], panel, row,
                  std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
   });
 }

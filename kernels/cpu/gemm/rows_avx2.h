@@ -1,6 +1,6 @@
 #pragma once
 
-// What the tile kernels with AVX2 share: rows of x times FP32 weights, three rows and half a stripe at a
+// What the tile kernels with AVX2 share: rows of x times FP32 weights, three rows and half a panel at a
 // time, a piece of k after another. x is widened to FP32 once for a piece, so that a product needs one load
 // for it: to widen it at each product takes as many instructions as the products.
 
@@ -11,7 +11,7 @@
 namespace foredraft {
 namespace {
 
-constexpr int kHalf = 16;  // outputs of half a stripe, two registers: more rows have so many at a time
+constexpr int kHalf = 16;  // outputs of half a panel, two registers: more rows have so many at a time
 constexpr int32_t kPieceLen = 128;  // k: x and the weights of a piece stay in the first cache
 constexpr int kBlockRows = 3;       // 12 registers of sums
 
@@ -94,7 +94,7 @@ inline void MultiplyRows(const Element* w, const float* x, int32_t len, RowSums<
 constexpr int32_t RowBlocks(int32_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
 // Calls body(row, count) for blocks of rows: as many of kBlockRows as there are, then the rest. `count` is a
-// constant. The registers have room for one row of a whole stripe.
+// constant. The registers have room for one row of a whole panel.
 template <int R>
 struct RowCount {
   static constexpr int value = R;

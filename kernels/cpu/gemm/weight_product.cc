@@ -30,27 +30,27 @@ constexpr CodeTable kF4E2M1Table = MakeCodeTable(DType::kF4E2M1);
 // kernel's sums of pieces of kNvfp4Piece inputs, added in order, then multiplied by the tensor scale. A row's
 // bits do not depend on the rows beside it, because the BF16 kernel's do not.
 //
-// A stripe (kernels/cpu/gemm/packed_weight.h) begins with the tensor scales of its 32 outputs in FP32, so
+// A panel (kernels/cpu/gemm/packed_weight.h) begins with the tensor scales of its 32 outputs in FP32, so
 // that parts with different ones can be stacked at any row; GemmTileArgs has them apart. A group has the
 // codes of 4-bit kinds and its 32 scales in E4M3.
 constexpr int32_t kNvfp4Group = kNvfp4Format.columns;
-constexpr int32_t kNvfp4Piece = 256;                                                 // 16 KB decoded
-constexpr int64_t kNvfp4GroupBytes = kNvfp4Group / 2 * kStripeWidth + kStripeWidth;  // codes, then scales
+constexpr int32_t kNvfp4Piece = 256;                                               // 16 KB decoded
+constexpr int64_t kNvfp4GroupBytes = kNvfp4Group / 2 * kPanelWidth + kPanelWidth;  // codes, then scales
 
 void ComputeNvfp4Tile(const IsaKernels& isa, const GemmTileArgs& args) {
-  alignas(64) uint32_t pairs[kNvfp4Piece / 2 * kStripeWidth];
-  alignas(64) float sums[kMaxTileRows * kStripeWidth];
+  alignas(64) uint32_t pairs[kNvfp4Piece / 2 * kPanelWidth];
+  alignas(64) float sums[kMaxTileRows * kPanelWidth];
   const uint16_t* x[kMaxTileRows];
-  const int32_t values = args.rows * kStripeWidth;
+  const int32_t values = args.rows * kPanelWidth;
   for (int32_t first = 0; first < args.k; first += kNvfp4Piece) {
     const int32_t len = std::min(kNvfp4Piece, args.k - first);
     isa.decode_nvfp4({.pairs = pairs,
-                      .groups = args.stripe + first / kNvfp4Group * kNvfp4GroupBytes,
+                      .groups = args.panel + first / kNvfp4Group * kNvfp4GroupBytes,
                       .count = len / kNvfp4Group});
     for (int32_t row = 0; row < args.rows; ++row) x[row] = args.x[row] + first;
     isa.gemm_bf16({.tile = first == 0 ? args.tile : sums,
                    .x = x,
-                   .stripe = reinterpret_cast<const unsigned char*>(pairs),
+                   .panel = reinterpret_cast<const unsigned char*>(pairs),
                    .scales = nullptr,
                    .table = nullptr,
                    .rows = args.rows,
@@ -58,7 +58,7 @@ void ComputeNvfp4Tile(const IsaKernels& isa, const GemmTileArgs& args) {
                    .block_k = len});
     for (int32_t i = 0; first > 0 && i < values; ++i) args.tile[i] += sums[i];
   }
-  for (int32_t i = 0; i < values; ++i) args.tile[i] *= args.scales[i % kStripeWidth];
+  for (int32_t i = 0; i < values; ++i) args.tile[i] *= args.scales[i % kPanelWidth];
 }
 
 struct ProductRow {
@@ -114,17 +114,17 @@ FOREDRAFT_WIDE void AddTiles(float* const* tiles, int32_t count, int32_t values)
 
 }  // namespace
 
-StripeProduct::StripeProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t stripe)
+PanelProduct::PanelProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t panel)
     : isa_(isa), product_(ProductOf(weight.format)), segments_(std::max(weight.segments, 1)) {
   const PackedHeader& header = HeaderOf(weight);
-  const Stripe packed = StripeOf(weight, stripe);
-  first_.stripe = packed.data;
+  const Panel packed = PanelOf(weight, panel);
+  first_.panel = packed.data;
   first_.scales = packed.scales;
-  int64_t bytes = header.stripe_bytes;
+  int64_t bytes = header.panel_bytes;
   if (weight.format.tensor_scale) {
-    constexpr int64_t kTensorScaleBytes = kStripeWidth * sizeof(float);
+    constexpr int64_t kTensorScaleBytes = kPanelWidth * sizeof(float);
     first_.scales = reinterpret_cast<const float*>(packed.data);
-    first_.stripe += kTensorScaleBytes;
+    first_.panel += kTensorScaleBytes;
     bytes -= kTensorScaleBytes;
   }
   first_.k = weight.k / segments_;
@@ -135,10 +135,10 @@ StripeProduct::StripeProduct(const IsaKernels& isa, const PackedWeight& weight, 
   CHECK(segments_ <= kMaxSegments && weight.k % (2 * segments_) == 0) << segments_ << " of " << weight.k;
   CHECK(!IsQuantised(weight.format) || first_.k % header.block_k == 0) << segments_ << " of " << weight.k;
   segment_bytes_ = bytes / segments_;
-  if (packed.scales != nullptr) segment_scales_ = int64_t{header.k_blocks} / segments_ * kStripeWidth;
+  if (packed.scales != nullptr) segment_scales_ = int64_t{header.k_blocks} / segments_ * kPanelWidth;
 }
 
-void StripeProduct::Multiply(const uint16_t** x, int32_t rows, float* tile) const {
+void PanelProduct::Multiply(const uint16_t** x, int32_t rows, float* tile) const {
   GemmTileArgs args = first_;
   args.x = x;
   args.rows = rows;
@@ -147,7 +147,7 @@ void StripeProduct::Multiply(const uint16_t** x, int32_t rows, float* tile) cons
   if (short_segments_ && rows <= kFewSegmentRows) return isa_.gemm_bf16_segments(args, segments_);
   // The sums of the subtrees that are not added yet, the larger ones first: as the bits of a counter of
   // segments, at most one of each size.
-  alignas(64) float sums[3][kMaxTileRows * kStripeWidth];
+  alignas(64) float sums[3][kMaxTileRows * kPanelWidth];
   static_assert(kMaxSegments == 8);
   float* const subtrees[] = {tile, sums[0], sums[1], sums[2]};
   int32_t pending = 0;
@@ -156,9 +156,9 @@ void StripeProduct::Multiply(const uint16_t** x, int32_t rows, float* tile) cons
     product_(isa_, args);
     const int32_t ended = std::countr_one(static_cast<uint32_t>(segment));  // subtrees
     pending -= ended;
-    if (ended > 0) AddTiles(&subtrees[pending], ended + 1, rows * kStripeWidth);
+    if (ended > 0) AddTiles(&subtrees[pending], ended + 1, rows * kPanelWidth);
     ++pending;
-    args.stripe += segment_bytes_;
+    args.panel += segment_bytes_;
     args.scales += segment_scales_;
     for (int32_t row = 0; row < rows; ++row) x[row] += args.k;
   }
