@@ -266,7 +266,7 @@ const ConfigField kFields[] = {
     {"kv_cache_config.reuse_generated", MEMBER(c.kv_cache_config.reuse_generated), Any(), kRestart, kSame,
      InClass(GeneratedReuse), kSet,
      "Share blocks with generated tokens, too: the next turn of a conversation finds the answer before it. "
-     "Tokens then depend on which blocks were cached ([architecture.md](architecture.md), section 5). Needs "
+     "Tokens then depend on which blocks were cached ([invariants.md](invariants.md), section 3). Needs "
      "`enable_block_reuse`."},
     {"kv_cache_config.free_gpu_memory_fraction", MEMBER(c.kv_cache_config.free_gpu_memory_fraction),
      Range(0.01, 1), kRestart, kOwn, NoBits(), kSet,
@@ -292,8 +292,8 @@ const ConfigField kFields[] = {
     {"kv_cache_config.attention_products", MEMBER(c.kv_cache_config.attention_products), Any(), kRestart,
      kSame, InClass(AttentionFact), kSet,
      "What attention of generated tokens multiplies: bf16, or with `dtype: fp8` the E4M3 codes of the cache, "
-     "by queries and softmax weights that are rounded to E4M3 ([architecture.md](architecture.md), section "
-     "5). Tokens are not those of bf16."},
+     "by queries and softmax weights that are rounded to E4M3 ([invariants.md](invariants.md), section "
+     "3). Tokens are not those of bf16."},
     {"moe.inputs", MEMBER(c.moe.inputs), Any(), kRestart, kSame, InClass(InputsFact), kSet,
      "What products of routed experts read: `auto`, what the weights' format asks for, BF16 with NVFP4; or "
      "with an NVFP4 checkpoint that has scales of inputs `nvfp4`: rows rounded to 4 bits, as GPUs with FP4 "

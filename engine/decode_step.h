@@ -2,7 +2,7 @@
 
 // The decode step of an iteration: rows from the slots, target forward, verification, drafts. All of it is
 // ops on fixed buffers, so that it can be captured, and nothing branches on what was accepted
-// (docs/architecture.md, captured-step).
+// (docs/invariants.md, captured-step).
 
 #include <vector>
 

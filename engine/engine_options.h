@@ -49,8 +49,8 @@ struct EngineOptions {
     return std::max(largest_step(), batch_sizes.back() * drafter_numbers.block_rows);
   }
   int largest_forward() const { return std::max(largest_decode_forward(), max_num_tokens); }
-  // Positions that RoPE and block tables cover: drafting runs past the longest sequence (docs/architecture.md
-  // section 4).
+  // Positions that RoPE and block tables cover: drafting runs past the longest sequence (docs/invariants.md
+  // section 2).
   int position_count() const { return max_seq_len + max_draft_len + drafter_numbers.rows_ahead; }
   int blocks_per_slot(int block_tokens) const { return (position_count() + block_tokens - 1) / block_tokens; }
   // Blocks per slot of a cache with one group.

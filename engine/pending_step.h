@@ -2,7 +2,7 @@
 
 // An iteration between its submission and its result: the host memory that its outputs are copied to, the
 // events that time it, and what of the plan is needed to read them. The engine has two and uses them in turn,
-// so that iteration N + 1 is submitted while N runs (docs/architecture.md, one-wait).
+// so that iteration N + 1 is submitted while N runs (docs/invariants.md, one-wait).
 //
 // Owner: RankEngine. Thread: Begin to Download on the one that submits; Wait and Result, after Download, on
 // the one that finishes. The queue between the two threads orders them.

@@ -2,7 +2,7 @@
 
 // The prefill forward of an iteration: prompt chunks of several sequences in one eager forward of exact size,
 // the drafter's rows for the same positions, and for prompts that end the first token and its drafts. If
-// any rank has rows, all ranks run all of it with the rows they have (docs/architecture.md, lockstep).
+// any rank has rows, all ranks run all of it with the rows they have (docs/invariants.md, lockstep).
 
 #include <functional>
 

@@ -2,7 +2,7 @@
 
 // Carries out the plans of one rank on one device: the prefill eagerly, the decode step as a graph. Submit
 // hands a plan to the device and Finish waits for its outputs, so the device has the next step before it ends
-// this one; between the two nothing waits (docs/architecture.md, one-wait).
+// this one; between the two nothing waits (docs/invariants.md, one-wait).
 //
 // Thread: one at a time calls Submit and one at a time calls Finish, which may be another; at most two plans
 // are submitted and not finished. Everything else is called before the first Submit.

@@ -1,7 +1,7 @@
 #pragma once
 
-// `foredraft tune`: for each GEMM, finds the fastest algorithm that is row-independent (docs/architecture.md
-// section 5). Runs once, on the device that will serve.
+// `foredraft tune`: for each GEMM, finds the fastest algorithm that is row-independent (docs/invariants.md
+// section 3). Runs once, on the device that will serve.
 
 #include <compare>
 #include <cstdint>

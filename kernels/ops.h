@@ -3,7 +3,7 @@
 // The ops: what a backend computes. A backend is a table of function pointers; a model is a sequence of
 // calls. kernels/ops/list.inc lists the ops; the headers beside it describe their parameters.
 //
-// Rules (docs/architecture.md, row-independence):
+// Rules (docs/invariants.md, row-independence):
 //  - a row's result depends on that row's inputs alone, bit for bit: not on the number of rows, the row's
 //    index, the other rows' requests, or the number of threads;
 //  - rows of idle slots (slot -1) are skipped: no cache write, no state change;

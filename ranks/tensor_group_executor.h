@@ -1,7 +1,7 @@
 #pragma once
 
 // The executors of a tensor group's ranks as one: its ranks share every request, so the scheduler plans for
-// them as for one rank. All get every plan, and all give the same result (docs/architecture.md,
+// them as for one rank. All get every plan, and all give the same result (docs/invariants.md,
 // same-result); that of the first is the group's.
 //
 // Threads: as Executor.

@@ -126,7 +126,7 @@ struct SwapIn {
 };
 
 // Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client
-// has already, of a sequence that goes on after a lost rank (docs/architecture.md, resume).
+// has already, of a sequence that goes on after a lost rank (docs/invariants.md, resume).
 struct GivenTokens {
   int32_t slot = 0;
   std::vector<int32_t> token_ids;
@@ -236,7 +236,7 @@ struct RankResult {
   bool replayed = false;  // the decode step was a graph replay
 };
 
-// Plans of a rank that are launched and not collected, at most (docs/architecture.md, one-in-flight).
+// Plans of a rank that are launched and not collected, at most (docs/invariants.md, one-in-flight).
 inline constexpr int kMaxPlansInFlight = 2;
 
 // One rank of the engine. One thread calls Launch, and one calls Collect, the same or another. Launch queues

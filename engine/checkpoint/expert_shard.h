@@ -1,7 +1,7 @@
 #pragma once
 
 // Which routed experts a rank has: rank r of N has those of the canonical slices [8r/N, 8(r+1)/N), which are
-// adjacent (docs/architecture.md, expert-exchange). N is 1, 2, 4 or 8.
+// adjacent (docs/invariants.md, expert-exchange). N is 1, 2, 4 or 8.
 
 #include <cstdint>
 

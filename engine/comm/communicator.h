@@ -1,7 +1,7 @@
 #pragma once
 
 // One rank's collectives with the other ranks of its group. Every rank calls the same collectives in the same
-// order, which follows from the plan alone (docs/architecture.md, lockstep).
+// order, which follows from the plan alone (docs/invariants.md, lockstep).
 //
 // There are two kinds. AllGather and AllToAll belong to a step: they are submitted to a stream like ops, run
 // in its order, and are recorded during a capture, before which they must have run once with the same

@@ -30,7 +30,7 @@ struct Batch {
   // select for themselves.
   const int32_t* list_rows = nullptr;
   // Prompt rows, in the prefill form. Empty: generated rows, in the absorbed decode form. The two forms round
-  // differently, so a row keeps the form it was written in (docs/architecture.md, two-forms).
+  // differently, so a row keeps the form it was written in (docs/invariants.md, two-forms).
   std::span<const PrefillSpan> spans;
   // How many rows every rank has in this forward. Null: as many as this one, as in a decode step.
   const RankRows* rank_rows = nullptr;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Brings rows to experts that are spread over ranks (docs/architecture.md, expert-exchange): every rank gets
+// Brings rows to experts that are spread over ranks (docs/invariants.md, expert-exchange): every rank gets
 // the rows of all with their choices, runs the experts it has, and sends each row's partial sum back to the
 // row's owner, who adds the sums in the canonical order. The ranks of a tensor group have the same rows: they
 // exchange the sums alone. With one rank nothing is exchanged.

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the ranks of a tensor group compute together (docs/architecture.md, tensor-group): sums over a
+// What the ranks of a tensor group compute together (docs/invariants.md, tensor-group): sums over a
 // weight's inputs and the head's logits. Each function gives every rank of the group the same rows, with the
 // bits of one rank that has the whole weight. Exchanges move rows; only tree_sum adds. Where the group is one
 // rank nothing is exchanged.

@@ -1,7 +1,7 @@
 #pragma once
 
 // The acceptance rule of the plans, which the device has until a plan brings another
-// (docs/architecture.md, rule-on-device).
+// (docs/invariants.md, rule-on-device).
 
 #include <optional>
 

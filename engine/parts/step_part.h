@@ -6,7 +6,7 @@
 // conductor.
 //
 // A part allocates in Allocate alone, and its addresses are fixed, because captured steps hold them
-// (docs/architecture.md, captured-step). Owner: Rank. Thread: the one that submits plans.
+// (docs/invariants.md, captured-step). Owner: Rank. Thread: the one that submits plans.
 
 #include <cstdint>
 #include <vector>

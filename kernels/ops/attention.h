@@ -52,7 +52,7 @@ struct KvWriteParams {
 // splits of places counted from place 0, combined in order; the row's last place alone fixes their length.
 //
 // layer.fp8_products: of E4M3 codes u and their scales s, a group g of 128 columns at a time
-// (docs/architecture.md section 5). A query's latent is rounded like a row of the cache, to codes q8 and
+// (docs/invariants.md section 3). A query's latent is rounded like a row of the cache, to codes q8 and
 // scales; a score is the sum of the groups' sums of q8 u, each times its scales, and of q_pe k_pe. In a tile
 // of 64 places, p the weights and S_g the largest s_g of those that the row attends, the sum of p c is that
 // of E4M3(2^8 p s_g / S_g) u, times S_g / 2^8; the sum of p is of p before it is rounded.

@@ -10,7 +10,7 @@
 
 namespace foredraft {
 
-// The two forms of a forward (docs/architecture.md, two-forms): prompt rows or generated rows. A backend may
+// The two forms of a forward (docs/invariants.md, two-forms): prompt rows or generated rows. A backend may
 // have a kernel for each; it never chooses one by the number of rows.
 enum class GemmForm : int32_t { kDecode, kPrefill };
 

@@ -93,8 +93,8 @@ struct WidenNvfp4Params {
   Nvfp4Rows x;       // [R, D]
 };
 
-// hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of docs/architecture.md
-// section 5: 8 slices of experts [gE/8, (g+1)E/8). Within a slice, sums are FP32 in ascending expert order,
+// hidden[r] += shared[r] + sum of weighted expert outputs, in the canonical order of docs/invariants.md
+// section 3: 8 slices of experts [gE/8, (g+1)E/8). Within a slice, sums are FP32 in ascending expert order,
 // each product is rounded before it is added, and the sum is rounded to BF16 once. The slices are added in
 // FP32 by the tree ((0+1)+(2+3))+((4+5)+(6+7)). Idle rows are unchanged.
 struct CombineExpertsParams {
@@ -108,7 +108,7 @@ struct CombineExpertsParams {
   int32_t expert_count;
 };
 
-// combine_experts across ranks, in two steps (docs/architecture.md, expert-exchange). Step 1: each rank
+// combine_experts across ranks, in two steps (docs/invariants.md, expert-exchange). Step 1: each rank
 // computes, for the rows of all ranks, the subtree over its own slices [first_slice, first_slice +
 // slice_count). The outputs of idle rows are undefined, those of rows outside of row_range are not written.
 struct ExpertPartialsParams {

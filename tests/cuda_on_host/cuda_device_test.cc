@@ -71,7 +71,7 @@ TEST_F(CudaDeviceTest, TheCapabilityNamesTheBuildThatABinaryWithoutCodeForItLack
   EXPECT_THAT(device.status().message(),
               HasSubstr("CUDA on the host has compute capability " + capability +
                         ", for which this binary has no code: build it with -DFOREDRAFT_CUDA_ARCHS=" + arch +
-                        " (README.md"));
+                        " (docs/status.md"));
 }
 
 TEST_F(CudaDeviceTest, SaysWhichGpuItIs) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""OpenAI's clients through the gateway of deploy/gateway/run, and the README's program, against a daemon that serves abacus.
+"""OpenAI's clients through the gateway of deploy/gateway/run, and the program of docs/clients.md, against a daemon that serves abacus.
 
 usage: tests/e2e/gateway_test.py FOREDRAFT   (the binary)
 
@@ -116,9 +116,9 @@ def chat(client, content: str, **options):
     return client.chat.completions.create(model="abacus", messages=[{"role": "user", "content": content}], **options)
 
 
-def check_readme(daemon: Daemon, directory: pathlib.Path) -> None:
-    """The README's program streams an answer, from a directory that has nothing of the repository."""
-    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+def check_program(daemon: Daemon, directory: pathlib.Path) -> None:
+    """The program of docs/clients.md streams an answer, from a directory that has nothing of the repository."""
+    program = re.search(r"```python\n(.*?)```", (ROOT / "docs/clients.md").read_text(), re.DOTALL)[1]
     assert '"127.0.0.1:50051"' in program
     program = program.replace("127.0.0.1:50051", f"127.0.0.1:{daemon.port}")
     run = subprocess.run([sys.executable, "-c", program], cwd=directory, capture_output=True, text=True, timeout=60)
@@ -330,7 +330,7 @@ def main() -> None:
         gateway = Gateway(daemon.port, directory)
         client = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0)
         try:
-            check_readme(daemon, directory)
+            check_program(daemon, directory)
             check_openai(client, daemon)
             check_langchain(gateway)
             check_constraints(client, gateway)

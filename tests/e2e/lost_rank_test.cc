@@ -1,4 +1,4 @@
-// Worker faults combined with states of the group (docs/architecture.md, lost-rank and resume). No process is
+// Worker faults combined with states of the group (docs/invariants.md, lost-rank and resume). No process is
 // left running past the bound, and the metrics count the loss. With restart: group the daemon serves again by
 // itself and its streams go on with the same tokens; otherwise, or with resume: false, they end with
 // UNAVAILABLE after all their tokens.

@@ -1,5 +1,5 @@
 // When a rank is lost during a step, the step fails on all other ranks within its deadline, without a crash
-// and without tokens, and so does every later step (docs/architecture.md, group-over).
+// and without tokens, and so does every later step (docs/invariants.md, group-over).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -64,7 +64,7 @@ class Verification {
   const VerifyDraftsParams params_;
 };
 
-// Given tokens (docs/architecture.md, resume) are emitted whatever the target, the rule and the cap say.
+// Given tokens (docs/invariants.md, resume) are emitted whatever the target, the rule and the cap say.
 TEST(GivenTokens, AreEmittedInsteadOfTheTargets) {
   for (const float forced_length : {0.0f, 1.5f}) {
     SlotFixture slots = OneSlot({}, /*thinking=*/true);

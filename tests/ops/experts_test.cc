@@ -251,7 +251,7 @@ const CombineShape kCombineShapes[] = {
     {"fewer experts than groups", 4, 3, 5, true},
 };
 
-// The canonical order of docs/architecture.md section 5, spelled out.
+// The canonical order of docs/invariants.md section 3, spelled out.
 float CombinedElement(const CombineShape& s, const std::vector<int32_t>& ids, const float* weights,
                       const std::vector<float>& expert_out, int column, float shared, float hidden) {
   float groups[8];

@@ -1,4 +1,4 @@
-// mla_decode with FP8 products: as docs/architecture.md section 5 defines them, computed in double here, and
+// mla_decode with FP8 products: as docs/invariants.md section 3 defines them, computed in double here, and
 // beside the exact attention over what was rounded.
 //
 // Hopper's matrix units cut what they add: an instruction aligns 32 products, and the sum before them, to the

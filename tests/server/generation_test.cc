@@ -282,7 +282,7 @@ TEST(Generation, TokenizeAndDetokenizeAreInverse) {
   EXPECT_THAT(too_long.error_message(), HasSubstr("131,073 ids, allowed at most 131,072"));
 }
 
-// The status table of README.md, row by row; INVALID_ARGUMENT's fields are request_validator_test's.
+// The statuses that a client may get, one test each; INVALID_ARGUMENT's fields are request_validator_test's.
 
 TEST(StatusTable, BadFieldIsInvalidArgumentForBothKindsOfCall) {
   TestServer server;

@@ -1,5 +1,5 @@
 // mla_decode with FP8 products for Hopper: E4M3 wgmma over tiles of 64 keys as they lie in the cache
-// (docs/architecture.md section 5), warp-specialised.
+// (docs/invariants.md section 3), warp-specialised.
 //
 // Two consumer warpgroups and a producer. The consumers score and weigh tiles in turns, for 64 heads, and
 // each adds all tiles to 256 of the 512 latent columns of the output: so one group's products keep the tensor

@@ -32,7 +32,7 @@ absl::Status NoCodeFor(const cudaDeviceProp& gpu) {
   return absl::UnavailableError(
       absl::StrCat("backend: cuda, ", gpu.name, " has compute capability ", gpu.major, ".", gpu.minor,
                    ", for which this binary has no code: build it with -DFOREDRAFT_CUDA_ARCHS=", gpu.major,
-                   minor, gpu.major == 9 ? "a" : "", " (README.md: which GPU gets which kernels)"));
+                   minor, gpu.major == 9 ? "a" : "", " (docs/status.md: which GPU gets which kernels)"));
 }
 
 // "GPU-8f3c1c5a-..." of 16 bytes, as nvidia-smi writes it.
