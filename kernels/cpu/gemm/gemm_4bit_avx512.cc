@@ -3,7 +3,7 @@
 // rows beside AMX sums a group in AMX's order: even and odd pairs of k apart, added up after every 32 k.
 //
 // NVFP4 as well: a code times its scale is a BF16 value, but to make one for each code costs three times the
-// operations of the sum, and the memory waits for them (tests/bench/RESULTS.md).
+// operations of the sum, and the memory waits for them.
 
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/gemm/amx_sums.h"

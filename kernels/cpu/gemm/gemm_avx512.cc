@@ -68,7 +68,7 @@ struct RowBlock {
 };
 constexpr int64_t kCacheLine = 64;
 // How far a single row block fetches ahead, in bytes: at 30 GB/s a core, a read that takes 150 ns must be
-// 4.5 KB ahead (tests/bench/RESULTS.md).
+// 4.5 KB ahead.
 constexpr int64_t kPrefetchDistance = 8192;
 
 // Adds the sums of the k block that `piece` ends, times its scales, to a row of the tile.
