@@ -28,8 +28,8 @@ install(FILES deploy/k8s/endpoint-picker.yaml deploy/k8s/foredraft-1x8.yaml depl
 install(FILES deploy/bench/r1-1k-2k.jsonl DESTINATION ${share}/bench)
 install(PROGRAMS deploy/gateway/run DESTINATION ${share}/gateway)
 install(FILES deploy/gateway/requirements.txt DESTINATION ${share}/gateway)
-install(DIRECTORY docs/examples DESTINATION share/doc/foredraft/docs FILES_MATCHING PATTERN "*.md" PATTERN "*.py"
-        PATTERN "*.cc" PATTERN "CMakeLists.txt")
+install(DIRECTORY docs/examples DESTINATION share/doc/foredraft/docs FILES_MATCHING PATTERN "*.py" PATTERN "*.cc"
+        PATTERN "CMakeLists.txt")
 
 # Files that name installed paths, documents among them, the manual page and the completions: these depend on the prefix, which is known only
 # when the script runs.

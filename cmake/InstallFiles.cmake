@@ -9,9 +9,16 @@ else()
   set(zsh_functions share/zsh/site-functions)
 endif()
 
+# Names of the sources that an installation does not have: a document's link to one becomes its text. tests/check_paths
+# reads this list.
+set(not_installed DEVELOPMENT.md deploy/container deploy/models/abacus-eagle3 deploy/models/abacus-v4 engine tests)
+list(JOIN not_installed "|" not_installed)
+
 # install_text(SOURCE DESTINATION): SOURCE of the repository, with installed paths.
 function(install_text SOURCE DESTINATION)
   file(READ "${source_dir}/${SOURCE}" text)
+  string(REGEX REPLACE "\\[([^]\n]*)\\]\\((\\.\\./)*(${not_installed})([/#][^)\n]*)?\\)" "\\1" text "${text}")
+  string(REGEX REPLACE "\\]\\((\\.\\./)*proto/" "](${prefix}/share/foredraft/proto/" text "${text}")
   string(REPLACE "/etc/foredraft" "${etc}/foredraft" text "${text}")
   string(REPLACE "/usr/bin/foredraft" "${prefix}/bin/foredraft" text "${text}")
   string(REPLACE "/usr/share/" "${prefix}/share/" text "${text}")
@@ -62,6 +69,7 @@ endforeach()
 foreach(document README.md SECURITY.md CHANGELOG.md)
   install_text(${document} "${prefix}/share/doc/foredraft")
 endforeach()
+install_text(docs/examples/README.md "${prefix}/share/doc/foredraft/docs/examples")
 
 # install_gzip(NAME FOLDER): compresses a staged file, without its name and time, as Debian wants pages and changelogs.
 function(install_gzip NAME FOLDER)

@@ -103,6 +103,10 @@ def check_documents(tree: pathlib.Path) -> None:
             check(any(tree.glob(path[1:])), f"{document.name}: {path} is not in the package")
         for path in set(re.findall(r"deploy/(?:bench|configs|gateway|k8s|models)/[\w./-]+", text)):
             check(False, f"{document.name}: names {path} of the repository")
+        for target in set(re.findall(r"\]\(([^)#\s]+)", text)):
+            if not re.match(r"[a-z+]+:", target):
+                file = tree / target[1:] if target.startswith("/") else document.parent / target
+                check(file.exists(), f"{document.name}: links to {target}, which is not in the package")
 
 
 def check_manual(tree: pathlib.Path) -> None:
