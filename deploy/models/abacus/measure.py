@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent.parent
@@ -65,6 +66,12 @@ class Daemon:
                    "--seed", str(seed), "--max-tokens", "400", "--json"]
         return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
+    def metric(self, name):
+        """The samples of a metric, by their labels as they are served."""
+        with urllib.request.urlopen(f"http://{METRICS}/metrics", timeout=10) as answer:
+            return {labels: float(value) for labels, value in
+                    re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", answer.read().decode(), flags=re.M)}
+
 
 def is_right(question, text):
     if question["kind"] in free_choices.FREE_KINDS:
@@ -72,8 +79,8 @@ def is_right(question, text):
     return text.split("</think>")[-1].strip() == question["answer"]
 
 
-def run(binary, speculative, questions, model=HERE, cache="bf16", temperature=0):
-    """One record per question: kind, right, completion tokens, steps, accepted, relaxed."""
+def run(binary, speculative, questions, model=HERE, cache="bf16", temperature=0, at_end=lambda daemon: None):
+    """One record per question: kind, right, completion tokens, steps, accepted, relaxed. The daemon is still there at_end."""
     def one(numbered):
         seed, question = numbered
         reply = daemon.ask(question["question"], temperature, seed)
@@ -83,7 +90,9 @@ def run(binary, speculative, questions, model=HERE, cache="bf16", temperature=0)
                 "relaxed": speculation["relaxed_tokens"], "ids": reply["token_ids"]}
 
     with Daemon(binary, speculative, model, cache) as daemon, concurrent.futures.ThreadPoolExecutor(4) as pool:
-        return list(pool.map(one, enumerate(questions)))
+        records = list(pool.map(one, enumerate(questions)))
+        at_end(daemon)
+        return records
 
 
 def same_ids(records, plain):
