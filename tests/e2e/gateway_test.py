@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""OpenAI's clients through the gateway of deploy/gateway/run, and the program of docs/clients.md, against a daemon that serves abacus.
+"""OpenAI's clients through the gateway of deploy/gateway/run, the README's call and the program of docs/clients.md, against a daemon
+that serves abacus.
 
 usage: tests/e2e/gateway_test.py FOREDRAFT   (the binary)
 
@@ -51,10 +52,11 @@ class Daemon:
     def __init__(self, binary: str, directory: pathlib.Path, *settings: str) -> None:
         self.port = free_port()
         self.metrics_port = free_port()
+        self.http_port = free_port()
         self.log = directory / f"daemon-{self.port}.log"
         command = [binary, "serve", "--config", "deploy/configs/abacus-cpu.yaml"]
         for setting in (f"server.grpc_address=127.0.0.1:{self.port}", f"server.metrics_address=127.0.0.1:{self.metrics_port}",
-                        "server.http_address=127.0.0.1:0", *settings):
+                        f"server.http_address=127.0.0.1:{self.http_port}", *settings):
             command += ["--set", setting]
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=self.log.open("w"))
         wait_until(lambda: "serving  grpc" in self.log.read_text(), "the daemon serves")
@@ -114,6 +116,14 @@ def held_out(count: int) -> list[dict]:
 
 def chat(client, content: str, **options):
     return client.chat.completions.create(model="abacus", messages=[{"role": "user", "content": content}], **options)
+
+
+def check_curl(daemon: Daemon, directory: pathlib.Path) -> None:
+    """The README's first call is answered."""
+    command = re.search(r"^    (curl -s http://127\.0\.0\.1:8000/v1/chat/completions.*?\n)\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)[1]
+    command = command.replace("127.0.0.1:8000", f"127.0.0.1:{daemon.http_port}")
+    answer = json.loads(subprocess.run(["sh", "-c", command], cwd=directory, capture_output=True, text=True, check=True, timeout=60).stdout)
+    assert answer["choices"][0]["message"]["content"].strip() == "The answer is 323.", answer
 
 
 def check_program(daemon: Daemon, directory: pathlib.Path) -> None:
@@ -330,6 +340,7 @@ def main() -> None:
         gateway = Gateway(daemon.port, directory)
         client = openai.OpenAI(base_url=gateway.url, api_key="none", max_retries=0)
         try:
+            check_curl(daemon, directory)
             check_program(daemon, directory)
             check_openai(client, daemon)
             check_langchain(gateway)
