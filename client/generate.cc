@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "client/answer_text.h"
+#include "client/answer_printer.h"
 #include "client/client_options.h"
 #include "client/commands.h"
 #include "client/constraint_options.h"
@@ -115,7 +115,7 @@ class TextOutput {
   }
 
   const bool silent_;
-  std::optional<AnswerText> answer_;
+  std::optional<AnswerPrinter> answer_;
 };
 
 // The text of each token alone, from the daemon. A part of a character decodes to U+FFFD, a special token to

@@ -20,7 +20,7 @@ constexpr ConfigRanks kOwn = ConfigRanks::kOwn;
 constexpr ConfigRanks kDaemon = ConfigRanks::kDaemon;
 
 constexpr ConfigBits NoBits() { return {ConfigBits::kNone}; }
-constexpr ConfigBits InClass(std::string (*fact)(const Config&)) { return {ConfigBits::kClass, fact}; }
+constexpr ConfigBits InClass(std::string (*part)(const Config&)) { return {ConfigBits::kClass, part}; }
 constexpr ConfigBits InDevice() { return {ConfigBits::kDevice}; }
 constexpr ConfigBits InModel() { return {ConfigBits::kModel}; }
 constexpr ConfigBits InRule() { return {ConfigBits::kRule}; }

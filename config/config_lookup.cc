@@ -51,14 +51,14 @@ std::vector<std::string> SharedConfigKeys(const Config& config, std::span<const 
   return keys;
 }
 
-std::vector<std::string> ClassFacts(const Config& config, std::span<const ConfigField> fields) {
-  std::vector<std::string> facts;
+std::vector<std::string> NumericsClassParts(const Config& config, std::span<const ConfigField> fields) {
+  std::vector<std::string> parts;
   for (const ConfigField& field : fields) {
     if (field.bits.kind != ConfigBits::kClass) continue;
-    std::string fact = field.bits.fact(config);
-    if (!fact.empty()) facts.push_back(std::move(fact));
+    std::string part = field.bits.part(config);
+    if (!part.empty()) parts.push_back(std::move(part));
   }
-  return facts;
+  return parts;
 }
 
 std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('.') + 1); }

@@ -174,9 +174,9 @@ class Leader {
   // Callers hold mutex_.
   void SendTo(int rank, worker::v1::LeaderMessage message);  // does nothing if the rank is absent
   void SendToAll(const worker::v1::LeaderMessage& message);
-  absl::Status Believe(int rank, const worker::v1::WorkerMessage& message);
-  absl::Status BelieveResult(int rank, const std::string& bytes);
-  absl::Status BelieveReady(int rank, const worker::v1::WorkerReady& ready);
+  absl::Status ApplyMessage(int rank, const worker::v1::WorkerMessage& message);
+  absl::Status ApplyResult(int rank, const std::string& bytes);
+  absl::Status ApplyReady(int rank, const worker::v1::WorkerReady& ready);
   void ShareValue(const worker::v1::StoreSet& set);
   void EndLateJoins();
   void Lose(int rank, const std::string& reason);

@@ -54,7 +54,7 @@ class SwapStore {
  private:
   // Frames of [frame_bytes] each.
   struct Image {
-    SlotFacts facts;
+    HostSlotState host;
     std::vector<uint8_t*> slot;    // [slot_frames]
     std::vector<uint8_t*> blocks;  // [block_frames] of each block, in the plan's order
   };

@@ -20,7 +20,7 @@
 #include "engine/model/model_config.h"
 #include "engine/spec/drafter.h"
 #include "kernels/device.h"
-#include "scheduler/drafter_numbers.h"
+#include "scheduler/drafter_requirements.h"
 
 namespace foredraft {
 
@@ -44,7 +44,7 @@ struct DrafterKind {
   // Adds an error for each key that asks for more than the model has. The configuration selects this kind.
   void (*check)(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors);
   // max_draft_len >= 1.
-  DrafterNumbers (*numbers)(const ModelConfig& model, int max_draft_len);
+  DrafterRequirements (*requirements)(const ModelConfig& model, int max_draft_len);
   // What it keeps of each slot.
   std::vector<SlotRow> (*slot_rows)(const EngineOptions& options, const ModelConfig& model);
   // Allocates its buffers.
@@ -56,13 +56,13 @@ struct DrafterKind {
   absl::StatusOr<LoadedWeights> (*load)(const ModelConfig& model, Device& device, Stream& stream) = nullptr;
 };
 
-// Sets drafter, max_draft_len and drafter_numbers. Null, or max_draft_len 0: no drafts.
+// Sets drafter, max_draft_len and drafter_requirements. Null, or max_draft_len 0: no drafts.
 inline void UseDrafter(const DrafterKind* kind, int max_draft_len, const ModelConfig& model,
                        EngineOptions& options) {
   const bool drafts = kind != nullptr && max_draft_len > 0;
   options.drafter = drafts ? kind : nullptr;
   options.max_draft_len = drafts ? max_draft_len : 0;
-  options.drafter_numbers = drafts ? kind->numbers(model, max_draft_len) : DrafterNumbers();
+  options.drafter_requirements = drafts ? kind->requirements(model, max_draft_len) : DrafterRequirements();
 }
 
 inline std::vector<SlotRow> SlotRowsOf(const EngineOptions& options, const ModelConfig& model) {

@@ -110,7 +110,7 @@ absl::StatusOr<ConfigSources> ConfigOptions::Sources() const {
   overrides.insert(overrides.end(), flags.begin(), flags.end());
   if (absl::Status ranks = AddRanks(overrides); !ranks.ok()) return ranks;
   if (model.empty()) return ReadSources(file, ReadEnvironment(), std::move(overrides));
-  return DirectoryConfig(model, ReadHostFacts(), ReadHostGpus,
+  return DirectoryConfig(model, ReadHostResources(), ReadHostGpus,
                          {.environment = ReadEnvironment(), .overrides = std::move(overrides)});
 }
 

@@ -28,7 +28,7 @@ absl::Status ResolveModel(LoadedConfig& loaded);
 // GPUs the fewest that hold the model and one such sequence share each request, unless something is said
 // about ranks: a person who names a directory waits for one answer. sources: only environment and overrides
 // are set, which count for the last. gpus: this host's, asked where the backend is CUDA.
-absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostFacts& host,
+absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostResources& host,
                                               const std::function<std::vector<HostGpu>()>& gpus,
                                               ConfigSources sources);
 

@@ -153,7 +153,7 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
 
 // Context is written with the target's own rows, up to p + K, and blocks are not cached. Of a model without
 // stages, which Check refuses, there are none.
-DrafterNumbers Numbers(const ModelConfig& model, int /*max_draft_len*/) {
+DrafterRequirements Requirements(const ModelConfig& model, int /*max_draft_len*/) {
   if (!model.dspark) return {};
   return {.module_count = model.dspark->stage_count, .block_rows = model.dspark->block_size};
 }
@@ -165,7 +165,7 @@ std::vector<SlotRow> SlotRows(const EngineOptions&, const ModelConfig&) { return
 const DrafterKind kDSpark = {.name = "dspark",
                              .selected = Selected,
                              .check = Check,
-                             .numbers = Numbers,
+                             .requirements = Requirements,
                              .slot_rows = SlotRows,
                              .create = DSparkDrafter::Create};
 

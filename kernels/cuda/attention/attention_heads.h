@@ -211,10 +211,10 @@ class AttentionHeads {
           scores);
       if constexpr (kFp8Products) FindLargest(stage, [&](int i) { return keys.Attended(stage, tile, i); });
       __syncthreads();
-      Weigh(scores, stage);
+      Softmax(scores, stage);
       __syncthreads();
       if (kFetchesEarly) keys.Fetch();
-      AddValues(shared_.keys[stage]);
+      MultiplyValues(shared_.keys[stage]);
       if (Shape::kStages == 1) {
         __syncthreads();  // all warps have used the tile
         LoadNext(keys, tile, end, 0);
@@ -329,7 +329,7 @@ class AttentionHeads {
 
   // Online softmax: updates the running maximum, rescales the running sums and outputs, and shares this
   // warp's weights.
-  __device__ __forceinline__ void Weigh(float (&scores)[kScoreTiles][4], int stage) {
+  __device__ __forceinline__ void Softmax(float (&scores)[kScoreTiles][4], int stage) {
     float own_max[2] = {};
     float own_keep[2] = {};
 #pragma unroll
@@ -415,7 +415,7 @@ class AttentionHeads {
     }
   }
 
-  __device__ __forceinline__ void AddValues(KeyRows& keys) {
+  __device__ __forceinline__ void MultiplyValues(KeyRows& keys) {
     // Blocks of columns are whole lines of the swizzle apart, so all values are constant distances away.
     static_assert(Shape::kWarps * 16 % 64 == 0);
     constexpr int kBlocksOfTile = Shape::kColumnBlocks / Shape::kWeightTiles;

@@ -76,18 +76,18 @@ struct Fp8DecodeShared {
   alignas(128) float4 row_scales[kStages][kKeyTile];  // as they lie in the rows
   TileScales scales[kStages];
   float query_scales[kScaleGroups][kHeads];
-  // The running softmax behind the last tile that a group has weighed, of each of its threads: the maxima of
-  // its two heads, and its part of their sums of weights.
+  // The running softmax of each thread of a group, after the group's last tile: the maxima of the thread's
+  // two heads, and its part of their sums of weights.
   float4 softmax[2][kGroupThreads];
   float keep[kStages][kHeads];  // factor of the outputs before the tile is added
-  float2 folded[2][kHeads];     // of each group: max, sum of the splits so far
+  float2 combined[2][kHeads];   // of each group: max, sum of the splits so far
   float2 exchanged[2][kHeads];  // of each group: what its threads tell each other at the end of a split
   DecodeItem items[2];          // this one and the next
   Mbarrier item_full, item_empty;
   Mbarrier full[kStages][kLoads];
   Mbarrier empty[kStages][kLoads];  // in the block that brings the load
   Mbarrier scaled[kStages];
-  Mbarrier weighed[kStages];
+  Mbarrier weights_ready[kStages];
 };
 static_assert(kStages * kKeyTile * kRow.bytes() == kFp8DecodeBytesInFlight);
 static_assert(sizeof(Fp8DecodeShared) <= 227 * 1024, "the shared memory limit of a block");

@@ -7,7 +7,7 @@
 namespace foredraft {
 
 // The defaults are those of a server that drafts nothing.
-struct DrafterNumbers {
+struct DrafterRequirements {
   // MTP modules that run: M of docs/speculation.md; or stages of the model's own drafter. Each has weights
   // and cache rows.
   int module_count = 0;
@@ -28,7 +28,7 @@ struct DrafterNumbers {
   // Drafts that the plan may force upon a slot in a step: its last ones (SlotMasks::forced_drafts).
   int forced_limit() const { return given_limit - 1; }
 
-  bool operator==(const DrafterNumbers&) const = default;
+  bool operator==(const DrafterRequirements&) const = default;
 };
 
 }  // namespace foredraft
