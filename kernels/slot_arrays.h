@@ -72,8 +72,8 @@ struct SlotDrafts {
   int32_t draft_count;
   int32_t given_count;  // 0..K+1
   int32_t tokens[kMaxDraftLen + 1];
-  // Of drafts of a drafter with confidences: the logit of the chance that draft i + 1 is accepted, given that
-  // those before it were.
+  // Where the drafter has confidences: the logit of the chance that draft i + 1 is accepted, given that those
+  // before it were.
   float confidences[kMaxDraftLen];
 };
 
@@ -111,7 +111,7 @@ struct StepOutput {
   int32_t finished;
   int32_t first_row;  // the step's row of the seat's last committed token
   int32_t nonfinite;  // 1: the step ended before a row of kNoToken, and so does the sequence
-  // Of the drafts that the step made for the next one, as in SlotDrafts, where the drafter has them.
+  // The confidences of the drafts that the step made for the next one, as in SlotDrafts.
   float confidences[kMaxDraftLen];
 };
 

@@ -20,7 +20,7 @@ class MaskBudget {
     if (step_seconds <= 0) return;
     step_seconds_ = step_seconds_ == 0 ? step_seconds : step_seconds_ + (step_seconds - step_seconds_) / 8;
   }
-  // Of a client for one step: what the threads get done in a quarter of it.
+  // One client's allowance for a step: what the threads get done in a quarter of the step.
   int64_t per_step() const {
     const double steps = step_seconds_ / 4 * thread_count_ * kStepsPerSecond;
     return std::max(kLeastPerStep, static_cast<int64_t>(steps));

@@ -35,7 +35,7 @@ struct SlotGate {
   // ThinkingIds::begin raises the gate, where it is the first token or comes before a trigger.
   bool opens_thought = false;
   std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds (config/slot_limits.h)
-  // Of SlotAdmission::stop_ids, from the first: none of them is chosen while the gate is kThinking.
+  // The first so many of SlotAdmission::stop_ids are barred: none is chosen while the gate is kThinking.
   int32_t barred_stop_count = 0;
 
   // A view of this gate.
@@ -216,8 +216,9 @@ struct SlotResult {
   bool ends_in_draft = false;
   bool finished = false;  // stop id or length_limit reached on the device, or the logits are not usable
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
-  // Of the K drafts that the step made for the next one: logits of the chance that a draft is accepted, given
-  // that those before it were. Empty where there are none, or no draft policy that reads them.
+  // The confidences of the K drafts that the step made for the next one: logits of the chance that a draft is
+  // accepted, given that those before it were. Empty where there are none, or no draft policy that reads
+  // them.
   std::vector<float> confidences;
   // The drafts that the slot has now, of a constrained sequence that goes on: its next masks depend on them.
   std::vector<int32_t> drafts;

@@ -14,9 +14,9 @@
 // difference as deltas, which the rank applies before prefill and decode. So an entry that a rewind, a
 // release or a swap gave up is cleared before the block's next owner writes to it.
 //
-// Invariant one-writer: a block that two sequences have, or that the prefix index has, is never written. Of
-// a history this holds because prefixes are whole blocks; of a window because the history's blocks are whole
-// blocks of it too, so that no block of it crosses a prefix end.
+// Invariant one-writer: a block that two sequences have, or that the prefix index has, is never written. For
+// the history it holds because prefixes are whole blocks. For a window it holds because the history's blocks
+// are multiples of the window's, so that no window block crosses a prefix end.
 
 #include <cstdint>
 #include <set>

@@ -96,7 +96,7 @@ int64_t HistoryBytesPerToken(const std::vector<CacheGroup>& groups);
 // positions and of draft_len + 1 rows of a step, wherever blocks begin.
 int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_len);
 
-// The blocks of each group's pool, scratch included. The history has `history_blocks`. Of the other groups
+// The blocks of each group's pool, scratch included. The history has `history_blocks`. In the other groups
 // each of max_batch_size sequences may have twice what it takes while it decodes: for what a prefill chunk
 // reads beside what it leaves, and for the windows of reusable prefixes.
 std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,

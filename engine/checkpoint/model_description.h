@@ -86,7 +86,7 @@ struct MatrixMember {  // the tensors stacked along n
 struct ExpertsMember {  // per expert, its tensors stacked along n
   PackedWeights* out;
   InputScales* inputs = nullptr;
-  // Of all experts of the layer, those of other ranks too, one expert's tensors after another's.
+  // The tensors of all experts of the layer, those of other ranks too, one expert's after another's.
   std::vector<const TensorSpec*> of_layer = {};
 };
 struct RowGroupsMember {  // the tensor cut along n into `count` matrices of equal height, in BF16

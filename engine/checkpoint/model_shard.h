@@ -48,7 +48,7 @@ struct ModelShard {
     const int32_t count = k / layout.attention_tp;
     return {place() * count, count};
   }
-  // Of the columns of an expert, inner or outer, those that this rank computes.
+  // The columns of an expert, inner or outer, that this rank computes.
   IndexRange ExpertColumns(int32_t columns) const {
     const int32_t count = columns / layout.moe_tp;
     return {layout.column_part(rank) * count, count};

@@ -18,7 +18,7 @@ struct RankLayout {
   static constexpr RankLayout TensorParallel(int ranks) { return {.attention_tp = ranks, .moe_ep = ranks}; }
 
   constexpr int world_size() const { return attention_dp * attention_tp; }
-  // Of rank `rank` of all: its tensor group, which is its index in a plan, and its place in the group.
+  // The tensor group of rank `rank`, which is the group's index in a plan, and the rank's place in it.
   constexpr int group(int rank) const { return rank / attention_tp; }
   constexpr int place(int rank) const { return rank % attention_tp; }
   // The group of experts that it has, and which part of their columns. Where there are several tensor groups

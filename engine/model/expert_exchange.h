@@ -40,8 +40,9 @@ class ExpertExchange {
   // NVFP4 by it, whichever rank they come from, and cross in 0.281 of the bytes.
   RoutedRows Gather(const RoutedRows& own, const InputScales& inputs) const;
 
-  // Of `part`, the activated pairs in the columns of this rank's experts that it has, makes whole rows: those
-  // of all ranks that share the experts, side by side in `whole`. Both in the form that expert_down reads.
+  // `part` has the activated pairs, in the columns of this rank's experts that this rank has. Gathers the
+  // parts of all ranks that share the experts side by side into whole rows, `whole`. Both are in the form
+  // that expert_down reads.
   void GatherColumns(const InputRows& part, const InputRows& whole) const;
 
   // Adds up what this rank's experts gave each of a part of the gathered rows: the activations out and

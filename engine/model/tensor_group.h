@@ -35,8 +35,8 @@ RowsOrParts SummedLinearInParts(const Forward& f, const InputRows& x, const Gemm
 constexpr bool IsCut(const PackedWeight& weight) { return weight.plan_k() > weight.k; }
 
 // Rows of the group, all of whose ranks have partial sums of them. Up to kOneStepRows rows every rank gets
-// the parts of all rows and adds them. Of more rows it adds its share, and then all get all sums: fewer bytes
-// in two steps. At most MoeRowsAtOnce rows; f outlives this.
+// the parts of all rows and adds them. With more rows each rank adds its share of them, and then all ranks
+// get all sums: fewer bytes in two steps. At most MoeRowsAtOnce rows; f outlives this.
 class GroupRows {
  public:
   // most_rows: of the group that has the most now.

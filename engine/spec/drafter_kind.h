@@ -49,8 +49,9 @@ struct DrafterKind {
   std::vector<SlotRow> (*slot_rows)(const EngineOptions& options, const ModelConfig& model);
   // Allocates its buffers.
   absl::StatusOr<std::unique_ptr<Drafter>> (*create)(const DrafterSetup& setup);
-  // Of a kind that drafts with a checkpoint of its own; null: with what is in the model's. The first reads
-  // the checkpoint's config.json into model.draft_head, the second says what it has, the third loads that.
+  // These three are set where the kind drafts with a checkpoint of its own, and null where it drafts with the
+  // model's. `read` reads the checkpoint's config.json into model.draft_head, `describe` lists its weights,
+  // and `load` loads them.
   absl::Status (*read)(const Config& config, ModelConfig& model) = nullptr;
   ModelDescription (*describe)(const ModelConfig& model) = nullptr;
   absl::StatusOr<LoadedWeights> (*load)(const ModelConfig& model, Device& device, Stream& stream) = nullptr;

@@ -32,9 +32,10 @@ class GuardTable {
   void Add(uint64_t id, int fd, const std::string& address);
   // Before `fd` is closed. False: it was evicted.
   bool Remove(uint64_t id);
-  // It has begun a call, whether that will be admitted or not. Unknown ids have no effect, here and below.
+  // The connection has begun a call, whether that will be admitted or not. Unknown ids have no effect, here
+  // and below.
   void NoteCall(uint64_t id);
-  // A call was admitted on it.
+  // A call was admitted on the connection.
   void BecomeClient(uint64_t id);
   // Ends a stranger's connection, which its owner then removes. Waits while too many are leaving, so that
   // connections are accepted no faster than they are closed. False: there is no stranger, or too many are

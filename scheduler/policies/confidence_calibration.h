@@ -33,7 +33,7 @@ class ConfidenceCalibration {
   // A draft k whose fate is not known yet, and the chance that the drafts before it are accepted.
   void Expect(int k, float logit, double reached);
 
-  // That draft k is accepted, given that those before it were.
+  // The chance that draft k is accepted, given that those before it were.
   double Chance(int k, float logit) const;
   // The mean of Chance over the drafts that were expected, each by its chance to be reached: also of drafts
   // that are never verified.

@@ -51,7 +51,7 @@ class PrefillPace {
     double tokens = 0;    // 0: there was none
     double seconds = 0;
   };
-  // Of iterations whose mean position is in [2^k, 2^(k + 1)); all below kNear are in one cell.
+  // Cell k has the iterations whose mean position is in [2^k, 2^(k + 1)); all below kNear are in one cell.
   using Cell = std::array<Point, kSizes>;
   static constexpr int kCells = 32;
 

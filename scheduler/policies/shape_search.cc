@@ -31,7 +31,7 @@ std::vector<StepShape> Candidates(const ShapeChoice& choice) {
   return shapes;
 }
 
-// Those from which the costs of a block, a draft and a row follow.
+// The shapes from which the costs of a block, a draft and a row follow.
 std::vector<StepShape> TellingShapes(const ShapeChoice& choice) {
   const int half = (choice.upper + 1) / 2;
   return {{}, StepShape::Of(half), {choice.upper, half}, StepShape::Of(choice.upper)};
@@ -104,7 +104,7 @@ void ShapeSearch::Reconsider(Bucket& bucket, const ShapeChoice& choice) {
   }
 }
 
-// Its first step has the drafts of the step before.
+// The steps' worth of time that a probe would lose. A probe's first step has the drafts of the step before.
 double ShapeSearch::Prospects::LostSteps(StepShape probe, StepShape in_use) const {
   const double made = (kProbeSteps - 1) * tokens(probe) + std::min(tokens(probe), tokens(in_use));
   return kProbeSteps * seconds(probe) / seconds(in_use) - made / tokens(in_use);

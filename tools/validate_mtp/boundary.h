@@ -91,8 +91,8 @@ class RealBoundary {
   size_t width_ = 0;
 };
 
-// A boundary of positions that rows select by their scores, while it is compared. Of two positions with
-// nearly equal scores either is right.
+// A boundary of positions that rows select by their scores, while it is compared. Where two positions have
+// nearly equal scores, either is right.
 class SelectionBoundary {
  public:
   SelectionBoundary(std::string name, std::string shape) : boundary_{std::move(name), std::move(shape)} {}

@@ -74,8 +74,8 @@ struct StoredFormat {
   float (*tensor_scale)(float largest) = nullptr;
   // The name of the scale of the weight's inputs, an FP32 scalar that may lie beside it. Null: none does.
   std::string (*input_scale_name)(const TensorSpec& spec) = nullptr;
-  // That scale, as a factor of rounded inputs; of a tensor in this format, with `input_scale_name`.
-  // INVALID_ARGUMENT names what is missing, or a value out of range.
+  // Reads the scale that `input_scale_name` names, as a factor of rounded inputs. INVALID_ARGUMENT names what
+  // is missing, or a value out of range.
   absl::StatusOr<float> (*input_scale)(const Checkpoint& checkpoint, const TensorSpec& spec) = nullptr;
   // The dtype that X.weight itself may have instead of BF16 or F32, as messages show it. Null: none.
   const char* weight_dtype = nullptr;

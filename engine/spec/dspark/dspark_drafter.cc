@@ -151,8 +151,8 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
   }
 }
 
-// Context is written with the target's own rows, up to p + K, and blocks are not cached. Of a model without
-// stages, which Check refuses, there are none.
+// Context is written with the target's own rows, up to p + K, and blocks are not cached. A model without
+// stages, which Check refuses, requires nothing.
 DrafterRequirements Requirements(const ModelConfig& model, int /*max_draft_len*/) {
   if (!model.dspark) return {};
   return {.module_count = model.dspark->stage_count, .block_rows = model.dspark->block_size};

@@ -54,8 +54,8 @@ struct Fp8DecodePlan {
   int32_t page_rows;  // rows per TMA load: tokens_per_block, at most a tile
 };
 
-// Of each 16 keys of a wgmma's sums, thread t of four has 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. Where a key lies
-// if a thread's are to be adjacent.
+// Where a key lies if the keys of a thread are to be adjacent: thread t of four has keys 2 t, 2 t + 1, 2 t +
+// 8 and 2 t + 9 of each 16 in a wgmma's accumulators.
 constexpr int PlaceOf(int key) { return key / 16 * 16 + key % 8 / 2 * 4 + key / 8 % 2 * 2 + key % 2; }
 
 // The scales of a tile's keys as its products need them, key k at PlaceOf(k); S is the largest one of the
@@ -71,7 +71,8 @@ struct Fp8DecodeShared {
   alignas(1024) RopeTile query_rope;
   CodeTile keys[kStages][kScaleGroups];
   alignas(1024) RopeTile rope[kStages];
-  // Of the columns of a consumer group: a head's codes for one group of columns, then for the other one.
+  // Weights as codes, for the columns of each consumer group: a head's codes for one group of columns, then
+  // for the other one.
   CodeTile weights[kStages][2];
   alignas(128) float4 row_scales[kStages][kKeyTile];  // as they lie in the rows
   TileScales scales[kStages];

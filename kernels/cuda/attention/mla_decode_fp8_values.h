@@ -15,7 +15,7 @@
 
 namespace foredraft::cuda::fp8_decode {
 
-// Members are per thread. Of every 64 columns a thread has two adjacent ones, and of every 8 heads two.
+// Members are per thread. A thread has two adjacent columns of every 64, and two heads of every 8.
 template <int kBlocks>
 class Fp8Outputs {
  public:

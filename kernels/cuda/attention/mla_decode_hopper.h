@@ -32,9 +32,9 @@ using Chunk = RowTile<64, kChunkColumns>;  // 64 heads or keys
 enum class KeySource { kPages, kRows, kFp8Rows };
 
 // Two tiles of heads of a row are a cluster of two blocks, if the row's tiles of heads are even in number:
-// both need the same keys at the same time, and each brings half of them for both. Of pages, each load of a
-// stage comes from one of the two, so one of three and two of three, which changes with the stage; of FP8
-// rows, half of each tile's keys.
+// both need the same keys at the same time, and each brings half of them for both. Where keys are pages, the
+// blocks alternate in bringing the three loads of a stage: one brings one, the other two, and the next stage
+// the other way round. Where keys are FP8 rows, each block brings half of each tile's keys.
 constexpr uint32_t BringerOf(int stage, int load, int blocks) { return (stage + load) % blocks; }
 
 struct HopperDecodePlan {

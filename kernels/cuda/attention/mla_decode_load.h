@@ -14,7 +14,7 @@ namespace foredraft::cuda {
 
 // Bytes of keys that a block of the Hopper kernel has in flight: two tiles of 64 rows of 576 BF16.
 inline constexpr int32_t kHopperDecodeBytesInFlight = 2 * kKeyTile * 576 * 2;
-// The same of the one with FP8 products: three tiles of FP8 rows.
+// Bytes of keys that a block of the kernel with FP8 products has in flight: three tiles of FP8 rows.
 inline constexpr int32_t kFp8DecodeBytesInFlight = 3 * kKeyTile * (512 + 16 + 2 * 64);
 
 // The work of one launch. Counts of splits, tiles and partials are of one tile of heads.

@@ -14,7 +14,7 @@
 
 namespace foredraft::cuda {
 
-// Of a tree over `count` sums, a power of two.
+// The levels of a tree over `count` sums, a power of two.
 constexpr int TreeLevels(int count) { return count == 1 ? 0 : 1 + TreeLevels(count / 2); }
 static_assert(TreeLevels(kMaxSegments) == kWaitingSets);
 
@@ -57,7 +57,7 @@ struct WaitingSums {
   }
 };
 
-// The same in registers, where there are some left.
+// Waiting sums in registers, for kernels that have some left.
 template <int kAccumulators, int levels = kWaitingSets>
 struct SumsInRegisters {
   static constexpr int kLevels = levels;
