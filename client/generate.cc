@@ -247,11 +247,9 @@ void AddGenerate(CLI::App& app, int* exit_code) {
       ->excludes(json);
   command->footer(
       "On a terminal thinking is dim and its tags are left out. Elsewhere, and with NO_COLOR, thinking and "
-      "answer "
-      "have lines and names of their own; --answer prints the answer alone. What follows a --prompt is as "
-      "the "
-      "model wrote it. With --tools calls have lines of their own, and with --json all parts have fields of "
-      "their own.");
+      "answer have lines and names of their own; --answer prints the answer alone. What follows a --prompt "
+      "is as the model wrote it. With --tools calls have lines of their own, and with --json all parts have "
+      "fields of their own.");
   command->callback([options, exit_code] {
     ReadStdin(options->prompt);
     ReadStdin(options->chat);

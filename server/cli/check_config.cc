@@ -242,8 +242,8 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
   CLI::Option* config = command->get_option("--config");
   CLI::Option* explain = command->add_flag("--explain", options->explain,
                                            "for every key help, type, allowed values, default and where its "
-                                           "value came from; memory per rank. Needs "
-                                           "the model's config.json, no weights and no GPU");
+                                           "value came from; memory per rank. Needs the model's config.json, "
+                                           "no weights and no GPU");
   const auto add_size = [&](const char* name, std::string& size, const char* help) {
     command->add_option(name, size, help)
         ->type_name("SIZE")
@@ -257,12 +257,12 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
            "with --explain: memory of one GPU; exit 1 if a rank does not fit it");
   add_size(
       "--memory", options->memory,
-      "with --explain and backend cpu: RAM of the server, this host's by default; exit 1 if the ranks do "
-      "not fit it");
+      "with --explain and backend cpu: RAM of the server, this host's by default; exit 1 if the ranks do not "
+      "fit it");
   command->add_flag(
       "--other-host", options->other_host,
-      "the configuration is for another host: TLS files, tokens, the CPU and the RAM of this one "
-      "are not compared with it; the model's files are");
+      "the configuration is for another host: TLS files, tokens, the CPU and the RAM of this one are not "
+      "compared with it; the model's files are");
   command
       ->add_option("--docs", options->docs,
                    "write client-fields.md, configuration.md, metrics.md and tensorrt-llm.md, the tables in "

@@ -153,8 +153,8 @@ void ChooseRanks(const ModelConfig& model, const HostResources& host, const std:
     if (2 * ranks > count) return;
     absl::StrAppendFormat(
         &sources.warnings.back(),
-        ": --tp %d lets more of them share each request, parallel.attention_dp gives each of "
-        "them requests of its own",
+        ": --tp %d lets more of them share each request, parallel.attention_dp gives each of them requests "
+        "of its own",
         2 * ranks);
     return;
   }
@@ -220,8 +220,7 @@ absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const Ho
     drafts.clear();
     sources.warnings.push_back(absl::StrFormat(
         "%s: no drafts: config.json declares %d MTP module%s (num_nextn_predict_layers), but the checkpoint "
-        "has "
-        "no tensor of them; the original checkpoint has",
+        "has no tensor of them; the original checkpoint has",
         directory, config.num_nextn_predict_layers, config.num_nextn_predict_layers == 1 ? "" : "s"));
   }
   sources.file = absl::StrCat("serve ", model);

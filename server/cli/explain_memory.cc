@@ -200,8 +200,8 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
   if (!gpu_bytes) {
     table.Row("needed", least,
               set_blocks > 0 ? "in all"
-                             : "at least, with one request of max_seq_len; "
-                               "--gpu-memory 141GiB says what fits a GPU of 141 GiB");
+                             : "at least, with one request of max_seq_len; --gpu-memory 141GiB says what "
+                               "fits a GPU of 141 GiB");
     explanation.text = table.Take();
     return explanation;
   }

@@ -157,8 +157,8 @@ constexpr char kOutOfMemory[] =
     "foredraft: out of memory: max_batch_size, max_num_tokens, max_seq_len, kv_cache_config and "
     "max_queue_size decide how much is needed\n";
 constexpr char kOutOfThreads[] =
-    "foredraft: a thread or another resource was refused: ulimit -u and -v, and the limits of the "
-    "container, decide how many there are\n";
+    "foredraft: a thread or another resource was refused: ulimit -u and -v, and the limits of the container, "
+    "decide how many there are\n";
 
 // For an exception that nothing catches, on any thread: one line, and exit code 1 where a shortage is the
 // cause. Allocates nothing. A shortage may end several threads at once: the first speaks, the others wait for

@@ -141,8 +141,8 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
   if (model.dspark->stage_count == 0) {
     return refuse(
         "speculative_config.decoding_type", NameOf(config.decoding_type),
-        "MTP without drafts: compress_ratios of config.json does not say how many DSpark stages there "
-        "are (a 0 for each, after the layers)");
+        "MTP without drafts: compress_ratios of config.json does not say how many DSpark stages there are (a "
+        "0 for each, after the layers)");
   }
   const int block_size = model.dspark->block_size;
   if (config.max_draft_len > block_size) {
