@@ -26,7 +26,7 @@ HostResources ReadHostResources();
 // The lowest limits of the groups in `groups`, the text of /proc/self/cgroup (cgroup v1 or v2), and of those
 // around them, whose files are below `root` (/sys/fs/cgroup). 0: none.
 struct CgroupLimits {
-  double cores = 0;  // of CPU time in a period, over the period
+  double cores = 0;  // CPU time per period, divided by the period
   std::string cores_file;
   int64_t memory_bytes = 0;
   std::string memory_file;

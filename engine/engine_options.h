@@ -43,7 +43,8 @@ struct EngineOptions {
   const std::vector<int>& graph_sizes() const {
     return captured_sizes.empty() ? batch_sizes : captured_sizes;
   }
-  // Rows of the largest decode step, of the largest forward in one, and of the largest of either kind.
+  // Rows of the largest decode step, of the largest forward in a decode step, and of the largest forward of
+  // all.
   int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
   int largest_decode_forward() const {
     return std::max(largest_step(), batch_sizes.back() * drafter_requirements.block_rows);

@@ -106,7 +106,7 @@ struct StepOutput {
   int32_t length;           // after the step
   int32_t drafts_verified;  // v
   int32_t relaxed_count;    // emitted drafts that the strict rule would have rejected
-  // 1: the last token is an accepted draft, too: length_limit, a stop id or the gate cut the step behind it.
+  // 1: the last token is an accepted draft, because length_limit, a stop id or the gate ended the step there.
   int32_t ends_in_draft;
   int32_t finished;
   int32_t first_row;  // the step's row of the seat's last committed token

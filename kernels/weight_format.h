@@ -91,7 +91,7 @@ constexpr DType KernelScale(const WeightFormat& format) {
   return format.tensor_scale ? DType::kF8E4M3 : DType::kF32;
 }
 // Whether a backend has products of the format: 4-bit codes with scales for groups of a row, 8-bit ones with
-// any blocks. A format with a tensor scale has its own groups alone.
+// any blocks. A format with a tensor scale has products only with its own size of groups.
 constexpr bool HasKernels(const WeightFormat& format) {
   if (!format.has_scales()) return !Is4Bit(format.code);
   const NamedFormat* const row = RowOf(format);

@@ -80,7 +80,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.rank_count = config.parallel.attention_dp;
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
-  // Four times as much before a rank counts as lost: machines are slower at times.
+  // A quarter of the time after which a rank counts as lost: machines are slower at times.
   options.prefill_seconds = config.parallel.step_timeout_s / 4.0;
   int decode_pause_ms = 0;
   CHECK(absl::SimpleAtoi(config.scheduler.max_decode_pause_ms, &decode_pause_ms)) << "defaults are resolved";

@@ -46,9 +46,9 @@ struct CacheGroupShape {
     return std::min(BlocksFor(all_positions), BlocksAnywhere(lookback + 2 * max_draft_len + rows_ahead + 1));
   }
 
-  // The blocks that a prompt takes at its admission, those of a reused prefix apart; prompt_positions: those
-  // it owns when it ends, Kmax + A + 1 more than its tokens. Window: what a chunk reads, the prefix ends that
-  // the prompt keeps, and what it leaves for the next chunk or for its first decode step.
+  // The blocks that a prompt takes at its admission, without those of a reused prefix. prompt_positions: the
+  // positions that it owns when it ends, Kmax + A + 1 more than its tokens. Window: what a chunk reads, the
+  // prefix ends that the prompt keeps, and what it leaves for the next chunk or for its first decode step.
   int FreshBlocks(int prompt_positions, int reused_len, int end_count, int max_draft_len,
                   int rows_ahead) const {
     const int whole = BlocksFor(prompt_positions) - reused_len / tokens_per_block;

@@ -19,8 +19,8 @@ struct DrafterRequirements {
   // Only blocks within the first prompt_len - offer_margin tokens may be reused: later ones are written
   // again.
   int offer_margin = 0;
-  // Given tokens in a step (resume) are at most K + 1, and at most this. Like drafts that the plan forces,
-  // they are not those that the drafter has written rows of.
+  // Given tokens in a step (resume) are at most K + 1, and at most this. The drafter has written rows of its
+  // own drafts, not of given tokens or of drafts that the plan forces.
   int given_limit = 1 << 20;
   // Rows that a forward of drafts has per sequence, where it makes all of them at once; 0: no such forward.
   int block_rows = 0;

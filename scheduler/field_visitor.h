@@ -53,7 +53,7 @@ struct PlanLimits {
   }
 };
 
-// What a plan says that its own parts keep to.
+// Numbers of a plan that bound its own parts.
 struct PlanScope {
   int32_t draft_len = 0;
   int32_t decode_bucket = 0;

@@ -212,7 +212,8 @@ struct SlotResult {
   int32_t length = 0;  // tokens in the target's cache after the iteration: p, = position of the last token
   int32_t drafts_verified = 0;  // v of the decode step
   int32_t relaxed_count = 0;    // emitted drafts of the step that the strict rule rejects
-  // The last token is an accepted draft as well: the limit, a stop id or the gate cut the step behind it.
+  // The step has no token of the target's behind its accepted drafts: the limit, a stop id or the gate ended
+  // it with the last of them.
   bool ends_in_draft = false;
   bool finished = false;  // stop id or length_limit reached on the device, or the logits are not usable
   std::vector<TokenLogprob> logprobs;  // one per token, if requested

@@ -253,10 +253,11 @@ class Scheduler {
     Sequence* sequence = nullptr;
     bool given = false;  // the step emits given tokens: it says nothing about drafts
     Masking masking = Masking::kFree;
-    int mask_count = 0;                                // of its rows
-    int own_drafts = std::numeric_limits<int>::max();  // of the drafter, that its rows verify: at most
-    int forced_drafts = 0;                             // SlotMasks::forced_drafts
-    bool leaves_grammar = false;                       // the grammar refuses a draft of the drafter
+    int mask_count = 0;  // of its rows
+    int own_drafts =
+        std::numeric_limits<int>::max();  // how many of the drafter's drafts its rows verify, at most
+    int forced_drafts = 0;                // SlotMasks::forced_drafts
+    bool leaves_grammar = false;          // the grammar refuses a draft of the drafter
   };
   struct LaunchedRank {
     std::vector<LaunchedSlot> live;                               // in the order of the plan's live_slots

@@ -117,7 +117,7 @@ struct Sequence {
   int32_t replay_len = 0;
   int32_t replay_planned = 0;
   int32_t replay_done = 0;
-  int losses = 0;                  // that hit a plan with it, since its last new token
+  int losses = 0;                  // lost ranks that hit a plan with it since its last new token
   int32_t output_len_at_loss = 0;  // output_ids.size() at the last of them
 
   // Launched, uncommitted plans that name it. The object is not freed before this is 0.

@@ -16,12 +16,12 @@ namespace foredraft {
 // The rows that a part keeps for one layer.
 struct CacheRows {
   int row_bytes = 0;
-  int positions = 1;  // that a row is of: a compressed entry is of several
+  int positions = 1;  // positions that a row stands for: a compressed entry stands for several
   KvFormat format;    // of the row's values, for the part that reads them
 };
 
 // The lifetime of rows that no step reads more than `lookback` positions later. Rows whose group has the same
-// name share its blocks and live for the longest of their reaches.
+// name share its blocks and live for the longest of their lookbacks.
 struct RecentRows {
   std::string_view group;
   int lookback = 0;
@@ -65,7 +65,7 @@ struct CacheGroup {
 // Handles depend on that order alone, so that every registry gives a part the same ones.
 class CacheRegistry {
  public:
-  // Blocks have at least tokens_per_block tokens, but those of groups that choose their own.
+  // Blocks have at least tokens_per_block tokens, except in groups that choose their own number.
   explicit CacheRegistry(int tokens_per_block);
 
   // Rows that a sequence reads to its end.

@@ -138,7 +138,7 @@ struct WeightSpec {
   // Whether the cut goes through a block of scales that the tensors' format has: no rank can have such a
   // part.
   bool CutsBlocks() const;
-  // Makes `packed`, which the rank has of the matrix, say which part it is.
+  // Records in `packed`, the rank's part of the matrix, which part it is.
   void Mark(PackedWeight& packed) const;
   // All tensors are quantised kinds, so the fused weight may stay FP8.
   bool is_quantised() const;

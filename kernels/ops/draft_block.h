@@ -49,8 +49,9 @@ struct BlockAttentionParams {
   float scale;
 };
 
-// The confidence in a draft, as a logit: weight . [hidden; token_rows], in FP32. Within +-kLargestConfidence;
-// NaN becomes the least. Into the slots' drafts and the outputs, for seats whose drafts store_drafts keeps.
+// The confidence in a draft, as a logit: weight . [hidden; token_rows], in FP32. The logit is within
+// +-kLargestConfidence; NaN becomes the least. Written to the slots' drafts and the outputs, for seats whose
+// drafts store_drafts keeps.
 struct DraftConfidenceParams {
   StepOutput* outputs;             // [B]
   Matrix<const float> hidden;      // [B, D]: of the row that the draft comes from

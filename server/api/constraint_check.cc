@@ -26,8 +26,8 @@ bool IsChat(const ClientRequest& client) { return std::holds_alternative<ChatMes
 // Whether tools constrain the output.
 bool HasToolConstraint(const ClientRequest& client) { return IsChat(client) && client.tools.constrain(); }
 
-// Whether removed tools alone do. A model that writes a call of one, where structured output is off, has
-// written text.
+// Whether removed tools alone constrain the output. Where structured output is off, a call of a removed tool
+// is text.
 bool HasOnlyRemovals(const ClientRequest& client) {
   return !client.constraint && IsChat(client) && !client.tools.constrain() && client.tools.has_effect() &&
          client.tools.has_removed;
@@ -161,13 +161,13 @@ absl::StatusOr<std::shared_ptr<const Grammar>> CompileTools(const ClientRequest&
   return NameFaultyTool(calls, client.tools, grammar.status(), compiler);
 }
 
-// Calls, or what the client's constraint says, where calls are not forced.
+// Compiles calls and, where they are not forced, what the client's constraint says instead.
 absl::Status CompileCalls(const ClientRequest& client, const ChatFormat& chat_format,
                           const Tokenizer& tokenizer, ConstraintCompiler& compiler, RequestConstraint& made) {
   const CallSyntax calls = chat_format.calls();
   std::string alternative;
   if (client.constraint && !client.tools.is_forced()) {
-    // By itself first, so that its faults are told by its own name.
+    // The constraint is compiled by itself first, so that its faults are told under its own name.
     const Constraint alone = ConstraintOf(*client.constraint);
     RETURN_IF_ERROR(compiler.Compile(alone, client.constraint->field).status());
     alternative = AlternativePart(alone);

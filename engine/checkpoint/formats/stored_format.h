@@ -21,7 +21,7 @@
 
 namespace foredraft {
 
-// One tensor of a file. A quantised one of the model becomes several.
+// One tensor of a file. A quantised tensor of the model becomes several.
 struct StoredTensor {
   enum class Part { kCodes, kScales, kTensorScale, kConstant };
 
@@ -100,13 +100,12 @@ int64_t StoredBytes(std::span<const StoredTensor> tensors);
 
 // Which tensors of a model are quantised where this program chooses (quantize, synth, random weights):
 //
-//   FP8     as DeepSeek does: all projections, kv_b too. Not router, eh_proj, norms, embedding, head.
+//   FP8     as DeepSeek does: all projections, kv_b too, but not router, eh_proj, norms, embedding, head.
 //   others  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
 //           without weights whose columns are no multiple of the group. Parts that are fused into one weight
 //           are packed together.
-//   NVFP4   of those, the target's MLP projections, as NVIDIA's checkpoints of DeepSeek-V3 have: attention
-//   and
-//           MTP modules stay BF16.
+//   NVFP4   of those only the target's MLP projections, as in NVIDIA's checkpoints of DeepSeek-V3: attention
+//           and MTP modules stay BF16.
 class FormatChoice {
  public:
   // The description outlives this.

@@ -52,7 +52,7 @@ struct IndexerInput {
   const InputRows& queries;  // [R, q_lora_rank]: the normed latents, as wq_b reads them
 };
 
-// The lists of f.batch.list_rows, of the forward that selected last, for a recycled module to attend: it
+// Takes the lists of f.batch.list_rows from the forward that selected last, for a recycled module: that
 // selects nothing, and needs no keys.
 void TakeSelected(const Forward& f, const IndexerActivations& a);
 
