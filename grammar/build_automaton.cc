@@ -178,7 +178,8 @@ void CollectCalls(const Ir& ir, NodeId id, std::vector<RuleId>& rules) {
   }
 }
 
-// The name of a rule without a word that no other one without a word explains; empty if the root has a word.
+// The rule at fault where the root has no word, found by following calls of rules without a word as far as
+// they lead. Empty if the root has a word.
 std::string EmptyRule(const Ir& ir, const RuleLengths& lengths) {
   std::vector<bool> seen(ir.rule_count(), false);
   const auto is_empty = [&](RuleId rule) {

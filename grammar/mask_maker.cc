@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> MaskMaker::Make(StateTable& tab
     is_made = IsWithinLimits(table);
   }
   if (!is_made) {
-    // In this order: a mask that is beyond a limit is so whatever its allowance.
+    // The limit is tested first: a mask beyond it is refused whatever its allowance.
     if (steps_ > limits_.max_mask_steps || (state == StateTable::kTooLong && !table.work().is_spent())) {
       return absl::ResourceExhaustedError(
           absl::StrFormat("more than %d steps for a mask, allowed at most constraints.max_mask_steps",

@@ -45,7 +45,8 @@ class MaskMaker {
   // Takes the bits.
   std::shared_ptr<const TokenMask> Pack();
 
-  // Whether at least half of the slice begins with a byte after which any text of the slice is allowed.
+  // True if, for at least half of the slice's tokens, any text of the slice may follow the token's first
+  // byte.
   bool IsMostlyEndless(StateTable& table, int slice, StateId state);
   // Whether every text of the slice is allowed from `state` on, at whatever length; `utf8` is where its last
   // character is.

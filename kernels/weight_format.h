@@ -1,7 +1,7 @@
 #pragma once
 
-// How the elements of a weight [n, k] are stored: codes, and the factors that make them values. The same
-// words from a checkpoint (engine/checkpoint/formats) to the kernels (PackedWeight).
+// How the elements of a weight [n, k] are stored: codes, and the factors that make them values. Both the
+// checkpoint's side (engine/checkpoint/formats) and the kernels' (PackedWeight) use it.
 
 #include <cstdint>
 #include <string_view>

@@ -19,8 +19,8 @@
 
 namespace foredraft::cuda {
 
-// The scales of a tile's keys, with FP8 products: powers of two or NaN. As exponents, for which there is
-// room.
+// The scales of a tile's keys, with FP8 products. They are powers of two or NaN, and kept as exponents, for
+// which there is room.
 template <class Shape>
 struct Fp8Scales {
   static constexpr int8_t kNan = 127;  // no scale is so large

@@ -299,7 +299,7 @@ class HopperItem {
 
   // ---- the result of a split ----
 
-  // Behind the split's last tile, whose stage is not pipeline_'s any more.
+  // The sum of weights behind the split's last tile, whose stage is the one before pipeline_'s.
   __device__ __forceinline__ float SplitSum(int half) const {
     const float4 sums = shared_.sums[1 - pipeline_.stage][half][thread_];
     return (QuadSum(sums.x) + QuadSum(sums.y)) + (QuadSum(sums.z) + QuadSum(sums.w));

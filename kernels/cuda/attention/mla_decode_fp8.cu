@@ -7,8 +7,8 @@
 // loads by TMA, or row by row; with three stages the next tile is on its way while two are in use. A warp of
 // the producer's turns the scales into factors of keys and of weights (TileScales).
 //
-// Registers allow 128 sums of a thread's outputs, which are FP32 from tile to tile, beside 64 for a tile's
-// scores or 64 for its values and their products. V is turned on its way into registers
+// Registers allow 128 accumulators of a thread's outputs, which are FP32 from tile to tile, beside 64 for a
+// tile's scores or 64 for its values and their products. V is turned on its way into registers
 // (mla_decode_fp8_values.h): turned in shared memory it would be written and read once more, and shared
 // memory is what all products wait for (docs/predictions.md).
 //

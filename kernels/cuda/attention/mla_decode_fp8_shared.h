@@ -95,7 +95,8 @@ static_assert(sizeof(Fp8DecodeShared) <= 227 * 1024, "the shared memory limit of
 
 using Pipeline = PipelineState<kStages>;
 
-// The head of a row of a wgmma's sums that a thread has: the first, and 8 more.
+// The head of each of the two rows of a wgmma's accumulators that a thread has: the second is 8 after the
+// first.
 __device__ __forceinline__ int HeadRow(int half) {
   return static_cast<int>(threadIdx.x) % kGroupThreads / kWarpLanes * 16 +
          static_cast<int>(threadIdx.x) % kWarpLanes / 4 + half * 8;

@@ -98,7 +98,8 @@ struct KernelShared {
   int32_t is_last[Tile::kConsumers];  // of a tile's blocks, this one has counted last
 };
 
-// Two groups of 128 outputs have no registers to spare for it. A tree takes more.
+// Whether the tile's kernel has the registers to split k: two groups of 128 outputs do not, and a tree of
+// segments takes more.
 template <class Tile>
 constexpr bool kCanSplit =
     Tile::kSegmented ? Tile::kConsumers == 1 && Tile::kN < 128 : Tile::kConsumers == 1 || Tile::kN < 128;
