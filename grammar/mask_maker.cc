@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxTextStates = 32;  // explored to find out whether any text is allowed
 constexpr int kTextShare = 8;       // one try may take this part of max_mask_steps
-constexpr int kAllTextShare = 4;    // and so much, all tries of a mask; then it is walked
+constexpr int kAllTextShare = 4;    // and all tries of a mask this part; then it is walked
 constexpr int kNodesBetweenChecks = 4096;
 constexpr int kMaxCharStates = 4;  // that characters of a counted string lead to
 constexpr int kJsonSlice = 0;

@@ -86,8 +86,8 @@ struct ExpertActivations {
 };
 
 // The sums and logits of a tensor group of T ranks; absent where T = 1. A rank has partial sums of B =
-// min(rows of the largest forward, MoePromptRowsAtOnce) rows. It receives every rank's of G / T of them: of
-// all, or where there are more than kOneStepRows, of its share (engine/model/tensor_group.h).
+// min(rows of the largest forward, MoePromptRowsAtOnce) rows. From every rank it receives G / T rows: all of
+// them, or where there are more than kOneStepRows, its own share (engine/model/tensor_group.h).
 struct GroupActivations {
   Matrix<float> partials_out;  // [B, D]
   Matrix<float> partials_in;   // [G, D]

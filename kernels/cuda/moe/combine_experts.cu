@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kExpertSlices = 8;
 constexpr int kThreads = 128;
-// Blocks of a column block's rows where the rows are a range, which may be empty: few, so that they end soon.
+// Blocks along the rows where the rows are a range. It may be empty, and few blocks end soon.
 constexpr int32_t kRangeBlocks = 512;
 
 template <int columns>

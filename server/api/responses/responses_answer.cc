@@ -158,7 +158,7 @@ json ResponsesFormat::EndedResponse(const ChoiceEnd& choice) const {
   return response;
 }
 
-// Codex knows its context's end by the code alone, and tries others again.
+// Codex tells a full context by the code alone; after any other error it tries again.
 json ResponsesFormat::FailedResponse(const absl::Status& status) const {
   json response = Response("failed");
   const bool is_too_long = PromptSizeOf(status).has_value();
