@@ -183,8 +183,8 @@ class Translator {
     Note(key, on ? "became cuda_graph_config, which is on" : "became cuda_graph_config: null");
   }
 
-  // Steps up to that batch size get graphs of the default sizes. Larger steps need some graphs above it,
-  // whose sizes double.
+  // Steps up to that batch size get graphs of the default sizes. Larger steps need a few more graphs: each is
+  // twice as large as the one before.
   void TranslateGraphLimit() {
     if (graph_limit_.key == nullptr) return;
     const ForeignKeyGiven& key = *graph_limit_.key;

@@ -211,7 +211,7 @@ class Scheduler {
   void LoseRanks(const absl::Status& error);
   static constexpr int kFruitlessLosses = 5;
 
-  // Ends the requests whose deadline is at or before `now`. Plan does so, too.
+  // Ends the requests whose deadline is at or before `now`. Plan also calls it.
   void ExpireDeadlines(SteadyTime now);
 
   // Updates gathered since the last call, in order.

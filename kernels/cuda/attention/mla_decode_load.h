@@ -76,7 +76,7 @@ struct DecodeRates {
   double tile;         // a tile of 64 keys and 64 heads
   double split;        // the end of a split: its merge or its partial result
   double merge_round;  // CombineSplits' loads of kCombineAhead results: one latency
-  double launch;       // of both kernels, until the first tile and after the last
+  double launch;       // before the first tile and after the last, of both kernels
   double bytes_per_second;
 };
 inline constexpr int32_t kCombineAhead = 4;  // partial results whose loads CombineSplits has in flight

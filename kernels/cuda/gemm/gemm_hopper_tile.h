@@ -196,7 +196,7 @@ __device__ void LoadRowScales(const HopperGemmParams& p, HopperShared<Tile>& sha
 
 // Each operand of a stage has a warp of its own, whose first thread requests it: a request takes some 40
 // instructions of latency, so one thread for all of them does not keep up with memory. The warp of the
-// weights also announces the bytes of all operands; those of the others may arrive before.
+// weights also announces the bytes of all operands; the other operands may arrive before it does.
 template <bool kF8, class Tile>
 __device__ __forceinline__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
   if (threadIdx.x % 32 != 0) return;
