@@ -31,7 +31,7 @@ class TurnPool {
     std::string thread_name;  // "tokenize": threads are "tokenize-1" and so on
     int threads = 1;          // take long jobs, and short ones where there are no threads for these alone
     int short_threads = 0;    // take short jobs alone
-    int nice = 0;             // of those that take long jobs: below the threads that compute and answer
+    int nice = 0;             // of the threads for long jobs: they come after those that compute and answer
     std::string waiting;      // the error's text behind the number of jobs, where too many wait
   };
 

@@ -55,7 +55,7 @@ struct ConfigBits {
     kNone,    // no token depends on it
     kClass,   // the class has `part`
     kDevice,  // the class has it as part of the device's name
-    kModel,   // it decides which model is served, of which the class has the format of the weights
+    kModel,   // it decides which model is served; the class has the format of its weights
     kRule,    // not in the class: with drafts that need not be the model's choice, tokens depend on the rule
   } kind;
   std::string (*part)(const Config&) = nullptr;  // kClass: equal text, equal bits; empty: not in the class

@@ -112,7 +112,7 @@ std::string DescribeUnknownKey(std::string_view path) {
     return absl::StrCat("unknown key, here it is ", std::string(key));
   }
   const auto [nearest, distance] = NearestKey(path);
-  // A name of which half the letters must change was not meant to be the nearest one.
+  // The nearest name was not meant where more than half of the letters must change.
   if (2 * distance > static_cast<int>(LastPart(path).size())) {
     return "unknown key, docs/configuration.md lists all";
   }

@@ -337,7 +337,7 @@ std::optional<JsonValue> Dependencies(const JsonValue& dependencies) {
   return Object({{"allOf", Array(std::move(all))}});
 }
 
-// No key is another one than those that match.
+// Objects all of whose keys match.
 JsonValue OnlyKeys(const std::string& pattern) {
   return Object(
       {{"patternProperties", Object({{pattern, Boolean(true)}})}, {"additionalProperties", Boolean(false)}});

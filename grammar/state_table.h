@@ -74,7 +74,7 @@ class StateTable {
     }
     return transition.to;
   }
-  // The bytes of which one must come next, as far as nesting lets them.
+  // The bytes that may come next, as far as nesting lets them.
   ByteClass NextBytes(StateId from, int64_t& steps);
   // Whether any text of a JSON string may come without escapes, where `utf8` is the state of its last
   // character. False: not known.

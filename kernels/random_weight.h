@@ -99,7 +99,7 @@ constexpr float RandomTensorScale(const RandomWeight& weight) {
 // The scale of the inputs of random NVFP4 weights: magnitudes up to 10.5 are not cut.
 inline constexpr float kRandomInputScale = 0x1p-8f;
 
-// RandomScale in the format's type, of which it takes the first bytes.
+// RandomScale in the format's type, which takes the first bytes.
 struct ScaleBytes {
   char bytes[sizeof(float)] = {};
 };

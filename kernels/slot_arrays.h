@@ -110,7 +110,7 @@ struct StepOutput {
   int32_t ends_in_draft;
   int32_t finished;
   int32_t first_row;  // the step's row of the seat's last committed token
-  int32_t nonfinite;  // 1: the step ended before a row of kNoToken, and so does the sequence
+  int32_t nonfinite;  // 1: the step, and with it the sequence, ended before a row of kNoToken
   // The confidences of the drafts that the step made for the next one, as in SlotDrafts.
   float confidences[kMaxDraftLen];
 };

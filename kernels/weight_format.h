@@ -100,7 +100,8 @@ constexpr bool HasKernels(const WeightFormat& format) {
   return !Is4Bit(format.code) || format.rows == 1;
 }
 
-// The format as HostWeight and PackedWeight hold it: E8M0 scales become those that kernels read, exactly.
+// The format as HostWeight and PackedWeight hold it: E8M0 scales become exactly equal ones of the type that
+// kernels read.
 constexpr WeightFormat WithWideScales(WeightFormat format) {
   if (format.scale == DType::kE8M0) format.scale = KernelScale(format);
   return format;

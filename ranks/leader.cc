@@ -41,8 +41,8 @@ constexpr std::chrono::seconds kCutAfter(
 constexpr char kUnknown[] = "this port is for the workers of one group, which have its secret";
 constexpr int kStreamsPerConnection = 8;  // a worker needs one, and another while it dials again
 
-// Connections that a leader may have at once: of workers that have joined, of some that have not, and as many
-// whose end gRPC has not read yet.
+// Connections that a leader may have at once: of workers that have joined, of max_pending that have not, and
+// of equally many whose end gRPC has not read yet.
 int MostConnections(int max_pending, int rank_count) { return 2 * max_pending + rank_count; }
 
 // Ends a call without reading from it.

@@ -11,8 +11,8 @@
 // The leader trusts a worker step by step. A call that does not show that it knows a secret of the group is
 // refused before a message of it is read, and learns nothing. Then both ends prove themselves
 // (group_secret.h): the first message must be a join with the worker's proof, small and in time. From then on
-// a message out of its ranges (message_check.h, plan_codec.h) loses the rank, and so does a result that the
-// scheduler refuses: nothing that a worker sends ends this process.
+// a message out of its ranges (message_check.h, plan_codec.h) loses the rank. A result that the scheduler
+// refuses also does: nothing that a worker sends ends this process.
 //
 // A life of the group lasts from BeginGroup until the first failure, Abort or Stop. A lost rank ends it: all
 // workers are told to abort, and every Launch and Collect fails, once the results that have arrived are

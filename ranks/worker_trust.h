@@ -54,7 +54,7 @@ class WorkerPortTrust {
   std::string token_;  // guarded by mutex_; empty: none
 };
 
-// All files that WorkerPortTrust reads, those that it only compares with among them.
+// All files that WorkerPortTrust reads, also those that it only compares with.
 std::vector<std::string> WorkerPortFiles(const Config& config);
 
 // The worker's end: the files as they are now.

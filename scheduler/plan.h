@@ -35,7 +35,7 @@ struct SlotGate {
   // ThinkingIds::begin raises the gate, where it is the first token or comes before a trigger.
   bool opens_thought = false;
   std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds (config/slot_limits.h)
-  // The first so many of SlotAdmission::stop_ids are barred: none is chosen while the gate is kThinking.
+  // The first barred_stop_count of SlotAdmission::stop_ids: none is chosen while the gate is kThinking.
   int32_t barred_stop_count = 0;
 
   // A view of this gate.
@@ -122,7 +122,7 @@ struct SwapOut {
 struct SwapIn {
   uint64_t image_id = 0;
   int32_t slot = 0;
-  std::vector<CacheGroupBlocks> blocks;  // groups, first indices and counts are those that went out
+  std::vector<CacheGroupBlocks> blocks;  // groups, first indices and counts: as they went out
 };
 
 // Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client

@@ -75,8 +75,8 @@ class RankState {
   void TakeImage(Sequence* sequence);
 
   // ---- prompts ----
-  // Allocates the blocks of an admission: the history's for the whole prompt, and of a window those that its
-  // chunks will need, as `spare`. The pools have them.
+  // Allocates the blocks of an admission: the history's for the whole prompt, and as `spare` the window
+  // blocks that its chunks will need. The pools have them.
   void Hold(Sequence* sequence, const CacheGroupCounts& fresh);
   // Maps window blocks for the prompt chunk [first, end): those of the positions that the chunk reads or that
   // will be read after it, up to own_end - 1, and those of prefix ends. The others get no memory. `last`: the

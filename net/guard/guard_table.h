@@ -4,9 +4,9 @@
 //
 // Any host that reaches the port can hold connections. So when all are taken, a newcomer takes the place of a
 // stranger at the address that has the most strangers: the oldest one that has begun no call, or else the
-// oldest one. Addresses that have as many are taken together. A probe that needs no token begins calls, and
-// so keeps its connection longer. Connections on which a call was admitted are never evicted; a client needs
-// milliseconds to be admitted. Thread-safe.
+// oldest one. Addresses that have equally many are taken together. A probe that needs no token begins calls,
+// and so keeps its connection longer. Connections on which a call was admitted are never evicted; a client
+// needs milliseconds to be admitted. Thread-safe.
 
 #include <condition_variable>
 #include <cstdint>

@@ -55,7 +55,7 @@ class PrefillPace {
   using Cell = std::array<Point, kSizes>;
   static constexpr int kCells = 32;
 
-  // Attention over so many positions takes no longer than all else that a token needs: it does over 1,500 in
+  // Attention over kNear positions takes no longer than all else that a token needs: it does over 1,500 in
   // a model of 1.6 GB with eight heads, over 15,000 in DeepSeek-R1.
   static constexpr double kNear = 1024;
 

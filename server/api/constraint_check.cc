@@ -69,7 +69,7 @@ std::string CombinationText(const ClientRequest& client, const ConstraintCompile
     return absl::StrCat(client.constraint->field, ": given with chat.tools, allowed one of them");
   }
   if (client.ignore_eos) return absl::StrCat("ignore_eos: true, allowed false", with);
-  // Before so many tokens an output could not end, also where it is complete.
+  // An output shorter than min_tokens could not end, also where it is complete.
   if (client.sampling.min_tokens > 0) {
     return absl::StrCat("sampling.min_tokens: ", client.sampling.min_tokens, ", allowed 0", with);
   }

@@ -113,7 +113,7 @@ std::string ConfigJsonToCheck(const Config& config) {
   return std::filesystem::is_regular_file(config.model, error) ? config.model : ConfigJsonOf(config);
 }
 
-// False: the model is a config.json alone, of which `serve` would make no model.
+// False: the model is a config.json alone, and `serve` would refuse it.
 bool IsServable(const Config& config) {
   std::error_code error;
   return config.load_format == LoadFormat::kDummy || std::filesystem::is_directory(config.model, error);

@@ -89,7 +89,7 @@ bool LacksModules(const std::string& directory, const ModelConfig& model, const 
   return summary.ok() && summary->config.num_nextn_predict_layers == 0;
 }
 
-// The longest context of which the cache holds one sequence. 0: not known, because a device's memory is known
+// The longest context with which a sequence fits the cache. 0: not known, because a device's memory is known
 // only when the weights are on it.
 int LongestContext(const Config& config, const ModelLimits& limits, const HostResources& host) {
   if (config.backend != Backend::kCpu) return 0;
@@ -121,7 +121,7 @@ std::string RanksText(int ranks) {
   return ranks == 1 ? "" : absl::StrFormat("parallel: {attention_tp: %d, moe_ep: %d}\n", ranks, ranks);
 }
 
-// Whether `ranks` GPUs, of which the fullest has `free_bytes`, hold the model and one sequence.
+// Whether `ranks` GPUs hold the model and one sequence; the fullest one has `free_bytes`.
 absl::Status FitOn(int ranks, int64_t free_bytes, const ModelConfig& model, const HostResources& host,
                    ConfigSources sources) {
   absl::StrAppend(&sources.text, RanksText(ranks));

@@ -24,7 +24,7 @@ absl::StatusOr<std::string> FindModel(const std::string& model);
 absl::Status ResolveModel(LoadedConfig& loaded);
 
 // The defaults of `serve DIR`: OpenAI's API on loopback; the model's own drafter with draft_policy adaptive;
-// the model's longest context, or on the CPU the longest of which the cache holds one sequence. The fewest
+// the model's longest context, or on the CPU the longest with which a sequence fits the cache. The fewest
 // GPUs that hold the model and one such sequence share each request, unless something is said about ranks: a
 // person who names a directory waits for one answer. `sources` may have environment and overrides only, which
 // win. gpus: this host's, asked where the backend is CUDA.

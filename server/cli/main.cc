@@ -41,7 +41,7 @@ struct Nearest {
     const int candidate_distance = candidate.starts_with(wanted) ? 1 : EditDistance(wanted, candidate);
     if (candidate_distance < distance) *this = {.name = candidate, .distance = candidate_distance};
   }
-  // A name of which half the letters must change was not meant to be the nearest one.
+  // The nearest name was not meant where more than half of the letters must change.
   bool IsNear(std::string_view wanted) const { return 2 * distance <= static_cast<int>(wanted.size()); }
 };
 

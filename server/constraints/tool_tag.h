@@ -25,7 +25,7 @@ struct ToolTag {
 
 // `calls`: as the family spells them. `tools` are checked already (CheckTools) and constrain the answer.
 // Tools that are not strict take any object as arguments. In formats that write one parameter after the other
-// they take any values of the declared properties, in their order and with those that are required; a
+// they take any values of the declared properties, in their order and with all required ones; a
 // dictionary takes any properties. INVALID_ARGUMENT names the tool whose schema describes no object.
 // alternative: AlternativePart, what the answer is where it is not calls, instead of free text; empty: none.
 // It has no effect on forced calls.

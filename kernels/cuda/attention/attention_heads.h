@@ -52,7 +52,7 @@ class AttentionHeads {
   using Fp8 = Fp8Scales<Shape>;
   static constexpr bool kFp8Products = Shape::kWeightTiles > 1;
   static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
-  // Keys that are decoded on the way are stored in so many parts of a tile. Fetched early: there are
+  // A tile of keys that are decoded on the way is stored in kStoreParts parts. kFetchesEarly: there are
   // registers for the next tile's while P V of the previous one is computed.
   static constexpr int kStoreParts = Shape::kStride / 16;
   static constexpr bool kFetchesEarly = Shape::kHeadTiles == 1;

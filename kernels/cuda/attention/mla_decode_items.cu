@@ -61,7 +61,7 @@ class ItemAttention {
   }
   __device__ __forceinline__ void Load(int stage) {
     if constexpr (Heads::kFp8Products) KeepScales(stage);
-    // Coded rows pass through registers, of which R1's shape has few left.
+    // Coded rows pass through registers, and R1's shape has few left.
     [[maybe_unused]] constexpr int kUnroll = kDType != DType::kBF16 ? 1 : 3;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {

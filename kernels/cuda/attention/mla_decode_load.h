@@ -33,7 +33,7 @@ struct DecodeLoad {
   double balance() const { return double(tiles) * head_tiles / blocks / busiest_tiles; }
 };
 
-// Rows at `positions` (-1: idle), each of which attends [first_position, its own]; `blocks` fit on the
+// The load of rows at `positions` (-1: idle). Each attends [first_position, its own]. `blocks` fit on the
 // device.
 inline DecodeLoad LoadOf(std::span<const int32_t> positions, int32_t first_position, int32_t head_tiles,
                          int32_t max_splits, int64_t blocks) {

@@ -59,7 +59,7 @@ __device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmI
   }
 }
 
-// The outputs as queries: the last rope_dim of each head rotated, by pairs of which a thread has both. Rows
+// The outputs as queries: the last rope_dim of each head rotated; a thread has both of a pair. Rows
 // without a slot are not stored.
 template <int kAccumulators>
 __device__ __forceinline__ void StoreRotated(const HopperGemmParams& p, const GemmItem& item,

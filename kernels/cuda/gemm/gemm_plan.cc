@@ -20,7 +20,7 @@ constexpr double kStart = 1.8;
 constexpr double kEnd = 0.7;
 constexpr double kEpilogue = 0.3;
 constexpr double kLaunch = 1.0;
-// Partial sums: store, fence, count; then a round of loads for every so many splits (split_sum.h).
+// Partial sums: store, fence, count; then rounds of loads, each of several splits (split_sum.h).
 constexpr double kExchange = 1.8;
 constexpr double kExchangeRound = 0.6;
 

@@ -30,7 +30,7 @@ constexpr char kMetricsPath[] = "/metrics";
 // The longest name of a model in a request: every event repeats a name that an alias with a * took.
 constexpr size_t kMaxNameBytes = 256;
 
-// The media type without its parameters, of which JSON has none.
+// Compares the media type without its parameters: JSON has none.
 bool IsJsonType(std::string_view content_type) {
   const std::string_view type = content_type.substr(0, content_type.find(';'));
   return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(absl::string_view(type.data(), type.size())),

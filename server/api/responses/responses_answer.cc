@@ -85,7 +85,7 @@ json ResponsesFormat::ItemOf(size_t index, const AnswerBlock& block, const char*
   return item;
 }
 
-// What ends the answer ends its last item early, but for a stop behind whole calls.
+// The end of the answer cuts its last item short, except for a stop behind whole calls.
 const char* ResponsesFormat::StatusOf(size_t index, const OutputEnd* end) const {
   const AnswerBlock& block = blocks_.blocks()[index];
   const bool is_last = index + 1 == blocks_.blocks().size();
