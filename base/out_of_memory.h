@@ -49,8 +49,8 @@ struct MayLackMemory : MemoryScope {
   MayLackMemory() : MemoryScope(false) {}
 };
 
-// The allocator of containers that do not survive one that fails, such as Abseil's hash tables, in
-// MayLackMemory scopes. Their keys must not allocate, either: std::unordered_map survives both.
+// The allocator, in MayLackMemory scopes, of containers that a failed allocation would break, such as
+// Abseil's hash tables. A key of such a container must not allocate memory; std::unordered_map survives that.
 template <class T>
 struct MustHaveMemoryAllocator {
   using value_type = T;

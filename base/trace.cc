@@ -38,7 +38,7 @@ std::string TrackName(TraceTrack track) {
   return absl::StrCat("rank ", static_cast<int>(track) - static_cast<int>(TraceTrack::kFirstRank));
 }
 
-// The trace file: an array that is never complete but in the end, and its older half.
+// The trace file, an array that is complete only once the trace has ended, and its older half.
 class TraceFile {
  public:
   explicit TraceFile(const TraceOptions& options) : options_(options) {}

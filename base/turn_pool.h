@@ -1,7 +1,7 @@
 #pragma once
 
 // Threads that work for many clients: reading requests, tokenizing long inputs, compiling constraints. Such a
-// job takes up to a second, and what it is taken from has few threads: working there would stop all others.
+// job takes up to a second. The threads that receive it are few, and working there would stop all others.
 // Clients take turns; jobs of one client are done in order of arrival. Some threads may be kept for short
 // jobs, which then never wait for a long one. A job's own work runs in OrOutOfMemory (base/out_of_memory.h).
 // Thread-safe.
@@ -31,8 +31,8 @@ class TurnPool {
     std::string thread_name;  // "tokenize": threads are "tokenize-1" and so on
     int threads = 1;          // take long jobs, and short ones where there are no threads for these alone
     int short_threads = 0;    // take short jobs alone
-    int nice = 0;             // of those that take long jobs: below the threads that compute and answer
-    std::string waiting;      // what is wrong where too many jobs wait, behind their number
+    int nice = 0;             // of the threads for long jobs: they come after those that compute and answer
+    std::string waiting;      // the error's text behind the number of jobs, where too many wait
   };
 
   TurnPool() = default;

@@ -65,8 +65,8 @@ void AddLoadOptions(CLI::App& command, BenchOptions& options) {
   command
       .add_option(
           "--num-requests", options.request_count,
-          "requests to send, chats of --speed-bench [lines of the file; random: 200; with --duration: "
-          "no limit]")
+          "requests to send, chats of --speed-bench [lines of the file; random: 200; with --duration: no "
+          "limit]")
       ->type_name("N")
       ->group(group);
   command

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/visible_text.h"
-#include "client/answer_text.h"
+#include "client/answer_printer.h"
 #include "client/client_options.h"
 #include "client/commands.h"
 #include "client/constraint_options.h"
@@ -181,7 +181,7 @@ class Conversation {
     const auto shown = [&](std::string piece) {
       return wraps_ ? wrap.Add(piece, TerminalColumns(STDOUT_FILENO)) : std::move(piece);
     };
-    AnswerText text(
+    AnswerPrinter text(
         {.colour = colour_, .thinking = terminal_, .apart = true, .escapes = isatty(STDOUT_FILENO) == 1});
     v1::GenerateChunk chunk;
     while (reader->Read(&chunk)) {

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "client/answer_text.h"
+#include "client/answer_printer.h"
 #include "client/client_options.h"
 #include "client/commands.h"
 #include "client/constraint_options.h"
@@ -115,7 +115,7 @@ class TextOutput {
   }
 
   const bool silent_;
-  std::optional<AnswerText> answer_;
+  std::optional<AnswerPrinter> answer_;
 };
 
 // The text of each token alone, from the daemon. A part of a character decodes to U+FFFD, a special token to
@@ -247,11 +247,9 @@ void AddGenerate(CLI::App& app, int* exit_code) {
       ->excludes(json);
   command->footer(
       "On a terminal thinking is dim and its tags are left out. Elsewhere, and with NO_COLOR, thinking and "
-      "answer "
-      "have lines and names of their own; --answer prints the answer alone. What follows a --prompt is as "
-      "the "
-      "model wrote it. With --tools calls have lines of their own, and with --json all parts have fields of "
-      "their own.");
+      "answer have lines and names of their own; --answer prints the answer alone. What follows a --prompt "
+      "is as the model wrote it. With --tools calls have lines of their own, and with --json all parts have "
+      "fields of their own.");
   command->callback([options, exit_code] {
     ReadStdin(options->prompt);
     ReadStdin(options->chat);

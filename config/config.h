@@ -68,7 +68,7 @@ inline constexpr char kNoListener[] = "none";
 
 struct ServerConfig {
   std::string grpc_address = "127.0.0.1:50051";
-  std::string admin_address;  // empty = HostFacts::admin_address
+  std::string admin_address;  // empty = HostResources::admin_address
   std::string metrics_address = "127.0.0.1:9464";
   std::string gateway_address;  // empty = gateways use grpc_address
   std::string http_address;     // empty = no OpenAI API

@@ -85,7 +85,7 @@ void CheckWorkerTls(const Config& config, Check& check) {
   }
 }
 
-// The two ways to divide the ranks, for attention and for experts, have as many of them.
+// Attention and experts divide the ranks in two ways, which must give the same number of ranks.
 void CheckRanks(const ParallelConfig& parallel, Check& check) {
   if (parallel.world_size() > 8) {
     return check.Refuse("parallel.attention_tp", Number(parallel.attention_tp),

@@ -62,7 +62,7 @@ void CheckAgainstModel(const ModelLimits& model, const LoadedConfig& loaded, Con
   CheckThinkingTokens(model, loaded, errors);
 }
 
-void ResolvePool(const HostFacts& host, const ModelLimits& model, Config& config) {
+void ResolvePool(const HostResources& host, const ModelLimits& model, Config& config) {
   KvCacheConfig& cache = config.kv_cache_config;
   if (cache.max_tokens != 0 || config.backend != Backend::kCpu) return;
   const int64_t wanted = int64_t{config.max_batch_size} * config.max_seq_len;
@@ -84,13 +84,13 @@ int DefaultTokensPerBlock(Backend backend) { return backend == Backend::kCuda ? 
 
 int DefaultDecodePauseMs(Backend backend) { return backend == Backend::kCuda ? 200 : 500; }
 
-int64_t CacheTokensThatFit(const HostFacts& host, const ModelLimits& model, const Config& config) {
+int64_t CacheTokensThatFit(const HostResources& host, const ModelLimits& model, const Config& config) {
   const CacheBytes bytes = model.cache_bytes(config);
   const int64_t share = host.ram_bytes / 4 / LocalRankCount(config) - bytes.windows;
   return std::max<int64_t>(share, 0) / std::max<int64_t>(bytes.per_token, 1);
 }
 
-void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded,
+void ResolveDefaults(const HostResources& host, const ModelLimits* model, LoadedConfig& loaded,
                      ConfigErrors& errors) {
   Config& config = loaded.config;
   if (config.served_model_name.empty()) config.served_model_name = LastPart(config.model);
@@ -128,7 +128,7 @@ void ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConf
   ResolvePool(host, *model, config);
 }
 
-absl::Status ResolveDefaults(const HostFacts& host, const ModelLimits* model, LoadedConfig& loaded) {
+absl::Status ResolveDefaults(const HostResources& host, const ModelLimits* model, LoadedConfig& loaded) {
   ConfigErrors errors;
   ResolveDefaults(host, model, loaded, errors);
   return errors.First();

@@ -12,8 +12,8 @@ namespace foredraft {
 // Config.
 std::string ExplainYaml(const LoadedConfig& loaded);
 
-// "max_seq_len: 4096, r1.yaml:8" for each key in force that is not at its default; of those that nothing sets
-// because they follow from the machine or the model, "derived".
+// "max_seq_len: 4096, r1.yaml:8" for each key in force that is not at its default; "derived"
+// instead of a source for keys that nothing sets, because they follow from the machine or the model.
 std::vector<std::string> KeysInForce(const LoadedConfig& loaded);
 
 }  // namespace foredraft

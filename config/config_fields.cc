@@ -20,7 +20,7 @@ constexpr ConfigRanks kOwn = ConfigRanks::kOwn;
 constexpr ConfigRanks kDaemon = ConfigRanks::kDaemon;
 
 constexpr ConfigBits NoBits() { return {ConfigBits::kNone}; }
-constexpr ConfigBits InClass(std::string (*fact)(const Config&)) { return {ConfigBits::kClass, fact}; }
+constexpr ConfigBits InClass(std::string (*part)(const Config&)) { return {ConfigBits::kClass, part}; }
 constexpr ConfigBits InDevice() { return {ConfigBits::kDevice}; }
 constexpr ConfigBits InModel() { return {ConfigBits::kModel}; }
 constexpr ConfigBits InRule() { return {ConfigBits::kRule}; }
@@ -132,9 +132,8 @@ const ConfigField kFields[] = {
      NoBits(), kSet,
      "Connections to `grpc_address`, `gateway_address` and `http_address` together. Further ones take the "
      "place of gRPC connections without an admitted call, or are closed at once. Of those to `http_address` "
-     "at most half, and a quarter from one address, may wait for their "
-     "client; then the one that has waited longest is closed. Lowered "
-     "where the limit of descriptors (`ulimit -n`) leaves fewer."},
+     "at most half, and a quarter from one address, may wait for their client; then the one that has waited "
+     "longest is closed. Lowered where the limit of descriptors (`ulimit -n`) leaves fewer."},
     {"server.max_streams_per_connection", MEMBER(c.server.max_streams_per_connection), Range(1, 1 << 20),
      kRestart, kDaemon, NoBits(), kSet,
      "RPCs that one connection may have open; further ones wait in the client."},
@@ -151,9 +150,8 @@ const ConfigField kFields[] = {
     {"server.max_queue_share", MEMBER(c.server.max_queue_share), Range(0.001, 1), kRestart, kDaemon, NoBits(),
      kSet,
      "Share of `max_queue_size` that the requests of one client without a token of output so far may take; "
-     "its "
-     "further ones are refused with RESOURCE_EXHAUSTED. A client is a token's name, else an IP address, so a "
-     "gateway is one client. 1: no cap."},
+     "its further ones are refused with RESOURCE_EXHAUSTED. A client is a token's name, else an IP address, "
+     "so a gateway is one client. 1: no cap."},
     {"server.priority_ageing_s", MEMBER(c.server.priority_ageing_s), Range(0, 86400), kRestart, kDaemon,
      NoBits(), kSet,
      "A request that has waited this many seconds longer goes before one whose priority is higher by one. "
@@ -166,9 +164,8 @@ const ConfigField kFields[] = {
     {"server.tokenizer_threads", MEMBER(c.server.tokenizer_threads), Range(1, 64), kRestart, kDaemon,
      NoBits(), "a quarter of the CPUs, 1 to 8",
      "Threads that tokenize inputs of more than 4 KiB, and compile what requests ask of their outputs; "
-     "smaller "
-     "inputs are tokenized where they arrive. Up to `max_queue_size` inputs wait for them, and clients take "
-     "turns."},
+     "smaller inputs are tokenized where they arrive. Up to `max_queue_size` inputs wait for them, and "
+     "clients take turns."},
     {"server.reflection", MEMBER(c.server.reflection), Any(), kRestart, kDaemon, NoBits(), kSet,
      "Serve gRPC reflection."},
     {"server.drain_timeout_s", MEMBER(c.server.drain_timeout_s), Range(0, 86400), kReload, kDaemon, NoBits(),
@@ -214,8 +211,8 @@ const ConfigField kFields[] = {
      "that reach each other's memory those of few rows. `false`: over `parallel.interface`, or by NCCL."},
     {"parallel.token_file", MEMBER(c.parallel.token_file), Path(), kRestart, kOwn, NoBits(), "no token",
      "File with the secret of workers started by `foredraft worker`, one line of at least 32 characters, the "
-     "same for the daemon and its workers. The workers that `serve` starts have a secret of their own. "
-     "The daemon reads the file again on SIGHUP and when it changes."},
+     "same for the daemon and its workers. The workers that `serve` starts have a secret of their own. The "
+     "daemon reads the file again on SIGHUP and when it changes."},
     {"parallel.join_timeout_s", MEMBER(c.parallel.join_timeout_s), Range(1, 600), kRestart, kDaemon, NoBits(),
      kSet,
      "A connection to `leader_address` that has not joined the group after this many seconds is closed."},
@@ -230,8 +227,8 @@ const ConfigField kFields[] = {
     {"parallel.tls.key", MEMBER(c.parallel.tls.key), Path(), kRestart, kOwn, NoBits(), "`server.tls.key`",
      "PEM file with its private key."},
     {"parallel.tls.ca", MEMBER(c.parallel.tls.ca), Path(), kRestart, kOwn, NoBits(), "`server.tls.client_ca`",
-     "PEM file of the authority that signs these certificates, and no client's: without a `token_file` "
-     "every certificate that it has signed may join as a rank."},
+     "PEM file of the authority that signs these certificates, and no client's: without a `token_file` every "
+     "certificate that it has signed may join as a rank."},
     {"parallel.step_timeout_s", MEMBER(c.parallel.step_timeout_s), Range(1, 3600), kRestart, kOwn, NoBits(),
      kSet, "A rank is lost when the result of a step has not come after this many seconds."},
     {"parallel.heartbeat_timeout_s", MEMBER(c.parallel.heartbeat_timeout_s), Range(1, 3600), kRestart, kOwn,
@@ -320,24 +317,21 @@ const ConfigField kFields[] = {
      "true for a single rank whose threads fit the cores", "Pin each thread to a core."},
     {"cpu.numa", MEMBER(c.cpu.numa), Any(), kRestart, kOwn, NoBits(), kSet,
      "`auto`: on a machine with several NUMA nodes (sockets), threads keep to a node, and every weight is "
-     "cut "
-     "over the memory of all nodes, so that each thread reads its own node's. `off`: memory lies where it is "
-     "first touched. Without effect on one node, and where ranks share a host."},
+     "cut over the memory of all nodes, so that each thread reads its own node's. `off`: memory lies where "
+     "it is first touched. Without effect on one node, and where ranks share a host."},
     {"cpu.isa", MEMBER(c.cpu.isa), Any(), kRestart, kOwn, InDevice(), kSet,
-     "Instruction path of the kernels; `auto` is the widest that the CPU supports: `amx` (AVX-512 with "
-     "AMX's BF16 tiles), `avx512` (with BF16 and VBMI), `avx2` (with FMA), `portable`. Each rounds in its "
-     "own order, so it is part of the numerics class."},
+     "Instruction path of the kernels; `auto` is the widest that the CPU supports: `amx` (AVX-512 with AMX's "
+     "BF16 tiles), `avx512` (with BF16 and VBMI), `avx2` (with FMA), `portable`. Each rounds in its own "
+     "order, so it is part of the numerics class."},
     {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSame,
      NoBits(), kSet,
      "Source of the drafts: the model's MTP modules; the DSpark stages of DeepSeek-V4's checkpoints since "
      "June 2026, with `max_draft_len` at most `dspark_block_size`; or an Eagle3 head with MLA in a "
-     "checkpoint "
-     "of its own, `speculative_model` ([eagle3.md](eagle3.md))."},
+     "checkpoint of its own, `speculative_model` ([eagle3.md](eagle3.md))."},
     {"speculative_config.speculative_model", MEMBER(Speculative(c).speculative_model), Path(), kRestart, kOwn,
      NoBits(), "no head",
      "With `decoding_type: Eagle3`: the head's checkpoint directory. With `load_format: dummy` its "
-     "config.json "
-     "is enough."},
+     "config.json is enough."},
     {"speculative_config.eagle3_layers_to_capture", MEMBER(Speculative(c).eagle3_layers_to_capture),
      Range(0, 1023), kRestart, kSame, NoBits(), "the layers that the head's config.json names",
      "With `decoding_type: Eagle3`: the target's layers whose outputs the head reads, from 0, ascending."},
@@ -368,10 +362,9 @@ const ConfigField kFields[] = {
      kSet,
      "How K is chosen at each step: `fixed` takes `max_draft_len`, `schedule` takes it from "
      "`draft_len_schedule`, `adaptive` measures step times and acceptance. `confidence`, with "
-     "`decoding_type: "
-     "DSpark`, also verifies only the drafts that the drafter is confident enough of; a reload may leave it, "
-     "and return to it where it was the policy at the start. K never exceeds the largest `max_draft_tokens` "
-     "of the requests in the step."},
+     "`decoding_type: DSpark`, also verifies only the drafts that the drafter is confident enough of; a "
+     "reload may leave it, and return to it where it was the policy at the start. K never exceeds the "
+     "largest `max_draft_tokens` of the requests in the step."},
     {"speculative_config.draft_len_schedule", MEMBER(Speculative(c).draft_len_schedule), Range(0, 7), kReload,
      kDaemon, NoBits(), "no schedule",
      "`{4: 3, 16: 2}`: K is 3 up to batch size 4, 2 up to 16, and 0 above. Required by `draft_policy: "
@@ -407,8 +400,7 @@ const ConfigField kFields[] = {
      "Slots of a rank whose requests may have a constraint at once; further ones wait in the queue."},
     {"thinking.wind_down", MEMBER(c.thinking.wind_down), Any(), kRestart, kDaemon, InRule(), "none",
      "Text that a thought ends with whose `thinking_token_budget` is spent, in front of the token that ends "
-     "it: "
-     "at most 31 tokens, which are part of the budget."},
+     "it: at most 31 tokens, which are part of the budget."},
     {"log.level", MEMBER(c.log.level), Any(), kReload, kOwn, NoBits(), kSet,
      "Least severe level that is written; of `debug` see [operations.md](operations.md), section 4."},
     {"log.format", MEMBER(c.log.format), Any(), kRestart, kOwn, NoBits(), kSet,

@@ -53,12 +53,12 @@ enum class ConfigRanks {
 struct ConfigBits {
   enum Kind {
     kNone,    // no token depends on it
-    kClass,   // the class has `fact`
+    kClass,   // the class has `part`
     kDevice,  // the class has it as part of the device's name
-    kModel,   // it decides which model is served, of which the class has the format of the weights
+    kModel,   // it decides which model is served; the class has the format of its weights
     kRule,    // not in the class: with drafts that need not be the model's choice, tokens depend on the rule
   } kind;
-  std::string (*fact)(const Config&) = nullptr;  // kClass: equal text, equal bits; empty: not in the class
+  std::string (*part)(const Config&) = nullptr;  // kClass: equal text, equal bits; empty: not in the class
 };
 
 struct ConfigField {
@@ -114,8 +114,8 @@ std::string DescribeUnknownKey(std::string_view path);
 std::vector<std::string> SharedConfigKeys(const Config& config,
                                           std::span<const ConfigField> fields = ConfigFields());
 // What the numerics class has of the configuration, in the order of the table: the backend first.
-std::vector<std::string> ClassFacts(const Config& config,
-                                    std::span<const ConfigField> fields = ConfigFields());
+std::vector<std::string> NumericsClassParts(const Config& config,
+                                            std::span<const ConfigField> fields = ConfigFields());
 
 // Sets the member from a YAML value. INVALID_ARGUMENT says "<value>, allowed <values>", without origin and
 // path.

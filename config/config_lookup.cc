@@ -51,14 +51,14 @@ std::vector<std::string> SharedConfigKeys(const Config& config, std::span<const 
   return keys;
 }
 
-std::vector<std::string> ClassFacts(const Config& config, std::span<const ConfigField> fields) {
-  std::vector<std::string> facts;
+std::vector<std::string> NumericsClassParts(const Config& config, std::span<const ConfigField> fields) {
+  std::vector<std::string> parts;
   for (const ConfigField& field : fields) {
     if (field.bits.kind != ConfigBits::kClass) continue;
-    std::string fact = field.bits.fact(config);
-    if (!fact.empty()) facts.push_back(std::move(fact));
+    std::string part = field.bits.part(config);
+    if (!part.empty()) parts.push_back(std::move(part));
   }
-  return facts;
+  return parts;
 }
 
 std::string_view LastPart(std::string_view path) { return path.substr(path.rfind('.') + 1); }
@@ -112,7 +112,7 @@ std::string DescribeUnknownKey(std::string_view path) {
     return absl::StrCat("unknown key, here it is ", std::string(key));
   }
   const auto [nearest, distance] = NearestKey(path);
-  // A name of which half the letters must change was not meant to be the nearest one.
+  // The nearest name was not meant where more than half of the letters must change.
   if (2 * distance > static_cast<int>(LastPart(path).size())) {
     return "unknown key, docs/configuration.md lists all";
   }

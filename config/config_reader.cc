@@ -151,7 +151,7 @@ class Builder {
     }
   }
 
-  // Where a source behind the key's own set what the key would set: the target, the block that has it or,
+  // Where a later source than the key's own set what the key would set: the target, the block that has it or,
   // where the target is a block, a key in it. Empty: nowhere.
   std::string SetLater(const ForeignAssignment& set) const {
     const std::string block(BlockOf(set.target));

@@ -90,8 +90,7 @@ void WarnOfStrictAcceptance(const LoadedConfig& loaded, Warnings& warnings) {
         {"speculative_config.relaxed_delta", absl::StrCat(speculative->relaxed_delta)}}) {
     if (!loaded.origins.contains(path)) continue;
     warnings.Add(path, value,
-                 "changes nothing: acceptance is strict without "
-                 "use_relaxed_acceptance_for_thinking: true");
+                 "changes nothing: acceptance is strict without use_relaxed_acceptance_for_thinking: true");
   }
 }
 

@@ -11,7 +11,7 @@
 namespace foredraft {
 
 // A line each: "<where>: <key>: <value>: <what follows from it, and what to do>". Defaults are resolved.
-// host_cores: that the ranks of this host share (HostFacts); 0: it is another host's configuration.
+// host_cores: that the ranks of this host share (HostResources); 0: it is another host's configuration.
 std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelLimits& model,
                                         int host_cores = 0);
 

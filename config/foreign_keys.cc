@@ -183,7 +183,8 @@ class Translator {
     Note(key, on ? "became cuda_graph_config, which is on" : "became cuda_graph_config: null");
   }
 
-  // Graphs up to that batch size; the sizes above it, of which there must be some for larger batches, double.
+  // Steps up to that batch size get graphs of the default sizes. Larger steps need a few more graphs: each is
+  // twice as large as the one before.
   void TranslateGraphLimit() {
     if (graph_limit_.key == nullptr) return;
     const ForeignKeyGiven& key = *graph_limit_.key;

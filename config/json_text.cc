@@ -47,7 +47,7 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    // It ends with what was read last, of any length and of any bytes.
+    // nlohmann's message ends with what was read last, of any length and of any bytes.
     constexpr size_t kLongest = 300;
     const std::string_view what = error.what();
     return Refuse("not JSON: " + ShortText(VisibleText(what.substr(0, kLongest + 1)), kLongest));

@@ -1,7 +1,7 @@
 #pragma once
 
 // What the configuration is checked against: what a model has, allows and costs. The engine computes it
-// (engine/kinds/model_limits.h).
+// (engine/kinds/compute_model_limits.h).
 
 #include <cstdint>
 #include <functional>

@@ -138,7 +138,7 @@ absl::StatusOr<YAML::Node> ParseYaml(const std::string& text, const std::string&
     RETURN_IF_ERROR(TreeCheck(file).Visit(document, "", 0));
     return document;
   } catch (const YAML::Exception& error) {
-    // Behind a colon some messages have a word of the text.
+    // Some of yaml-cpp's messages quote a word of the text behind a colon, where they are cut.
     return refuse(error.mark.line + 1,
                   absl::StrCat("not YAML: ", ShowText(error.msg.substr(0, error.msg.find(": ")))));
   } catch (const std::exception& error) {

@@ -9,7 +9,7 @@
 
 #include "engine/checkpoint/rank_layout.h"
 #include "kernels/kv_row.h"
-#include "scheduler/drafter_numbers.h"
+#include "scheduler/drafter_requirements.h"
 
 namespace foredraft {
 
@@ -20,9 +20,9 @@ struct EngineOptions {
   int max_batch_size = 64;    // slots
   int max_num_tokens = 8192;  // rows of the largest prefill forward
   int max_seq_len = 4096;
-  int max_draft_len = 0;                 // Kmax; 0 = no drafts
-  const DrafterKind* drafter = nullptr;  // null where max_draft_len is 0
-  DrafterNumbers drafter_numbers;        // of this kind (UseDrafter in engine/spec/drafter_kind.h)
+  int max_draft_len = 0;                     // Kmax; 0 = no drafts
+  const DrafterKind* drafter = nullptr;      // null where max_draft_len is 0
+  DrafterRequirements drafter_requirements;  // of this kind (UseDrafter in engine/spec/drafter_kind.h)
   // Drafts have confidences, and a step may have fewer rows than drafts (draft policy `confidence`).
   bool cuts_drafts = false;
   int tokens_per_block = 32;  // cache groups may have longer blocks (engine/cache/cache_groups.h)
@@ -43,15 +43,16 @@ struct EngineOptions {
   const std::vector<int>& graph_sizes() const {
     return captured_sizes.empty() ? batch_sizes : captured_sizes;
   }
-  // Rows of the largest decode step, of the largest forward in one, and of the largest of either kind.
+  // Rows of the largest decode step, of the largest forward in a decode step, and of the largest forward of
+  // all.
   int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
   int largest_decode_forward() const {
-    return std::max(largest_step(), batch_sizes.back() * drafter_numbers.block_rows);
+    return std::max(largest_step(), batch_sizes.back() * drafter_requirements.block_rows);
   }
   int largest_forward() const { return std::max(largest_decode_forward(), max_num_tokens); }
   // Positions that RoPE and block tables cover: drafting runs past the longest sequence (docs/invariants.md
   // section 2).
-  int position_count() const { return max_seq_len + max_draft_len + drafter_numbers.rows_ahead; }
+  int position_count() const { return max_seq_len + max_draft_len + drafter_requirements.rows_ahead; }
   int blocks_per_slot(int block_tokens) const { return (position_count() + block_tokens - 1) / block_tokens; }
   // Blocks per slot of a cache with one group.
   int blocks_per_slot() const { return blocks_per_slot(tokens_per_block); }

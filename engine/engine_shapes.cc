@@ -9,7 +9,7 @@ namespace foredraft {
 namespace {
 
 std::vector<CacheGroup> GroupsOf(const EngineOptions& options, const ModelConfig& config) {
-  return CacheGroupsOf(config, options.drafter_numbers.module_count, options.tokens_per_block,
+  return CacheGroupsOf(config, options.drafter_requirements.module_count, options.tokens_per_block,
                        options.kv_format);
 }
 
@@ -20,7 +20,7 @@ KvCacheShape KvCacheShapeOf(const EngineOptions& options, const ModelConfig& con
   shape.block_counts.assign(shape.groups.size(), 2);
   if (history_blocks > 1) {
     shape.block_counts = BlockCountsOf(shape.groups, history_blocks, options.max_batch_size,
-                                       options.max_draft_len, options.drafter_numbers.rows_ahead);
+                                       options.max_draft_len, options.drafter_requirements.rows_ahead);
   }
   for (const SlotRow& row : SlotRowsOf(options, config)) {
     if (row.at_boundaries) shape.boundaries.push_back(row);
@@ -57,7 +57,7 @@ std::vector<CacheGroupShape> CacheGroupShapesOf(const EngineOptions& options, co
   std::vector<CacheGroupShape> shapes;
   for (size_t i = 0; i < cache.groups.size(); ++i) {
     shapes.push_back({.tokens_per_block = cache.groups[i].tokens_per_block,
-                      .reach = cache.groups[i].reach,
+                      .lookback = cache.groups[i].lookback,
                       .block_count = cache.block_counts[i],
                       .host_frames_per_block = static_cast<int>(host.block_frames(static_cast<int>(i)))});
   }

@@ -64,7 +64,7 @@ absl::StatusOr<MemoryEstimate> EstimateRank(SizedBackend backend, const EngineOp
   ModelConfig of_class = config;
   of_class.nvfp4_inputs = options.nvfp4_inputs;
   ASSIGN_OR_RETURN(LoadedWeights weights,
-                   AllocateDummyWeights(of_class, options.drafter_numbers.module_count, *rank.device,
+                   AllocateDummyWeights(of_class, options.drafter_requirements.module_count, *rank.device,
                                         {.layout = options.layout, .rank = index}));
   if (options.drafter != nullptr && options.drafter->describe != nullptr) {
     ASSIGN_OR_RETURN(LoadedWeights drafter,

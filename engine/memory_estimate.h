@@ -37,7 +37,7 @@ struct MemoryEstimate {
   int64_t cache_bytes(int64_t blocks) const { return blocks * block_bytes() + cache.window_bytes(); }
 };
 
-// What the rank holds that holds the most, of options.layout. Rank 0 has at least as many experts as the
+// The memory of the rank of options.layout that holds the most. Rank 0 has at least as many experts as the
 // others; where heads are cut, another of its tensor group may have more of them.
 absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const EngineOptions& options,
                                               const ModelConfig& config);

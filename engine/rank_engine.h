@@ -48,7 +48,7 @@ class RankEngine {
   // The result of the oldest submitted plan. UNAVAILABLE when an exchange with the other ranks failed,
   // DEADLINE_EXCEEDED when the step does not end by `deadline`: either way the rank is lost.
   absl::StatusOr<RankResult> Finish(std::chrono::steady_clock::time_point deadline);
-  // Both, one after the other, within options().step_timeout.
+  // Submits the plan and finishes it within options().step_timeout.
   absl::StatusOr<RankResult> Run(const IterationPlan& plan, int index);
 
   // Replays every captured step with no live slot, where first runs are slow, and freezes the device: from

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
   CHECK(!options.batch_sizes.empty() && options.batch_sizes.back() >= options.max_batch_size);
   CHECK_LE(options.max_draft_len, kMaxDraftLen);
   CHECK_EQ(options.max_draft_len > 0, options.drafter != nullptr);
-  CHECK_LE(options.drafter_numbers.module_count, weights.module_count());
+  CHECK_LE(options.drafter_requirements.module_count, weights.module_count());
   if (comm == nullptr) comm = std::make_unique<SoloCommunicator>(device->ops());
   CHECK_EQ(comm->size(), options.layout.world_size());
   std::unique_ptr<RankEngine> engine(new RankEngine(options));

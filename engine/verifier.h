@@ -9,11 +9,11 @@
 
 namespace foredraft {
 
-// Rows buffers.target, key.rows() of them, whose outputs are buffers.target_output. Fills
+// Verifies the first key.rows() rows of buffers.target, whose outputs are buffers.target_output. Fills
 // buffers.outputs and logprobs, and advances the slots.
 void Verify(const Rank& rank, const StepKey& key);
 
-// The first token of each of the `count` prompts of buffers.ended, from buffers.ended_output. Fills
+// Chooses the first token of each of the `count` prompts of buffers.ended, from buffers.ended_output. Fills
 // buffers.first_outputs and first_logprobs. rank_counts: every tensor group's count. masks: of the prompts.
 void AcceptFirstTokens(const Rank& rank, const RankRows& rank_counts, int count, TokenChoice choice,
                        const RowMasks& masks);

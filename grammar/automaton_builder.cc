@@ -9,7 +9,7 @@ constexpr int32_t kMaxUnrolled = 32;  // repeats of one class of bytes up to thi
 
 }  // namespace
 
-RuleFacts::RuleFacts(Ir& ir) : ir_(ir), shortest_(ir.rule_count(), kEndless) {
+RuleLengths::RuleLengths(Ir& ir) : ir_(ir), shortest_(ir.rule_count(), kEndless) {
   for (bool changed = true; changed && !ir.work().is_spent();) {
     changed = false;
     for (RuleId rule = ir.rule_count(); rule-- > 0;) {  // callees mostly come after their callers
@@ -23,13 +23,13 @@ RuleFacts::RuleFacts(Ir& ir) : ir_(ir), shortest_(ir.rule_count(), kEndless) {
   lengths_.assign(ir.node_count(), -1);
 }
 
-int32_t RuleFacts::ShortestLength(NodeId id) const {
+int32_t RuleLengths::ShortestLength(NodeId id) const {
   if (lengths_.empty()) return Compute(id);
   if (lengths_[id] < 0) lengths_[id] = Compute(id);
   return lengths_[id];
 }
 
-int32_t RuleFacts::Compute(NodeId id) const {
+int32_t RuleLengths::Compute(NodeId id) const {
   if (!ir_.work().Charge(1)) return kEndless;
   const IrNode& node = ir_.node(id);
   int64_t length = 0;
@@ -59,7 +59,7 @@ int32_t RuleFacts::Compute(NodeId id) const {
   return static_cast<int32_t>(std::min<int64_t>(length, kEndless));
 }
 
-int32_t RuleFacts::ShortestPath(const NodeGraph& graph) const {
+int32_t RuleLengths::ShortestPath(const NodeGraph& graph) const {
   std::vector<int32_t> lengths(graph.states.size(), kEndless);
   std::vector<int32_t> queue = {0};
   lengths[0] = 0;
@@ -78,8 +78,8 @@ int32_t RuleFacts::ShortestPath(const NodeGraph& graph) const {
   return best;
 }
 
-AutomatonBuilder::AutomatonBuilder(Ir& ir, const RuleFacts& facts, int32_t longest_token)
-    : ir_(ir), facts_(facts), longest_token_(longest_token) {
+AutomatonBuilder::AutomatonBuilder(Ir& ir, const RuleLengths& lengths, int32_t longest_token)
+    : ir_(ir), rule_lengths_(lengths), longest_token_(longest_token) {
   for (std::vector<int32_t>& starts : rule_starts_) starts.assign(ir.rule_count(), -1);
 }
 
@@ -136,7 +136,7 @@ void AutomatonBuilder::Attach(int32_t state, NodeId id, int32_t next, bool is_no
       for (const NodeId child : ir_.children(id)) Attach(state, child, next, is_nonempty);
       return;
     case IrNode::kCall: {
-      const int32_t start = RuleStart(node.index, is_nonempty && facts_.IsNullable(id));
+      const int32_t start = RuleStart(node.index, is_nonempty && rule_lengths_.IsNullable(id));
       AddEdge(state, {node.is_nested ? Automaton::Edge::kNestedCall : Automaton::Edge::kCall, start, next});
       return;
     }
@@ -156,7 +156,7 @@ void AutomatonBuilder::AttachSequence(int32_t state, NodeId id, int32_t next, bo
   const std::span<const NodeId> parts = ir_.children(id);
   std::vector<int32_t> starts(parts.size() + 1, next);  // of what begins with part i
   for (size_t i = parts.size(); i-- > 1;) starts[i] = Place(parts[i], starts[i + 1], false);
-  if (!is_nonempty || !facts_.IsNullable(id)) {
+  if (!is_nonempty || !rule_lengths_.IsNullable(id)) {
     Attach(state, parts[0], starts[1], false);
     return;
   }
@@ -167,8 +167,8 @@ void AutomatonBuilder::AttachSequence(int32_t state, NodeId id, int32_t next, bo
 int32_t AutomatonBuilder::PlaceRepeat(NodeId id, int32_t next, bool is_nonempty) {
   IrNode repeat = ir_.node(id);
   const NodeId body = ir_.children(id)[0];
-  const int32_t shortest = facts_.ShortestLength(body);
-  if (shortest >= RuleFacts::kEndless) return repeat.min == 0 && !is_nonempty ? next : AddState();
+  const int32_t shortest = rule_lengths_.ShortestLength(body);
+  if (shortest >= RuleLengths::kEndless) return repeat.min == 0 && !is_nonempty ? next : AddState();
   if (shortest == 0) repeat.min = 0;  // iterations without the empty word: (x?){m,n} is x{0,n}
   const IrNode::Kind kind = ir_.node(body).kind;
   const int32_t counted = repeat.max < 0 ? repeat.min : repeat.max;
@@ -205,7 +205,7 @@ int32_t AutomatonBuilder::PlaceLoop(NodeId body, int32_t min, int32_t max, int32
   const int32_t end = AddState();
   is_final_[end] = true;
   const int32_t start = Place(body, end, true);
-  const int32_t shortest = std::max(1, facts_.ShortestLength(body));
+  const int32_t shortest = std::max(1, rule_lengths_.ShortestLength(body));
   const int32_t index = static_cast<int32_t>(loops_.size());
   loops_.push_back({.body = start, .exit = next, .min = std::max(min, 1), .max = max});
   loops_.back().per_token = longest_token_ / shortest + 2;
@@ -235,7 +235,7 @@ int32_t AutomatonBuilder::PlaceGraph(const NodeGraph& graph, int32_t next, bool 
         Attach(after[s], edge.label, after[edge.target], false);
       }
       if (!is_nonempty) continue;
-      if (is_empty || facts_.IsNullable(edge.label)) {
+      if (is_empty || rule_lengths_.IsNullable(edge.label)) {
         AddEdge(before[s], {Automaton::Edge::kEmpty, 0, before[edge.target]});
       }
       if (!is_empty) Attach(before[s], edge.label, after[edge.target], true);

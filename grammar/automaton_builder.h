@@ -12,13 +12,13 @@
 
 namespace foredraft {
 
-// What is known of each rule before automata are built: fixed points over the rules.
-class RuleFacts {
+// The length of each rule's shortest word, a fixed point over the rules that automata are built with.
+class RuleLengths {
  public:
   static constexpr int32_t kEndless = 1 << 20;  // as a shortest length: no word, or a very long one
 
-  explicit RuleFacts(Ir& ir);
-  RuleFacts(const RuleFacts&) = delete;
+  explicit RuleLengths(Ir& ir);
+  RuleLengths(const RuleLengths&) = delete;
   bool IsNullable(NodeId node) const { return ShortestLength(node) == 0; }
   // The length of the shortest word; a token counts as one byte.
   int32_t ShortestLength(NodeId node) const;
@@ -34,7 +34,7 @@ class RuleFacts {
 
 class AutomatonBuilder {
  public:
-  AutomatonBuilder(Ir& ir, const RuleFacts& facts, int32_t longest_token);
+  AutomatonBuilder(Ir& ir, const RuleLengths& lengths, int32_t longest_token);
   // Rules that the root reaches become states.
   Automaton Build();
 
@@ -61,7 +61,7 @@ class AutomatonBuilder {
   Automaton Finish();
 
   Ir& ir_;
-  const RuleFacts& facts_;
+  const RuleLengths& rule_lengths_;
   const int32_t longest_token_;
   struct ListedEdge {
     Automaton::Edge edge;

@@ -101,8 +101,8 @@ void ComputeNestingNeed(Automaton& automaton, int32_t max_depth, WorkCounter& wo
 // Finds a rule that can call itself before it consumes anything: its closure would have no end.
 class LeftRecursion {
  public:
-  LeftRecursion(const Ir& ir, const RuleFacts& facts)
-      : ir_(ir), facts_(facts), marks_(ir.rule_count(), kNew) {}
+  LeftRecursion(const Ir& ir, const RuleLengths& lengths)
+      : ir_(ir), rule_lengths_(lengths), marks_(ir.rule_count(), kNew) {}
 
   absl::Status Check(RuleId rule) {
     if (marks_[rule] == kDone) return absl::OkStatus();
@@ -147,7 +147,7 @@ class LeftRecursion {
         for (const NodeGraph::Edge& edge : graph.states[queue[i]].edges) {
           const bool is_empty = edge.label == NodeGraph::kEmptyLabel;
           if (!is_empty) CollectFirst(edge.label, rules);
-          if (reached[edge.target] || !(is_empty || facts_.IsNullable(edge.label))) continue;
+          if (reached[edge.target] || !(is_empty || rule_lengths_.IsNullable(edge.label))) continue;
           reached[edge.target] = true;
           queue.push_back(edge.target);
         }
@@ -156,12 +156,12 @@ class LeftRecursion {
     }
     for (const NodeId child : ir_.children(id)) {
       CollectFirst(child, rules);
-      if (node.kind == IrNode::kSequence && !facts_.IsNullable(child)) break;
+      if (node.kind == IrNode::kSequence && !rule_lengths_.IsNullable(child)) break;
     }
   }
 
   const Ir& ir_;
-  const RuleFacts& facts_;
+  const RuleLengths& rule_lengths_;
   std::vector<Mark> marks_;
   std::vector<RuleId> path_;
 };
@@ -178,12 +178,13 @@ void CollectCalls(const Ir& ir, NodeId id, std::vector<RuleId>& rules) {
   }
 }
 
-// The name of a rule without a word that no other one without a word explains; empty if the root has a word.
-std::string EmptyRule(const Ir& ir, const RuleFacts& facts) {
+// The rule at fault where the root has no word, found by following calls of rules without a word as far as
+// they lead. Empty if the root has a word.
+std::string EmptyRule(const Ir& ir, const RuleLengths& lengths) {
   std::vector<bool> seen(ir.rule_count(), false);
   const auto is_empty = [&](RuleId rule) {
     return !seen[rule] && ir.rule_body(rule) >= 0 &&
-           facts.ShortestLength(ir.rule_body(rule)) >= RuleFacts::kEndless;
+           lengths.ShortestLength(ir.rule_body(rule)) >= RuleLengths::kEndless;
   };
   std::string name;
   for (RuleId rule = ir.root(); rule >= 0 && is_empty(rule);) {
@@ -201,18 +202,18 @@ std::string EmptyRule(const Ir& ir, const RuleFacts& facts) {
 
 absl::StatusOr<Automaton> BuildAutomaton(Ir& ir, int32_t longest_token) {
   RETURN_IF_ERROR(ir.status());
-  const RuleFacts facts(ir);
-  LeftRecursion recursion(ir, facts);
+  const RuleLengths lengths(ir);
+  LeftRecursion recursion(ir, lengths);
   for (RuleId rule = 0; rule < ir.rule_count(); ++rule) {
     if (ir.rule_body(rule) >= 0) RETURN_IF_ERROR(recursion.Check(rule));
   }
-  Automaton automaton = AutomatonBuilder(ir, facts, longest_token).Build();
+  Automaton automaton = AutomatonBuilder(ir, lengths, longest_token).Build();
   RETURN_IF_ERROR(ir.status());
   ComputeSymbols(automaton);
   ComputeNestingNeed(automaton, ir.limits().max_depth, ir.work());
   RETURN_IF_ERROR(ir.work().status());
   if (automaton.nesting_need[automaton.start] > ir.limits().max_depth) {
-    if (const std::string name = EmptyRule(ir, facts); !name.empty()) {
+    if (const std::string name = EmptyRule(ir, lengths); !name.empty()) {
       return absl::InvalidArgumentError(absl::StrFormat("%s: no value satisfies it", name));
     }
     return absl::InvalidArgumentError(

@@ -38,7 +38,7 @@ absl::Status TooLong(int64_t max_mask_steps) {
 
 class Grammar::Turn {
  public:
-  // `work` may be null: whatever it takes.
+  // `work` may be null: nothing then bounds the work.
   Turn(const Grammar& grammar, MaskWork* work)
       : grammar_(grammar),
         work_(work == nullptr ? &own_work_ : work),

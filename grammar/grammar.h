@@ -68,7 +68,8 @@ class Grammar {
     const std::shared_ptr<ByteAccount> account;
     int64_t counted = 0;
   };
-  // The right to use the grammar's tables, and whom their work is charged to. Its end counts their bytes.
+  // The right to use the grammar's tables, and whom their work is charged to. Its destructor counts their
+  // bytes.
   class Turn;
 
   Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits,

@@ -88,7 +88,7 @@ class Ir {
   NodeId Characters(const CharSet& set);  // in UTF-8
   // One of the strings: their trie.
   NodeId OneOf(std::span<const std::string> strings);
-  // The same as a call of a rule, one per list: for lists that many places use.
+  // OneOf as a call of a rule, one per list: for lists that many places use.
   NodeId CallOneOf(const std::vector<std::string>& strings);
 
   // Error messages show `origin`, "line 3: ", and the name in quotes; without an origin the name is a JSON

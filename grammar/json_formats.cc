@@ -60,7 +60,6 @@ std::string Ipv6() {
   for (int before = 0; before <= 7; ++before) {
     // `before` groups, "::", and at most 7 - before behind it.
     const std::string head = before == 0 ? ":" : groups(before);
-    std::string tail = group;
     std::string tails;
     for (int after = 1; after <= 7 - before; ++after) {
       tails += "|" + (after == 1 ? group : groups(after - 2) + last);

@@ -16,8 +16,8 @@ std::optional<std::string> FormatExpression(std::string_view format);
 std::optional<std::string> BoundedFormatExpression(std::string_view format, int64_t min_length,
                                                    int64_t max_length);
 
-// An expression with a small automaton. Its matches of up to kShortFormatChars characters are of the format:
-// it counts nothing itself. Nothing for formats that need none.
+// An expression with a small automaton, which counts no characters. Its matches of up to kShortFormatChars
+// characters are of the format. Nothing for formats that need none.
 inline constexpr int64_t kShortFormatChars = 63;
 std::optional<std::string> ShortFormatExpression(std::string_view format);
 

@@ -201,8 +201,8 @@ class StringProduct {
     return absl::OkStatus();
   }
 
-  // Sets text_utf8 of the states that any text leads to such states from, and from all of which an end can be
-  // reached.
+  // Sets text_utf8 of a set of states: any text leads from each of them to another one of the set, and an end
+  // can be reached from each.
   void MarkAnyText() {
     std::array<ByteClass, kUtf8States> text;
     for (int utf8 = 0; utf8 < kUtf8States; ++utf8) {
@@ -247,9 +247,9 @@ class StringProduct {
   }
 
   // Where a state accepts and each character leads back to it or nowhere, the rest of a string is a counted
-  // repeat of one character, instead of a state per count. True: it is that now.
+  // repeat of one character, instead of a state per count. Returns whether it became one.
   bool AddLoop(int32_t id) {
-    constexpr int64_t kLeast = 64;  // shorter rests stay states
+    constexpr int64_t kLeast = 64;  // rests of fewer characters stay states
     const State state = states_[id];
     if (state[0] != kUtf8Start || max_chars_ - state[1] < kLeast) return false;
     const State tests(state.begin() + 2, state.end());

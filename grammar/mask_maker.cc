@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxTextStates = 32;  // explored to find out whether any text is allowed
 constexpr int kTextShare = 8;       // one try may take this part of max_mask_steps
-constexpr int kAllTextShare = 4;    // and so much, all tries of a mask; then it is walked
+constexpr int kAllTextShare = 4;    // and all tries of a mask this part; then it is walked
 constexpr int kNodesBetweenChecks = 4096;
 constexpr int kMaxCharStates = 4;  // that characters of a counted string lead to
 constexpr int kJsonSlice = 0;
@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> MaskMaker::Make(StateTable& tab
     is_made = IsWithinLimits(table);
   }
   if (!is_made) {
-    // In this order: a mask that is beyond a limit is so whatever its allowance.
+    // The limit is tested first: a mask beyond it is refused whatever its allowance.
     if (steps_ > limits_.max_mask_steps || (state == StateTable::kTooLong && !table.work().is_spent())) {
       return absl::ResourceExhaustedError(
           absl::StrFormat("more than %d steps for a mask, allowed at most constraints.max_mask_steps",

@@ -45,7 +45,8 @@ class MaskMaker {
   // Takes the bits.
   std::shared_ptr<const TokenMask> Pack();
 
-  // Whether at least half of the slice begins with a byte after which any text of the slice is allowed.
+  // True if, for at least half of the slice's tokens, any text of the slice may follow the token's first
+  // byte.
   bool IsMostlyEndless(StateTable& table, int slice, StateId state);
   // Whether every text of the slice is allowed from `state` on, at whatever length; `utf8` is where its last
   // character is.
@@ -63,7 +64,7 @@ class MaskMaker {
     uint8_t byte;
     uint8_t next;  // state of UTF-8 after it
   };
-  // Of a slice and a state of UTF-8: one byte for each symbol and next state.
+  // The text bytes of a slice in a state of UTF-8: one for each symbol and next state.
   std::span<const TextByte> text_bytes(int slice, int utf8) const {
     const int32_t* const first = &first_text_bytes_[slice * kUtf8States + utf8];
     return std::span(text_bytes_).subspan(first[0], first[1] - first[0]);
@@ -71,7 +72,7 @@ class MaskMaker {
   std::vector<int32_t> first_text_bytes_;  // [slices * kUtf8States + 1]
   std::vector<TextByte> text_bytes_;
 
-  // Of the mask in the making.
+  // The mask in the making, and what it cost so far.
   std::vector<uint32_t> words_;
   int64_t steps_ = 0;       // as if nothing were known
   int64_t nodes_ = 0;       // walked and not yet among steps_

@@ -116,8 +116,8 @@ absl::Status Regex::CheckNoAnchor(int32_t id) const {
   const Node& node = nodes_[id];
   if (node.kind == Node::kStart || node.kind == Node::kEnd) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s at byte %d: anchors are not supported here, allowed at the edges of the whole expression "
-        "and of its alternatives",
+        "%s at byte %d: anchors are not supported here, allowed at the edges of the whole expression and of "
+        "its alternatives",
         node.kind == Node::kStart ? "^" : "$", node.at));
   }
   for (const int32_t child : node.children) RETURN_IF_ERROR(CheckNoAnchor(child));

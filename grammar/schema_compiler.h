@@ -21,9 +21,9 @@ namespace foredraft {
 class SchemaCompiler {
  public:
   SchemaCompiler(Ir& ir, const JsonValue& root, const JsonStyle& style);
-  // The rule of the root, all others made.
+  // Makes all rules and returns the root's.
   absl::StatusOr<RuleId> Compile();
-  // The rule of a conjunction that another reader of the same document made, all others made.
+  // Does so for a conjunction that another reader of the same document made.
   absl::StatusOr<NodeId> CompileValue(const Conjunction& conjunction);
 
   // "format and maxLength together need": the keywords whose automata a string multiplies.

@@ -100,8 +100,8 @@ absl::StatusOr<SchemaCompiler::OtherCount> SchemaCompiler::CountOthers(const Con
   if (required == declared) {
     count.min = std::max<int64_t>(min - declared, 0);
     if (max >= 0) count.max = has_others ? max - declared : std::min<int64_t>(0, max - declared);
-    // Others may repeat each other, and a key that stands twice is one property. One of them is no
-    // repetition.
+    // Undeclared keys may repeat each other, and a key that stands twice is one property: only a minimum of
+    // one such key is certain.
     if (count.min > 1 && has_others && (count.max < 0 || count.min <= count.max)) {
       return RefuseCount(
           conjunction, "minProperties", min,

@@ -46,7 +46,7 @@ std::optional<std::string_view> FragmentOf(const JsonValue& reference, const Jso
   const std::string_view document = text.substr(0, end);
   const JsonValue* id = IdOf(root);
   const std::string_view own = id == nullptr ? "" : std::string_view(id->text).substr(0, id->text.find('#'));
-  // Relative to its own address, the document is the last part of it.
+  // A document may be named by its whole address or, relative to that, by the address's last part.
   const bool is_own = document.empty() || document == own || document == own.substr(own.rfind('/') + 1);
   if (!is_own) return std::nullopt;
   return text.substr(std::min(end + 1, text.size()));

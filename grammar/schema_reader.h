@@ -50,7 +50,7 @@ struct MergedSchema {
   NumberRange numbers;
   int64_t min_length = 0, max_length = -1;  // -1: no end, here and below
   std::vector<const JsonValue*> patterns;   // pattern and enforced format
-  std::vector<const JsonValue*> excluded;   // patterns and lists of strings below not
+  std::vector<const JsonValue*> excluded;   // patterns and lists of strings below "not"
   int64_t min_items = 0, max_items = -1;
   const JsonValue* unique_items = nullptr;  // the keyword's `true`
   int64_t min_properties = 0, max_properties = -1;
@@ -120,7 +120,8 @@ class SchemaReader {
   absl::Status CheckKeywords(const JsonValue& schema, TypeSet types);
   // Takes from each branch what another one allows as well.
   absl::Status SeparateOneOf(const JsonValue& one_of, std::vector<Conjunction>& branches);
-  // INVALID_ARGUMENT: `schema` is a part of what a branch of a oneOf leaves to none.
+  // INVALID_ARGUMENT: `schema` is within what SeparateOneOf could not tell apart, so two branches may both
+  // match.
   absl::Status CheckNoOverlap(const JsonValue& schema) const;
 
   absl::StatusOr<bool> PartHolds(const JsonValue& value, const SchemaPart& part);

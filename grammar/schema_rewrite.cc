@@ -38,9 +38,9 @@ JsonValue Array(std::vector<JsonValue> items) {
 JsonValue Object(std::vector<std::pair<std::string, JsonValue>> members) {
   JsonValue value;
   value.kind = JsonValue::kObject;
-  for (auto& [key, item] : members) {
-    value.keys.push_back(std::move(key));
-    value.items.push_back(std::move(item));
+  for (std::pair<std::string, JsonValue>& member : members) {
+    value.keys.push_back(std::move(member.first));
+    value.items.push_back(std::move(member.second));
   }
   return value;
 }
@@ -337,7 +337,7 @@ std::optional<JsonValue> Dependencies(const JsonValue& dependencies) {
   return Object({{"allOf", Array(std::move(all))}});
 }
 
-// No key is another one than those that match.
+// Objects all of whose keys match.
 JsonValue OnlyKeys(const std::string& pattern) {
   return Object(
       {{"patternProperties", Object({{pattern, Boolean(true)}})}, {"additionalProperties", Boolean(false)}});

@@ -65,7 +65,7 @@ class StateTable {
 
   // The state after a byte: a special one (below kFirstState) or another.
   StateId Step(StateId from, uint8_t byte) { return transitions_[TransitionOf(from, byte)].to; }
-  // The same, as part of a walk: adds what the transition took to make to `steps`, once in a walk.
+  // Step as part of a walk: adds what the transition took to make to `steps`, once in a walk.
   StateId Step(StateId from, uint8_t byte, int64_t& steps) {
     Transition& transition = transitions_[TransitionOf(from, byte)];
     if (transition.walk != walk_) {
@@ -74,7 +74,7 @@ class StateTable {
     }
     return transition.to;
   }
-  // The bytes of which one must come next, as far as nesting lets them.
+  // The bytes that may come next, as far as nesting lets them.
   ByteClass NextBytes(StateId from, int64_t& steps);
   // Whether any text of a JSON string may come without escapes, where `utf8` is the state of its last
   // character. False: not known.
@@ -90,14 +90,14 @@ class StateTable {
   // passes a loop at most per_token times, so counts that are further than that from the loop's bounds need
   // not be told apart.
   StateId Clamp(StateId from);
-  // The same state in this table. `other` has the same automaton.
+  // The state of this table that equals `from` of `other`, a table of the same automaton.
   StateId Import(const StateTable& other, StateId from);
 
   // Begins a walk, for which each transition is charged once.
   void BeginWalk() { ++walk_; }
   uint32_t walk() const { return walk_; }
   void KeepMask(StateId id, std::shared_ptr<const TokenMask> mask);
-  // Of all that it holds, its masks included.
+  // The bytes of all that the table holds, its masks included.
   int64_t byte_count() const;
 
  private:

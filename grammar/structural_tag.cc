@@ -42,7 +42,7 @@ class TagCompiler {
   }
 
  private:
-  using Ends = std::vector<std::string>;  // of the tag around, which free text inside of it does not contain
+  using Ends = std::vector<std::string>;  // the enclosing tag's, which free text inside does not contain
   struct Tag {
     std::string begin;
     NodeId content;
@@ -130,8 +130,7 @@ class TagCompiler {
     return RefuseSchema(
         *type, absl::StrFormat(
                    "\"%s\" is not supported, allowed const_string, json_schema, grammar, regex, any_text, "
-                   "sequence, or, optional, plus, star, repeat, tag, triggered_tags and "
-                   "tags_with_separator",
+                   "sequence, or, optional, plus, star, repeat, tag, triggered_tags and tags_with_separator",
                    name));
   }
 

@@ -82,8 +82,8 @@ constexpr float RandomCodeSize(DType code) {
   return code == DType::kF8E4M3 ? 6.7567f : code == DType::kInt4 ? 4.18330f : 2.92617f;
 }
 
-// The scale of all blocks or groups; 1 beside a tensor scale. Of F4_E2M1, whose scales are powers of two: the
-// one that makes the root mean square the largest that does not exceed the amplitude.
+// The scale of all blocks or groups; 1 beside a tensor scale. F4_E2M1 takes the largest power of two with
+// which the root mean square does not exceed the amplitude.
 inline float RandomScale(const RandomWeight& weight) {
   if (weight.format.tensor_scale) return 1.0f;
   const float scale = weight.amplitude / RandomCodeSize(weight.format.code);
@@ -99,7 +99,7 @@ constexpr float RandomTensorScale(const RandomWeight& weight) {
 // The scale of the inputs of random NVFP4 weights: magnitudes up to 10.5 are not cut.
 inline constexpr float kRandomInputScale = 0x1p-8f;
 
-// RandomScale in the format's type, of which it takes the first bytes.
+// RandomScale in the format's type, which takes the first bytes.
 struct ScaleBytes {
   char bytes[sizeof(float)] = {};
 };

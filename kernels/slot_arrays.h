@@ -72,8 +72,8 @@ struct SlotDrafts {
   int32_t draft_count;
   int32_t given_count;  // 0..K+1
   int32_t tokens[kMaxDraftLen + 1];
-  // Of drafts of a drafter with confidences: the logit of the chance that draft i + 1 is accepted, given that
-  // those before it were.
+  // Where the drafter has confidences: the logit of the chance that draft i + 1 is accepted, given that those
+  // before it were.
   float confidences[kMaxDraftLen];
 };
 
@@ -106,12 +106,12 @@ struct StepOutput {
   int32_t length;           // after the step
   int32_t drafts_verified;  // v
   int32_t relaxed_count;    // emitted drafts that the strict rule would have rejected
-  // 1: the last token is an accepted draft, too: length_limit, a stop id or the gate cut the step behind it.
+  // 1: the last token is an accepted draft, because length_limit, a stop id or the gate ended the step there.
   int32_t ends_in_draft;
   int32_t finished;
   int32_t first_row;  // the step's row of the seat's last committed token
-  int32_t nonfinite;  // 1: the step ended before a row of kNoToken, and so does the sequence
-  // Of the drafts that the step made for the next one, as in SlotDrafts, where the drafter has them.
+  int32_t nonfinite;  // 1: the step, and with it the sequence, ended before a row of kNoToken
+  // The confidences of the drafts that the step made for the next one, as in SlotDrafts.
   float confidences[kMaxDraftLen];
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// How the elements of a weight [n, k] are stored: codes, and the factors that make them values. The same
-// words from a checkpoint (engine/checkpoint/formats) to the kernels (PackedWeight).
+// How the elements of a weight [n, k] are stored: codes, and the factors that make them values. Both the
+// checkpoint's side (engine/checkpoint/formats) and the kernels' (PackedWeight) use it.
 
 #include <cstdint>
 #include <string_view>
@@ -91,7 +91,7 @@ constexpr DType KernelScale(const WeightFormat& format) {
   return format.tensor_scale ? DType::kF8E4M3 : DType::kF32;
 }
 // Whether a backend has products of the format: 4-bit codes with scales for groups of a row, 8-bit ones with
-// any blocks. A format with a tensor scale has its own groups alone.
+// any blocks. A format with a tensor scale has products only with its own size of groups.
 constexpr bool HasKernels(const WeightFormat& format) {
   if (!format.has_scales()) return !Is4Bit(format.code);
   const NamedFormat* const row = RowOf(format);
@@ -100,7 +100,8 @@ constexpr bool HasKernels(const WeightFormat& format) {
   return !Is4Bit(format.code) || format.rows == 1;
 }
 
-// The format as HostWeight and PackedWeight hold it: E8M0 scales become those that kernels read, exactly.
+// The format as HostWeight and PackedWeight hold it: E8M0 scales become exactly equal ones of the type that
+// kernels read.
 constexpr WeightFormat WithWideScales(WeightFormat format) {
   if (format.scale == DType::kE8M0) format.scale = KernelScale(format);
   return format;

@@ -81,9 +81,8 @@ inline absl::Status CheckSameBlocks(std::span<const HostWeight> parts) {
   return absl::OkStatus();
 }
 
-// Four bytes of codes in a checkpoint's order, the first of a pair in the low nibble, with the firsts in the
-// lower half of the word and the seconds in the upper one: a shift by 4 q leaves pair q in the low nibbles of
-// the halves.
+// Reorders 8 codes of 4 bits: the even ones go to the low 16 bits, the odd ones to the high 16 bits. Pair q
+// is then (word >> 4 q) & 0x000f000f.
 constexpr uint32_t OctetWord(uint32_t codes) {
   const auto gather = [](uint32_t nibbles) {  // the low nibbles of four bytes
     nibbles &= 0x0f0f0f0fu;

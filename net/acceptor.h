@@ -43,7 +43,7 @@ class ConnectionCount {
   // `make_room` is called, on Add's thread, where Add would return false; it returns whether it has removed a
   // connection. Set before the first Add.
   void OnFull(std::function<bool()> make_room) { make_room_ = std::move(make_room); }
-  // Who closes `fd` says so before: it counts no more.
+  // Called before `fd` is closed: it counts no more.
   void Remove(int fd);
   int open();
   int max() const { return max_; }

@@ -14,8 +14,8 @@
 #include "engine/cache/cache_groups.h"
 #include "engine/cache/swap_store.h"
 #include "engine/engine_shapes.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/kinds/drafter_kinds.h"
-#include "engine/kinds/model_limits.h"
 #include "engine/model/model_kind.h"
 #include "engine/spec/drafter_kind.h"
 
@@ -29,7 +29,7 @@ namespace {
 // Blocks of the rows that drafting writes past a sequence's last token (RequestSizeLimits): max_tokens does
 // not count them, so that a request may be as large with drafts as without.
 int64_t DraftBlocks(const Config& config, const ModelConfig& model) {
-  const int64_t rows = MaxDraftLen(config) + DrafterNumbersOf(config, model).rows_ahead;
+  const int64_t rows = MaxDraftLen(config) + DrafterRequirementsOf(config, model).rows_ahead;
   const int64_t per_block = BlockTokens(config, model);
   return (rows + per_block - 1) / per_block;
 }
@@ -80,7 +80,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.rank_count = config.parallel.attention_dp;
   options.max_batch_size = config.max_batch_size;
   options.max_num_tokens = config.max_num_tokens;
-  // Four times as much before a rank counts as lost: machines are slower at times.
+  // A quarter of the time after which a rank counts as lost: machines are slower at times.
   options.prefill_seconds = config.parallel.step_timeout_s / 4.0;
   int decode_pause_ms = 0;
   CHECK(absl::SimpleAtoi(config.scheduler.max_decode_pause_ms, &decode_pause_ms)) << "defaults are resolved";
@@ -95,7 +95,7 @@ SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& mod
   options.host_image_frames = host.slot_frames();
   options.batch_sizes = StepSizes(config);
   options.max_draft_len = engine.max_draft_len;
-  options.drafter = engine.drafter_numbers;
+  options.drafter = engine.drafter_requirements;
   const Speculation speculation = SpeculationOf(config);
   options.draft_len = speculation.draft_len;
   options.acceptance = speculation.acceptance;
@@ -163,14 +163,14 @@ std::string WeightsName(const ModelConfig& model) {
 }  // namespace
 
 std::string NumericsClass(const Config& config, const ModelConfig& model, const std::string& device_name) {
-  std::vector<std::string> facts = ClassFacts(config);
-  CHECK(!facts.empty());  // the backend's comes first
+  std::vector<std::string> parts = NumericsClassParts(config);
+  CHECK(!parts.empty());  // the backend's comes first
   // The device's name has its instruction path and its tuning.
-  facts.insert(facts.begin() + 1, {device_name, absl::StrCat("weights ", WeightsName(model))});
-  facts.push_back(absl::StrCat("compiler ", __VERSION__));
+  parts.insert(parts.begin() + 1, {device_name, absl::StrCat("weights ", WeightsName(model))});
+  parts.push_back(absl::StrCat("compiler ", __VERSION__));
   // The order of sums that no key names. 2: canonical segments (kernels/rules/weight_segments.h).
-  facts.push_back("sums 2");
-  const uint64_t hash = Fnv1a(absl::StrJoin(facts, "|"));
+  parts.push_back("sums 2");
+  const uint64_t hash = Fnv1a(absl::StrJoin(parts, "|"));
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));
 }
 

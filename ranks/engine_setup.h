@@ -23,7 +23,8 @@ int BlockTokens(const Config& config, const ModelConfig& model);
 int BlockCount(const Config& config, const ModelConfig& model);
 // The largest max_tokens with that BlockCount.
 int64_t TokensOfBlocks(const Config& config, const ModelConfig& model, int64_t block_count);
-// With the cache's true size, which the ranks find where max_tokens is 0. block_count: BlockCount.
+// The configuration with the cache's true size, which the ranks find where max_tokens is 0. block_count:
+// BlockCount.
 Config WithBlockCount(const Config& config, const ModelConfig& model, int block_count);
 SchedulerOptions SchedulerOptionsOf(const Config& config, const ModelConfig& model);
 // The ranges that plans and results keep to.

@@ -12,7 +12,7 @@
 namespace foredraft {
 namespace {
 
-// NVML's names, of which its header is in the CUDA toolkit alone (NVML API Reference, "Device Queries").
+// NVML's names: its header is in the CUDA toolkit alone (NVML API Reference, "Device Queries").
 using NvmlDevice = void*;
 struct NvmlMemory {
   unsigned long long total, free, used;

@@ -41,8 +41,8 @@ constexpr std::chrono::seconds kCutAfter(
 constexpr char kUnknown[] = "this port is for the workers of one group, which have its secret";
 constexpr int kStreamsPerConnection = 8;  // a worker needs one, and another while it dials again
 
-// Connections that a leader may have at once: of workers that have joined, of some that have not, and as many
-// whose end gRPC has not read yet.
+// Connections that a leader may have at once: of workers that have joined, of max_pending that have not, and
+// of equally many whose end gRPC has not read yet.
 int MostConnections(int max_pending, int rank_count) { return 2 * max_pending + rank_count; }
 
 // Ends a call without reading from it.
@@ -363,22 +363,22 @@ void Leader::Receive(LeaderStream* stream, const worker::v1::WorkerMessage& mess
   const std::optional<int> rank = members_.RankOf(stream);
   if (!rank.has_value()) return;  // a stream of an earlier life
   members_.Heard(*rank, steady_clock::now());
-  if (const absl::Status status = Believe(*rank, message); !status.ok()) {
+  if (const absl::Status status = ApplyMessage(*rank, message); !status.ok()) {
     LoseLiar(*rank, status);
   }
 }
 
 void Leader::LoseLiar(int rank, const absl::Status& lie) {
-  expected_[rank].clear();  // no plan is open any more, so no later result is believed
+  expected_[rank].clear();  // no plan is open any more, so later results are refused
   Lose(rank, absl::StrCat("it sent what its plans do not allow: ", ShowPeerText(lie.message())));
 }
 
-// INVALID_ARGUMENT: the message is not what this rank can have to say now. Nothing has changed then.
-absl::Status Leader::Believe(int rank, const worker::v1::WorkerMessage& message) {
+// Checks a message and applies it. INVALID_ARGUMENT: this rank may not send it now, and nothing has changed.
+absl::Status Leader::ApplyMessage(int rank, const worker::v1::WorkerMessage& message) {
   WorkerView& view = members_.view(rank);
   switch (message.content_case()) {
     case worker::v1::WorkerMessage::kResult:
-      return BelieveResult(rank, message.result());
+      return ApplyResult(rank, message.result());
     case worker::v1::WorkerMessage::kLoading:
       RETURN_IF_ERROR(CheckLoading(message.loading()));
       view.done_bytes = message.loading().done_bytes();
@@ -386,7 +386,7 @@ absl::Status Leader::Believe(int rank, const worker::v1::WorkerMessage& message)
       Changed();
       return absl::OkStatus();
     case worker::v1::WorkerMessage::kReady:
-      return BelieveReady(rank, message.ready());
+      return ApplyReady(rank, message.ready());
     case worker::v1::WorkerMessage::kStoreSet:
       RETURN_IF_ERROR(CheckStoreSet(message.store_set(), store_.bytes()));
       if (!store_.has_room()) return absl::InvalidArgumentError("store_set.key: one too many");
@@ -412,7 +412,7 @@ absl::Status Leader::Believe(int rank, const worker::v1::WorkerMessage& message)
   return absl::InvalidArgumentError("a message without content");
 }
 
-absl::Status Leader::BelieveResult(int rank, const std::string& bytes) {
+absl::Status Leader::ApplyResult(int rank, const std::string& bytes) {
   std::deque<ExpectedResult>& expected = expected_[rank];
   if (expected.empty()) return absl::InvalidArgumentError("result: one without a plan");
   ASSIGN_OR_RETURN(RankResult result, DecodeResult(bytes, expected.front(), options_.limits));
@@ -421,7 +421,7 @@ absl::Status Leader::BelieveResult(int rank, const std::string& bytes) {
   return absl::OkStatus();
 }
 
-absl::Status Leader::BelieveReady(int rank, const worker::v1::WorkerReady& ready) {
+absl::Status Leader::ApplyReady(int rank, const worker::v1::WorkerReady& ready) {
   if (members_.view(rank).state != WorkerState::kJoined)
     return absl::InvalidArgumentError("ready: a second one");
   const WorkerView* other = nullptr;

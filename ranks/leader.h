@@ -5,14 +5,14 @@
 // key_value_store (what ranks tell each other while the group forms). It has no part in processes, devices or
 // requests.
 //
-// Connections that have not joined are limited in number (pending_connections.h), all connections in a second
-// one, so that strangers can use up neither the process's descriptors nor the workers' turn.
+// Connections that have not joined have a bound (pending_connections.h), and all connections together have
+// another one, so that strangers can use up neither the process's descriptors nor the workers' turn.
 //
-// A worker is believed step by step. A call that does not show that it knows a secret of the group is refused
-// before a message of it is read, and learns nothing. Then both ends prove themselves (group_secret.h): the
-// first message must be a join with the worker's proof, small and in time. From then on a message
-// out of its ranges (message_check.h, plan_codec.h) loses the rank, and so does a result that the scheduler
-// refuses: nothing that a worker sends ends this process.
+// The leader trusts a worker step by step. A call that does not show that it knows a secret of the group is
+// refused before a message of it is read, and learns nothing. Then both ends prove themselves
+// (group_secret.h): the first message must be a join with the worker's proof, small and in time. From then on
+// a message out of its ranges (message_check.h, plan_codec.h) loses the rank. A result that the scheduler
+// refuses also does: nothing that a worker sends ends this process.
 //
 // A life of the group lasts from BeginGroup until the first failure, Abort or Stop. A lost rank ends it: all
 // workers are told to abort, and every Launch and Collect fails, once the results that have arrived are
@@ -122,7 +122,7 @@ class Leader {
 
   int port() const { return acceptor_->port(); }
 
-  // For calls from now on; streams that are open stay.
+  // Sets the secrets of later calls; streams that are open stay.
   void SetSecrets(std::vector<std::string> secrets);
 
   // A new life: workers may join from now on. The last life is over and its streams are gone.
@@ -174,9 +174,9 @@ class Leader {
   // Callers hold mutex_.
   void SendTo(int rank, worker::v1::LeaderMessage message);  // does nothing if the rank is absent
   void SendToAll(const worker::v1::LeaderMessage& message);
-  absl::Status Believe(int rank, const worker::v1::WorkerMessage& message);
-  absl::Status BelieveResult(int rank, const std::string& bytes);
-  absl::Status BelieveReady(int rank, const worker::v1::WorkerReady& ready);
+  absl::Status ApplyMessage(int rank, const worker::v1::WorkerMessage& message);
+  absl::Status ApplyResult(int rank, const std::string& bytes);
+  absl::Status ApplyReady(int rank, const worker::v1::WorkerReady& ready);
   void ShareValue(const worker::v1::StoreSet& set);
   void EndLateJoins();
   void Lose(int rank, const std::string& reason);

@@ -14,7 +14,7 @@ class LocalRank : public RankGroup {
   LocalRank(const Config& config, const ModelConfig& model) : config_(config), model_(model) {}
 
   absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) override;
-  const GroupFacts& facts() const override { return facts_; }
+  const RankGroupSummary& summary() const override { return summary_; }
   std::vector<Executor*> executors() const override { return {executor_.get()}; }
   absl::Status health() const override { return absl::OkStatus(); }  // Collect reports its failure
   void Stop() override {}
@@ -23,7 +23,7 @@ class LocalRank : public RankGroup {
  private:
   const Config config_;
   const ModelConfig model_;
-  GroupFacts facts_;
+  RankGroupSummary summary_;
   std::unique_ptr<LocalExecutor> executor_;
 };
 

@@ -53,7 +53,7 @@ absl::StatusOr<std::string> HashOfModel(const Config& config) {
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model) {
   if (config.load_format == LoadFormat::kDummy) return SummarizeConfig(model);
   ASSIGN_OR_RETURN(CheckpointSummary summary, SummarizeCheckpoint(config.model));
-  const int module_count = DrafterNumbersOf(config, model).module_count;
+  const int module_count = DrafterRequirementsOf(config, model).module_count;
   RETURN_IF_ERROR(
       CheckModuleCount(config.model, model, module_count, summary.config.num_nextn_predict_layers));
   RETURN_IF_ERROR(CheckInputScales(config.model, OfClass(config, model), module_count));
@@ -64,7 +64,7 @@ absl::StatusOr<LoadedWeights> LoadModel(const Config& config, const ModelConfig&
                                         const LoadProgress& progress, const ModelShard& shard) {
   device.BeginPurpose("weights");
   const std::unique_ptr<Stream> stream = device.CreateStream();
-  const int module_count = DrafterNumbersOf(config, model).module_count;
+  const int module_count = DrafterRequirementsOf(config, model).module_count;
   const ModelConfig of_class = OfClass(config, model);
   const bool dummy = config.load_format == LoadFormat::kDummy;
   ASSIGN_OR_RETURN(LoadedWeights weights,

@@ -18,7 +18,7 @@
 
 namespace foredraft {
 
-// The fields for all and the own plan of tensor group `rank` (plan.ranks).
+// Encodes the fields that all ranks share and, of plan.ranks, the one of tensor group `rank`.
 std::string EncodePlan(const IterationPlan& plan, int rank);
 // `ranks` has one entry per tensor group; all but `rank`'s are empty.
 absl::StatusOr<IterationPlan> DecodePlan(absl::string_view bytes, int rank, const PlanLimits& limits);

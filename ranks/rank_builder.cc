@@ -15,8 +15,8 @@ namespace foredraft {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
   if (config.backend == Backend::kCuda) {
-    // Read at CUDA's first call. Loading a kernel at its first launch waits for the whole device: first runs
-    // do not meet every kernel that a row count chooses, so a request would.
+    // Read at CUDA's first call. Loading a kernel at its first launch waits for the whole device. The first
+    // runs do not launch every kernel that some number of rows chooses, so a request would wait.
     setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   }
   return CreateDevice(NameOf(config.backend), {.threads = config.cpu.threads,

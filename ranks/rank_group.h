@@ -22,7 +22,7 @@ class RankGroup {
 
   // Returns once all ranks are ready, or CANCELLED soon after `cancelled` returns true.
   virtual absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) = 0;
-  virtual const GroupFacts& facts() const = 0;
+  virtual const RankGroupSummary& summary() const = 0;
   // A restarted group has the same executors.
   virtual std::vector<Executor*> executors() const = 0;
   // Not ok once a rank is lost, even if no result is awaited.

@@ -12,7 +12,7 @@
 namespace foredraft {
 
 // What the checkpoint and the configuration say, known before a rank starts.
-struct ModelFacts {
+struct ModelSummary {
   int64_t parameters = 0;    // of the target and all MTP modules
   int64_t bytes = 0;         // in the checkpoint
   int mtp_modules = 0;       // in the checkpoint
@@ -23,7 +23,7 @@ struct ModelFacts {
 };
 
 // What only the ranks know. The counts are set once all ranks are ready.
-struct GroupFacts {
+struct RankGroupSummary {
   std::string device;          // "cpu avx512-bf16"; of rank 0
   std::string numerics_class;  // 8 hex digits; of all ranks
   int block_count = 0;         // of the smallest KV cache, including the scratch block
@@ -41,11 +41,11 @@ struct ServedAddresses {
 class StartObserver {
  public:
   virtual ~StartObserver() = default;
-  virtual void ModelKnown(const Config&, const ModelFacts&) {}
+  virtual void ModelKnown(const Config&, const ModelSummary&) {}
   // The start waits for something outside this process, such as a worker of another host.
   virtual void Waiting(const std::string& /*what*/) {}
   // Device and numerics class are known.
-  virtual void RanksKnown(const GroupFacts&) {}
+  virtual void RanksKnown(const RankGroupSummary&) {}
   virtual void Loading(int /*rank*/, int64_t /*done_bytes*/, int64_t /*total_bytes*/) {}
   // All weights are loaded; every step now runs for the first time, which may take minutes. Not reported
   // where nothing is loaded (random weights).

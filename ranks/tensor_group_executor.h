@@ -17,8 +17,8 @@ namespace foredraft {
 
 class TensorGroupExecutor : public Executor {
  public:
-  // first_rank: of `ranks` among all, for messages. The executors outlive this. `disagreed`, which may be
-  // empty, is called for each result that differs.
+  // first_rank: the number that ranks[0] has among all ranks, for messages. The executors outlive this.
+  // `disagreed`, which may be empty, is called for each result that differs.
   TensorGroupExecutor(int first_rank, std::vector<Executor*> ranks, std::function<void()> disagreed = {});
 
   absl::Status Launch(const IterationPlan& plan) override;

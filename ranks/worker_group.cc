@@ -119,7 +119,7 @@ WorkerGroup::~WorkerGroup() {
 }
 
 absl::Status WorkerGroup::Start(StartObserver& observer, const std::function<bool()>& cancelled) {
-  facts_ = {};
+  summary_ = {};
   std::fill(shown_bytes_.begin(), shown_bytes_.end(), -1);
   shown_warming_up_ = false;
   next_waiting_event_ = steady_clock::now() + std::chrono::seconds(1);
@@ -179,9 +179,10 @@ absl::Status WorkerGroup::WaitUntilReady(StartObserver& observer, const std::fun
                           views.size(), config_.parallel.leader_address, kJoinTimeout.count()));
     }
   }
-  facts_.graph_count = views[0].graph_count;
-  facts_.block_count = views[0].block_count;
-  for (const WorkerView& view : views) facts_.block_count = std::min(facts_.block_count, view.block_count);
+  summary_.graph_count = views[0].graph_count;
+  summary_.block_count = views[0].block_count;
+  for (const WorkerView& view : views)
+    summary_.block_count = std::min(summary_.block_count, view.block_count);
   return absl::OkStatus();
 }
 
@@ -212,12 +213,12 @@ void WorkerGroup::Show(const std::vector<WorkerView>& views, StartObserver& obse
     observer.Waiting(
         absl::StrCat("for rank ", absl::StrJoin(absent, ", "), " to dial ", config_.parallel.leader_address));
   }
-  if (facts_.device.empty() && views[0].state != WorkerState::kAbsent) {
-    facts_.device = views[0].device;
-    facts_.numerics_class = views[0].numerics_class;
-    observer.RanksKnown(facts_);
+  if (summary_.device.empty() && views[0].state != WorkerState::kAbsent) {
+    summary_.device = views[0].device;
+    summary_.numerics_class = views[0].numerics_class;
+    observer.RanksKnown(summary_);
   }
-  if (facts_.device.empty()) return;
+  if (summary_.device.empty()) return;
   for (size_t rank = 0; rank < views.size(); ++rank) {
     if (views[rank].total_bytes == 0 || views[rank].done_bytes == shown_bytes_[rank]) continue;
     shown_bytes_[rank] = views[rank].done_bytes;

@@ -36,7 +36,7 @@ class WorkerGroup : public RankGroup {
   ~WorkerGroup() override;
 
   absl::Status Start(StartObserver& observer, const std::function<bool()>& cancelled) override;
-  const GroupFacts& facts() const override { return facts_; }
+  const RankGroupSummary& summary() const override { return summary_; }
   std::vector<Executor*> executors() const override { return leader_->executors(); }
   absl::Status health() const override { return leader_->health(); }
   void Stop() override;
@@ -61,7 +61,7 @@ class WorkerGroup : public RankGroup {
   std::mutex reload_mutex_;               // one reload at a time
   FileStamp files_;                       // file_watch_'s thread
   std::vector<WorkerProcess> processes_;  // the workers of this host, by rank from 0
-  GroupFacts facts_;
+  RankGroupSummary summary_;
   std::vector<int64_t> shown_bytes_;  // [ranks]: bytes last reported to the observer; -1 = none
   bool shown_warming_up_ = false;
   std::chrono::steady_clock::time_point next_waiting_event_;

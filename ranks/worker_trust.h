@@ -54,7 +54,7 @@ class WorkerPortTrust {
   std::string token_;  // guarded by mutex_; empty: none
 };
 
-// The files that WorkerPortTrust reads, and that its checks compare with.
+// All files that WorkerPortTrust reads, also those that it only compares with.
 std::vector<std::string> WorkerPortFiles(const Config& config);
 
 // The worker's end: the files as they are now.

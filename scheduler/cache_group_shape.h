@@ -4,7 +4,7 @@
 // start, and how many of its blocks a sequence takes. Plain data, pure functions.
 //
 // The first group is the history: its rows are read to the sequence's end. The others are windows: rows
-// further back than `reach` are not read again. Kmax is max_draft_len, and A the drafter's rows_ahead.
+// further back than `lookback` are not read again. Kmax is max_draft_len, and A the drafter's rows_ahead.
 
 #include <algorithm>
 
@@ -12,20 +12,21 @@ namespace foredraft {
 
 struct CacheGroupShape {
   int tokens_per_block = 32;
-  // A step that starts at length p reads positions p - reach and later, whatever it writes. 0: all positions,
-  // which is what makes a group the history. A drafter whose rows reach back further makes it longer.
-  int reach = 0;
+  // A step that starts at length p reads positions p - lookback and later, whatever it writes. 0: all
+  // positions, which is what makes a group the history. A drafter whose rows reach back further makes it
+  // longer.
+  int lookback = 0;
   int block_count = 2049;         // per rank, block 0 (scratch) included
   int host_frames_per_block = 1;  // of the store of swapped sequences
 
-  bool is_history() const { return reach == 0; }
+  bool is_history() const { return lookback == 0; }
 
   // The blocks of positions 0 .. positions - 1.
   int BlocksFor(int positions) const { return (positions + tokens_per_block - 1) / tokens_per_block; }
 
   // The table index of the first block that a step at length `position` reads.
   int FirstIndex(int position) const {
-    return is_history() ? 0 : std::max(0, position - reach) / tokens_per_block;
+    return is_history() ? 0 : std::max(0, position - lookback) / tokens_per_block;
   }
 
   // The most blocks that this many adjacent positions touch, wherever the first one is in its block.
@@ -34,25 +35,26 @@ struct CacheGroupShape {
   }
 
   // Window: the blocks that a prefix end reads. An end is at a border of blocks.
-  int EndBlocks() const { return BlocksFor(reach); }
+  int EndBlocks() const { return BlocksFor(lookback); }
 
   // The most that a sequence owns while it decodes; all_positions: those that it may ever own. Window: from
-  // length + steps - reach, before the steps without a result, to length_upper + K + A, where one such step
-  // adds at most Kmax + 1 to the upper length and at least 1 to the lower: reach + 2 Kmax + A + 1 positions.
+  // length + steps - lookback, before the steps without a result, to length_upper + K + A, where one such
+  // step adds at most Kmax + 1 to the upper length and at least 1 to the lower: lookback + 2 Kmax + A + 1
+  // positions.
   int DecodeExtent(int all_positions, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(all_positions);
-    return std::min(BlocksFor(all_positions), BlocksAnywhere(reach + 2 * max_draft_len + rows_ahead + 1));
+    return std::min(BlocksFor(all_positions), BlocksAnywhere(lookback + 2 * max_draft_len + rows_ahead + 1));
   }
 
-  // The blocks that a prompt takes at its admission, those of a reused prefix apart; prompt_positions: those
-  // it owns when it ends, Kmax + A + 1 more than its tokens. Window: what a chunk reads, the prefix ends that
-  // the prompt keeps, and what it leaves for the next chunk or for its first decode step.
+  // The blocks that a prompt takes at its admission, without those of a reused prefix. prompt_positions: the
+  // positions that it owns when it ends, Kmax + A + 1 more than its tokens. Window: what a chunk reads, the
+  // prefix ends that the prompt keeps, and what it leaves for the next chunk or for its first decode step.
   int FreshBlocks(int prompt_positions, int reused_len, int end_count, int max_draft_len,
                   int rows_ahead) const {
     const int whole = BlocksFor(prompt_positions) - reused_len / tokens_per_block;
     if (is_history()) return whole;
-    return std::min(whole, BlocksAnywhere(reach) + end_count * EndBlocks() +
-                               BlocksAnywhere(reach + max_draft_len + rows_ahead + 1));
+    return std::min(whole, BlocksAnywhere(lookback) + end_count * EndBlocks() +
+                               BlocksAnywhere(lookback + max_draft_len + rows_ahead + 1));
   }
 
   // The most that a prompt holds, however much of it is reused: FreshBlocks and one more end, the reused one.
@@ -64,8 +66,9 @@ struct CacheGroupShape {
   // The most that a sequence owns until its last prompt chunk is committed.
   int PromptExtent(int all_positions, int end_count, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(all_positions);
-    return std::min(BlocksFor(all_positions), BlocksAnywhere(reach) + (end_count + 1) * EndBlocks() +
-                                                  BlocksAnywhere(reach + 2 * max_draft_len + rows_ahead + 1));
+    return std::min(BlocksFor(all_positions),
+                    BlocksAnywhere(lookback) + (end_count + 1) * EndBlocks() +
+                        BlocksAnywhere(lookback + 2 * max_draft_len + rows_ahead + 1));
   }
 };
 

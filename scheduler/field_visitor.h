@@ -13,7 +13,7 @@
 
 #include "grammar/token_mask.h"
 #include "scheduler/cache_group_shape.h"
-#include "scheduler/drafter_numbers.h"
+#include "scheduler/drafter_requirements.h"
 
 namespace foredraft {
 
@@ -40,7 +40,7 @@ struct PlanLimits {
   int32_t max_seq_len = 1;
   int32_t max_draft_len = 0;  // Kmax
   bool cuts_drafts = false;   // draft policy `confidence`
-  DrafterNumbers drafter;
+  DrafterRequirements drafter;
   std::vector<CacheGroupShape> groups = {CacheGroupShape()};
 
   // How many entries a slot's block table has.
@@ -53,7 +53,7 @@ struct PlanLimits {
   }
 };
 
-// What a plan says that its own parts keep to.
+// Numbers of a plan that bound its own parts.
 struct PlanScope {
   int32_t draft_len = 0;
   int32_t decode_bucket = 0;

@@ -28,7 +28,7 @@ struct RankLoss {
 };
 // The executors, which a lost rank has ended, have been started again.
 struct RanksRestarted {};
-// They will not be started again.
+// The executors have ended and will not be started again.
 struct RanksGone {
   absl::Status error;
 };

@@ -42,8 +42,8 @@ int LineEnds::CountIn(int32_t token_id) const {
   return 0;
 }
 
-// The drafts that are line ends come before the grammar, so the rows up to them, and the row after the last
-// one, have the grammar's first mask and the line ends that may come yet.
+// Line ends come before the grammar begins. So the row of each draft that is one, and the row after the last
+// of them, allow what the grammar's first mask allows and the line ends that are left.
 absl::StatusOr<GrammarRows> LineEnds::RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits,
                                                 const GrammarRowsOf& grammar_rows) const {
   if (left_ == 0) return grammar_rows(drafts, limits);

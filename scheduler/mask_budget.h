@@ -1,8 +1,8 @@
 #pragma once
 
-// How much work on masks a client may ask for: so many steps (grammar/limits.h, MaskWork) for each decode
-// step. Who has had more owes the rest, and until that is paid with the steps that pass, the client's slots
-// are held; nobody else's are. Owner: Scheduler. Not thread-safe.
+// How much work on masks a client may ask for: a number of steps (grammar/limits.h, MaskWork) for each decode
+// step. A client that has had more owes the rest, and until that is paid with the steps that pass, the
+// client's slots are held; nobody else's are. Owner: Scheduler. Not thread-safe.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,7 +20,7 @@ class MaskBudget {
     if (step_seconds <= 0) return;
     step_seconds_ = step_seconds_ == 0 ? step_seconds : step_seconds_ + (step_seconds - step_seconds_) / 8;
   }
-  // Of a client for one step: what the threads get done in a quarter of it.
+  // One client's allowance for a step: what the threads get done in a quarter of the step.
   int64_t per_step() const {
     const double steps = step_seconds_ / 4 * thread_count_ * kStepsPerSecond;
     return std::max(kLeastPerStep, static_cast<int64_t>(steps));

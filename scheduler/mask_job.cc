@@ -10,7 +10,7 @@
 namespace foredraft {
 namespace {
 
-// Of this thread on a processor: what others do beside it is not this client's.
+// Processor time of this thread alone: the client is not charged for what other threads do meanwhile.
 double ThreadSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -59,9 +59,9 @@ class MaskJob {
   void Aim(std::span<const int32_t> drafts, const RowLimits& limits);
   std::span<const int32_t> drafts() const { return drafts_; }
 
-  // One attempt. True: there are rows, or an error. False: it took more than `allowance` steps, or without
-  // `waits` another output of the same grammar was worked on; what was found out is kept. RESOURCE_EXHAUSTED
-  // also where there is no memory.
+  // One attempt. True: there are rows, or an error. False: it took more than `allowance` steps or, unless
+  // `waits`, another thread is working on the same grammar. What the attempt found out is kept.
+  // RESOURCE_EXHAUSTED also where there is no memory.
   bool Run(int64_t allowance, bool waits);
 
   // From MaskWorkers::Later to the end of that attempt another thread may work on it; then is_done.

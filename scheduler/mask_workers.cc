@@ -12,7 +12,7 @@ namespace foredraft {
 namespace {
 
 constexpr std::chrono::hours kIdleWait(1);  // every wait has a deadline; a job ends this one at once
-constexpr int64_t kStepsPerNumber = 1'000;  // that a job owes may be so many more than a later one's
+constexpr int64_t kStepsPerNumber = 1'000;  // steps that a job may owe more than a later one
 
 }  // namespace
 

@@ -35,7 +35,7 @@ struct SlotGate {
   // ThinkingIds::begin raises the gate, where it is the first token or comes before a trigger.
   bool opens_thought = false;
   std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds (config/slot_limits.h)
-  // Of SlotAdmission::stop_ids, from the first: none of them is chosen while the gate is kThinking.
+  // The first barred_stop_count of SlotAdmission::stop_ids: none is chosen while the gate is kThinking.
   int32_t barred_stop_count = 0;
 
   // A view of this gate.
@@ -122,7 +122,7 @@ struct SwapOut {
 struct SwapIn {
   uint64_t image_id = 0;
   int32_t slot = 0;
-  std::vector<CacheGroupBlocks> blocks;  // groups, first indices and counts are those that went out
+  std::vector<CacheGroupBlocks> blocks;  // groups, first indices and counts: as they went out
 };
 
 // Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client
@@ -212,12 +212,14 @@ struct SlotResult {
   int32_t length = 0;  // tokens in the target's cache after the iteration: p, = position of the last token
   int32_t drafts_verified = 0;  // v of the decode step
   int32_t relaxed_count = 0;    // emitted drafts of the step that the strict rule rejects
-  // The last token is an accepted draft as well: the limit, a stop id or the gate cut the step behind it.
+  // The step has no token of the target's behind its accepted drafts: the limit, a stop id or the gate ended
+  // it with the last of them.
   bool ends_in_draft = false;
   bool finished = false;  // stop id or length_limit reached on the device, or the logits are not usable
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
-  // Of the K drafts that the step made for the next one: logits of the chance that a draft is accepted, given
-  // that those before it were. Empty where there are none, or no draft policy that reads them.
+  // The confidences of the K drafts that the step made for the next one: logits of the chance that a draft is
+  // accepted, given that those before it were. Empty where there are none, or no draft policy that reads
+  // them.
   std::vector<float> confidences;
   // The drafts that the slot has now, of a constrained sequence that goes on: its next masks depend on them.
   std::vector<int32_t> drafts;

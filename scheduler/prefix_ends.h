@@ -2,7 +2,7 @@
 
 // Prefix ends: the places in the prefix index at which a prefix can be reused although the model has windows
 // (scheduler/cache_group_shape.h). An end belongs to the last history block of its prefix of n tokens, and
-// has, for every window, the blocks of positions n - reach .. n - 1. Two ends that are near each other may
+// has, for every window, the blocks of positions n - lookback .. n - 1. Two ends that are near each other may
 // share blocks. No reference counts: those are KvBlockPool's. Owner: RankState, one per rank. Thread:
 // scheduler.
 

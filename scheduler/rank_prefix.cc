@@ -130,7 +130,7 @@ void RankState::Evict(int group, int32_t block) {
 void RankState::Unindex(const std::vector<PrefixEnds::WindowBlock>& blocks) {
   for (const auto& [group, block] : blocks) {
     KvBlockPool& pool = groups_[group].pool;
-    // One that is handed out is not indexed; one that a new end reads stays.
+    // A block that was handed out is not indexed any more; a block that a new end reads stays.
     if (pool.indexed(block) && !ends_.is_read(group, block)) pool.Unindex(block);
   }
 }

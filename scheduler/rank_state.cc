@@ -149,14 +149,14 @@ int RankState::MapWindow(Sequence* sequence, int group, int first, int end, int 
   };
   const auto in_end = [&](int index) {
     return std::any_of(sequence->ends.begin(), sequence->ends.end(), [&](int32_t prefix_len) {
-      return meets(index, prefix_len - shape.reach, prefix_len) && index * size < end;
+      return meets(index, prefix_len - shape.lookback, prefix_len) && index * size < end;
     });
   };
   int first_changed = kClean;
   for (int index = blocks.first_index; index < blocks.end_index(); ++index) {
     int32_t& block = blocks.ids[index - blocks.first_index];
-    if (block == kScratchBlock || meets(index, first - shape.reach, first)) continue;
-    if (meets(index, end - shape.reach, own_end) || in_end(index)) continue;
+    if (block == kScratchBlock || meets(index, first - shape.lookback, first)) continue;
+    if (meets(index, end - shape.lookback, own_end) || in_end(index)) continue;
     if (groups_[group].pool.indexed(block) || groups_[group].pool.ref_count(block) > 1) {
       Release(group, block);
     } else {
@@ -170,7 +170,7 @@ int RankState::MapWindow(Sequence* sequence, int group, int first, int end, int 
   for (int index = std::max(blocks.first_index, first / size); index < blocks.end_index(); ++index) {
     int32_t& block = blocks.ids[index - blocks.first_index];
     if (block != kScratchBlock) continue;
-    if (!meets(index, end - shape.reach, own_end) && !in_end(index)) continue;
+    if (!meets(index, end - shape.lookback, own_end) && !in_end(index)) continue;
     CHECK(!blocks.spare.empty()) << "reservation: group " << group << ", chunk " << first << ".." << end;
     block = blocks.spare.back();
     blocks.spare.pop_back();

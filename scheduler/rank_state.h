@@ -14,9 +14,9 @@
 // difference as deltas, which the rank applies before prefill and decode. So an entry that a rewind, a
 // release or a swap gave up is cleared before the block's next owner writes to it.
 //
-// Invariant one-writer: a block that two sequences have, or that the prefix index has, is never written. Of
-// a history this holds because prefixes are whole blocks; of a window because the history's blocks are whole
-// blocks of it too, so that no block of it crosses a prefix end.
+// Invariant one-writer: a block that two sequences have, or that the prefix index has, is never written. For
+// the history it holds because prefixes are whole blocks. For a window it holds because the history's blocks
+// are multiples of the window's, so that no window block crosses a prefix end.
 
 #include <cstdint>
 #include <set>
@@ -75,8 +75,8 @@ class RankState {
   void TakeImage(Sequence* sequence);
 
   // ---- prompts ----
-  // Allocates the blocks of an admission: the history's for the whole prompt, and of a window those that its
-  // chunks will need, as `spare`. The pools have them.
+  // Allocates the blocks of an admission: the history's for the whole prompt, and as `spare` the window
+  // blocks that its chunks will need. The pools have them.
   void Hold(Sequence* sequence, const CacheGroupCounts& fresh);
   // Maps window blocks for the prompt chunk [first, end): those of the positions that the chunk reads or that
   // will be read after it, up to own_end - 1, and those of prefix ends. The others get no memory. `last`: the

@@ -19,8 +19,8 @@ struct RequestConstraint {
   std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds
   // The grammar holds from the first token on, whatever phase the prompt ends in.
   bool from_first_token = false;
-  // Of the request's stop_ids, how many from the first end a turn, as EOS does: none of them ends a thought
-  // that the grammar follows at once. The others are the client's own.
+  // How many of the request's stop_ids, counted from the first, end a turn as EOS does: none of them ends a
+  // thought that the grammar follows at once. The others are the client's own.
   int32_t turn_end_count = 0;
   // Tokens of line ends alone. Up to kMostLineEnds line ends may come between a thought and the grammar,
   // which then begins with none. Empty: the grammar follows the thought at once.

@@ -40,7 +40,7 @@ void Scheduler::CheckGroups() const {
     CHECK_EQ(history.tokens_per_block % group.tokens_per_block, 0)
         << "one-writer: " << group.tokens_per_block;
     if (group.is_history()) continue;
-    CHECK_GE(group.block_count, options_.MinBlockCount(group)) << "reach " << group.reach;
+    CHECK_GE(group.block_count, options_.MinBlockCount(group)) << "lookback " << group.lookback;
   }
 }
 

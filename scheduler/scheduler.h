@@ -8,22 +8,22 @@
 // Block invariants, cited by name. Positions as in docs/speculation.md section 1.6; all bounds are tight.
 //   plan-bound     A sequence that is live in a plan owns positions 0 .. length_upper + K + A, where
 //                  length_upper = min(length + sum of (K_j + 1) over unresolved steps, length_limit) and A is
-//                  rows_ahead of the drafter's numbers (drafter_numbers.h). Of a window (cache_group_shape.h) it
-//                  owns those from max(0, length_lower - reach) on, where length_lower = length + the number
-//                  of unresolved steps.
+//                  rows_ahead of drafter_requirements.h. In a window (cache_group_shape.h) it owns
+//                  those from max(0, length_lower - lookback) on, where length_lower = length + the number of
+//                  unresolved steps.
 //   rewind         Commit releases the blocks wholly at or past length + sum of (K_j + 1) + A, over the
 //                  steps that are still unresolved: a drafter's rows length .. length + A - 1 are live.
-//   pass           Commit and Plan release the window blocks wholly below length_lower - reach. Commit does
+//   pass           Commit and Plan release the window blocks wholly below length_lower - lookback. Commit does
 //                  because the length has grown. Plan does because length_lower also grows with a launched step
 //                  that has no result yet. Every later plan starts at length_lower or later, because each
 //                  unresolved step gives a token, so it reads no position below. The plan in flight starts at
 //                  `length` and may read one position more, but is carried out before any plan that hands out
 //                  the block (stream-order).
-//   prompt-window  A prompt chunk a .. b-1 has window memory for what it reads, a - reach .. a-1, for what is
-//                  read after it, b - reach and on, and for the prefix ends that its prompt keeps, until they
+//   prompt-window  A prompt chunk a .. b-1 has window memory for what it reads, a - lookback .. a-1, for what is
+//                  read after it, b - lookback and on, and for the prefix ends that its prompt keeps, until they
 //                  are offered. Its other rows are not written.
 //   image-bound    A swap copies positions 0 .. length_upper + A - 1, of a window those from
-//                  max(0, length_lower - reach) on. A sequence that the launched plan swaps out is not rewound;
+//                  max(0, length_lower - lookback) on. A sequence that the launched plan swaps out is not rewound;
 //                  if it ended, its image is dropped.
 //   stream-order   Ranks execute plans in order, so a plan may hand out blocks and slots that the plan in
 //                  flight still uses: those of a sequence that ended or was swapped out.
@@ -56,7 +56,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "scheduler/cache_group_shape.h"
-#include "scheduler/drafter_numbers.h"
+#include "scheduler/drafter_requirements.h"
 #include "scheduler/mask_budget.h"
 #include "scheduler/mask_job.h"
 #include "scheduler/mask_workers.h"
@@ -95,7 +95,7 @@ struct SchedulerOptions {
   int64_t host_image_frames = 0;  // of these, how many the slot state of one swapped sequence takes
   std::vector<int> batch_sizes = {1, 2, 4, 8, 16, 32, 64};  // decode buckets, ascending
   int max_draft_len = 0;                                    // Kmax; 0 = no drafts
-  DrafterNumbers drafter;
+  DrafterRequirements drafter;
   // The first Speculation; K <= max_draft_len.
   int draft_len = 0;
   AcceptanceRule acceptance;
@@ -211,7 +211,7 @@ class Scheduler {
   void LoseRanks(const absl::Status& error);
   static constexpr int kFruitlessLosses = 5;
 
-  // Ends the requests whose deadline is at or before `now`. Plan does so, too.
+  // Ends the requests whose deadline is at or before `now`. Plan also calls it.
   void ExpireDeadlines(SteadyTime now);
 
   // Updates gathered since the last call, in order.
@@ -253,10 +253,11 @@ class Scheduler {
     Sequence* sequence = nullptr;
     bool given = false;  // the step emits given tokens: it says nothing about drafts
     Masking masking = Masking::kFree;
-    int mask_count = 0;                                // of its rows
-    int own_drafts = std::numeric_limits<int>::max();  // of the drafter, that its rows verify: at most
-    int forced_drafts = 0;                             // SlotMasks::forced_drafts
-    bool leaves_grammar = false;                       // the grammar refuses a draft of the drafter
+    int mask_count = 0;  // of its rows
+    int own_drafts =
+        std::numeric_limits<int>::max();  // how many of the drafter's drafts its rows verify, at most
+    int forced_drafts = 0;                // SlotMasks::forced_drafts
+    bool leaves_grammar = false;          // the grammar refuses a draft of the drafter
   };
   struct LaunchedRank {
     std::vector<LaunchedSlot> live;                               // in the order of the plan's live_slots

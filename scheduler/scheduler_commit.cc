@@ -80,7 +80,8 @@ void Scheduler::ObservePrefill(const LaunchedPlan& launched, const std::vector<R
   prefill_pace_.Observe(launched.prefill, seconds);
 }
 
-// What became of the drafts whose confidences the sequence's last result had. `cut`: as in ObserveStep.
+// Tells the draft policy what became of the drafts whose confidences came with the sequence's last result.
+// `cut`: as in ObserveStep.
 void Scheduler::ObserveConfidences(const LaunchedPlan& launched, const LaunchedSlot& live,
                                    const SlotResult& slot, bool cut, StepObservation& step) {
   const Sequence& sequence = *live.sequence;
@@ -122,7 +123,7 @@ absl::Status Scheduler::CheckResult(const LaunchedPlan& launched, int rank, cons
   return absl::OkStatus();
 }
 
-// What the sequence's life so far leaves to the step.
+// Checks that the result is one that the sequence can have after all its earlier results.
 absl::Status Scheduler::CheckSlotResult(const LaunchedPlan& launched, const LaunchedSlot& live,
                                         bool prompt_ends, const SlotResult& result) const {
   const Sequence& sequence = *live.sequence;

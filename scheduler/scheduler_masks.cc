@@ -26,7 +26,7 @@ bool Scheduler::NeedsResults() const {
   for (const RankState& rank : ranks_) {
     for (const Sequence* sequence : rank.slots()) {
       if (sequence == nullptr || sequence->state != SequenceState::kDecoding) continue;
-      // One that a plan left out, because its masks are not ready, waits for no results.
+      // A sequence that a plan left out because its masks are not ready waits for no results.
       if (sequence->mask_job != nullptr && sequence->live_plans == 0) continue;
       if (IsBehindGate(*sequence) && !sequence->surely_finished()) return true;
     }
@@ -145,7 +145,7 @@ void Scheduler::HoldForMasks(IterationPlan* plan) {
   counters_.held_slots += lacking.size();
 }
 
-// Until one has its masks: it is then not among them.
+// Waits until one of the sequences has its masks, and removes all that have theirs.
 void Scheduler::WaitForMasks(std::vector<Sequence*>* lacking) {
   for (Sequence* sequence : *lacking) {
     if (!sequence->mask_job->is_queued()) MakeLater(sequence->mask_job);
@@ -156,8 +156,8 @@ void Scheduler::WaitForMasks(std::vector<Sequence*>* lacking) {
   std::erase_if(*lacking, is_ready);
 }
 
-// After all live slots are known, with K. Masks that take long are made while other steps pass, and the slot
-// is held. A sequence whose masks cannot be made ends here; the plan holds its slot.
+// Called once all live slots and K are known. Masks that take long are made while other steps pass, and the
+// slot is held. A sequence whose masks cannot be made ends here; the plan holds its slot.
 void Scheduler::PlanMasks(IterationPlan* plan) {
   std::vector<MaskJob*> attempts;
   for (LaunchedRank& rank : planning_.ranks) {

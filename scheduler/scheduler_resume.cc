@@ -76,7 +76,7 @@ void Scheduler::WaitAgain(Sequence* sequence) {
   counters_.waiting_prompt_tokens += sequence->prompt_len;
 }
 
-// The next tokens of the replay, as many as the step has rows.
+// Gives the step the next tokens of the replay, one for each of its rows.
 void Scheduler::GiveTokens(LaunchedSlot& live, int draft_len, RankPlan* plan) {
   Sequence* const sequence = live.sequence;
   if (!sequence->replays()) return;

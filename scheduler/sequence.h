@@ -36,8 +36,9 @@ enum class SequenceState { kWaiting, kPrefilling, kDecoding, kSwapped, kEnded };
 struct SequenceBlocks {
   int extent = 0;  // that it may own at most while it decodes: constant after Submit
   int limit = 0;   // that it may own at most now: until its prompt is committed that can be more
-  // Its entries of the block table are [first_index, first_index + ids.size()): in position order; 0 where
-  // the rows of a long prompt chunk have no memory because nothing reads them later (windows only).
+  // The sequence's entries of the block table are [first_index, first_index + ids.size()), in position order.
+  // An id is 0 where the rows of a long prompt chunk have no memory because nothing reads them later (windows
+  // only).
   int first_index = 0;
   std::vector<int32_t> ids;
   std::vector<int32_t> spare;  // windows, while it prefills: for the chunks to come
@@ -94,7 +95,7 @@ struct Sequence {
   int32_t unresolved_rows = 0;  // sum of K_j + 1 over launched, uncommitted decode steps
   int unresolved_steps = 0;     // their count; held steps (scheduler_masks.cc) are in neither
 
-  // Of the drafts that the last committed step made (SlotResult::confidences).
+  // SlotResult::confidences of the last committed step.
   std::vector<float> confidences;
 
   // What a constrained sequence has besides.
@@ -116,7 +117,7 @@ struct Sequence {
   int32_t replay_len = 0;
   int32_t replay_planned = 0;
   int32_t replay_done = 0;
-  int losses = 0;                  // that hit a plan with it, since its last new token
+  int losses = 0;                  // lost ranks that hit a plan with it since its last new token
   int32_t output_len_at_loss = 0;  // output_ids.size() at the last of them
 
   // Launched, uncommitted plans that name it. The object is not freed before this is 0.

@@ -47,10 +47,10 @@ class SequenceConstraint {
   // The next tokens. INTERNAL: one is not in its row's mask. After an error it is of no more use.
   absl::Status Take(std::span<const int32_t> token_ids);
 
-  // Whether these next tokens, with the first one of all tokens not among them, take it behind its gate.
+  // Whether these next tokens take it behind its gate. The first token of the output is not among them.
   bool PassesGate(std::span<const int32_t> token_ids) const;
 
-  // The work on the rows of the next step behind the gate. The caller aims it.
+  // The work on the rows of the next step behind the gate, for which the caller calls MaskJob::Aim.
   std::shared_ptr<MaskJob> NextRows() const;
 
  private:

@@ -174,7 +174,8 @@ absl::Status ServingLoop::CollectAndCommit() {
       }
     }
   }
-  // Its requests must have ended before the commit, which would take their prompts for computed.
+  // Requests of an abandoned prefill must have ended before the commit, which would take their prompts for
+  // computed.
   if (wanted_prefills_.Collected(in_flight_.front().number)) AcceptAll(inbox_.TakeAll({}));
   if (!lost.ok()) {
     scheduler_->CommitAnswered(std::move(answers));

@@ -78,7 +78,7 @@ class ServingLoop {
   absl::Status Submit(Request request);
 
   // Called by other threads when they notice that a rank failed: the same happens as when a Launch or Collect
-  // fails. Health is not ok. New requests are refused, and those that are here end with UNAVAILABLE; with
+  // fails. Health is not ok. New requests are refused, and the present ones end with UNAVAILABLE; with
   // SchedulerOptions::resume both wait, and meanwhile cancels and deadlines end them.
   void ReportLoss(const absl::Status& error);
 

@@ -38,7 +38,7 @@ class WaitQueue {
 
   // A sequence is interrupted if it has an admission number, which stays as it is while it waits.
   void Add(Sequence* sequence);
-  // It ended, or was interrupted again: no turn is over.
+  // Removes a sequence that ended or was interrupted again: no turn is over.
   void Remove(Sequence* sequence);
   // Removes the sequence that First gave: its client's turn is over.
   void Take(Sequence* sequence);

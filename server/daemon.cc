@@ -16,8 +16,8 @@
 #include "config/config_yaml.h"
 #include "engine/cache/cache_groups.h"
 #include "engine/kinds/checkpoint_summary.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/kinds/drafter_kinds.h"
-#include "engine/kinds/model_limits.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_kind.h"
 #include "ranks/engine_setup.h"
@@ -49,7 +49,7 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
   options.metrics.max_draft_len = MaxDraftLen(config);
   options.metrics.rank_count = config.parallel.attention_dp;
   options.metrics.cache_groups.clear();
-  for (const CacheGroup& group : CacheGroupsOf(model, DrafterNumbersOf(config, model).module_count,
+  for (const CacheGroup& group : CacheGroupsOf(model, DrafterRequirementsOf(config, model).module_count,
                                                config.kv_cache_config.tokens_per_block)) {
     options.metrics.cache_groups.push_back(group.name);
   }
@@ -72,7 +72,7 @@ FrontendOptions FrontendOptionsOf(const Config& config, const ModelConfig& model
   return options;
 }
 
-ModelFacts FactsOf(const Config& config, const CheckpointSummary& summary) {
+ModelSummary SummaryOf(const Config& config, const CheckpointSummary& summary) {
   const EngineOptions engine = EngineOptionsOf(config, summary.config);
   return {.parameters = summary.parameters + summary.mtp_parameters,
           .bytes = summary.bytes,
@@ -145,8 +145,8 @@ absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded) {
   }
   ResolvedConfig resolved{.loaded = std::move(loaded)};
   ASSIGN_OR_RETURN(resolved.model, ReadModel(resolved.loaded.config, ConfigJsonOf(resolved.loaded.config)));
-  const ModelLimits limits = ModelLimitsOf(resolved.model);
-  RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, resolved.loaded));
+  const ModelLimits limits = ComputeModelLimits(resolved.model);
+  RETURN_IF_ERROR(ResolveDefaults(ReadHostResources(), &limits, resolved.loaded));
   return resolved;
 }
 
@@ -164,8 +164,8 @@ absl::Status Daemon::Listen(ReadAgain read_again) {
       config_,
       [this, read_again = std::move(read_again)]() -> absl::StatusOr<Config> {
         ASSIGN_OR_RETURN(LoadedConfig again, read_again());
-        const ModelLimits limits = ModelLimitsOf(model_);
-        RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, again));
+        const ModelLimits limits = ComputeModelLimits(model_);
+        RETURN_IF_ERROR(ResolveDefaults(ReadHostResources(), &limits, again));
         RETURN_IF_ERROR(CheckThinking(again.config));
         return std::move(again.config);
       },
@@ -198,11 +198,11 @@ absl::Status Daemon::Load(StartObserver& observer) {
   of_ranks.token_count = TokenCountOf(*files.tokenizer, model_, files.defaults);
   of_ranks.missing_tokens = MissingTokensOf(*files.tokenizer, model_, files.defaults);
   ASSIGN_OR_RETURN(ranks_, CreateRanks(config_, of_ranks, *frontend_));
-  observer.ModelKnown(config_, FactsOf(config_, summary));
+  observer.ModelKnown(config_, SummaryOf(config_, summary));
   RETURN_IF_ERROR(ranks_->Start(observer, [] { return false; }));
 
   if (config_.kv_cache_config.max_tokens == 0) {
-    const int blocks = ranks_->facts().block_count - 1;
+    const int blocks = ranks_->summary().block_count - 1;
     const int tokens_per_block = BlockTokens(config_, model_);
     const int64_t tokens = int64_t{blocks} * tokens_per_block;
     LogLine(LogLevel::kInfo,
@@ -211,13 +211,13 @@ absl::Status Daemon::Load(StartObserver& observer) {
   }
 
   const steady_clock::time_point warm_up_start = steady_clock::now();
-  const Config sized = WithBlockCount(config_, model_, ranks_->facts().block_count);
+  const Config sized = WithBlockCount(config_, model_, ranks_->summary().block_count);
   scheduler_ = SchedulerOptionsOf(sized, model_);
   RETURN_IF_ERROR(WarmUp(scheduler_, ranks_->executors()));
-  observer.WarmedUp(ranks_->facts().graph_count,
+  observer.WarmedUp(ranks_->summary().graph_count,
                     std::chrono::duration<double>(steady_clock::now() - warm_up_start).count());
 
-  const std::string& numerics_class = ranks_->facts().numerics_class;
+  const std::string& numerics_class = ranks_->summary().numerics_class;
   ServedModel served;
   served.scheduler = scheduler_;
   served.limits = RequestLimitsOf(sized, model_, files.defaults, *files.tokenizer, files.thinking);

@@ -52,7 +52,7 @@ class Frontend {
   }
   void SetMaxQueueSize(int max_queue_size);
   void SetRequestTimeout(int seconds);
-  // For requests over HTTP that arrive from now on.
+  // Takes effect for requests over HTTP that arrive later.
   void SetUnknownFields(UnknownFields unknown_fields);
   // Reads tokens and certificates again (Listeners).
   void ReloadFiles() { listeners_.ReloadFiles(); }

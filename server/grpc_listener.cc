@@ -38,8 +38,8 @@ class StatusInterceptor final : public grpc::experimental::Interceptor {
             {grpc::StatusCode::INVALID_ARGUMENT,
              absl::StrCat(
                  call_->method(),
-                 ": the request cannot be decoded: it is no message of this method, or has text that is "
-                 "not UTF-8")});
+                 ": the request cannot be decoded: it is no message of this method, or has text that is not "
+                 "UTF-8")});
       }
     }
     methods->Proceed();

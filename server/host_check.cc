@@ -36,8 +36,8 @@ absl::Status ReadModelFiles(const Config& config, const ModelConfig& model) {
 
 void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors) {
   const Config& config = loaded.config;
-  // Most texts begin with the key at fault, which may be another key of the same group; `path` is of those
-  // that name the file alone.
+  // Most texts begin with the key at fault, which may be another key of the same group; `path` is for texts
+  // that name only the file.
   const auto add = [&](const std::string& path, const absl::Status& status) {
     if (status.ok()) return;
     const std::string text(status.message());

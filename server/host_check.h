@@ -13,8 +13,9 @@ namespace foredraft {
 // out.
 void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors);
 
-// Of the model's files, as far as they are there: a config.json alone is enough to check a configuration.
-// `model` is what config.json says. With weights in the directory everything is there that `serve` needs.
+// Adds an error for each fault of the model's files, as far as they are there: a config.json alone is enough
+// to check a configuration. `model` is what config.json says. With weights in the directory everything is
+// there that `serve` needs.
 void CheckModelFiles(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors);
 
 }  // namespace foredraft

@@ -19,10 +19,10 @@
 
 namespace foredraft {
 
-// The checkpoint's tokenizer. Without one, load_format dummy gets one token per byte and the chat markup.
-// What a random checkpoint's tokenizer is made for.
+// The vocabulary that a random checkpoint's tokenizer is made for.
 SynthVocabulary SynthVocabularyOf(const ModelConfig& model);
 
+// The checkpoint's tokenizer. Without one, load_format dummy gets one token per byte and the chat markup.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model);
 
 // Ids that may be chosen (ModelConfig::token_count): those of the tokenizer, and of the model's end tokens

@@ -85,8 +85,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& 
   if (absl::StrContains(server.address, "http://") || absl::StrContains(server.address, "https://")) {
     return absl::InvalidArgumentError(
         absl::StrCat(server.address,
-                     ": is a URL, for clients of OpenAI's API; this command speaks gRPC: "
-                     "allowed HOST:PORT of server.grpc_address, by default 127.0.0.1:50051"));
+                     ": is a URL, for clients of OpenAI's API; this command speaks gRPC: allowed HOST:PORT "
+                     "of server.grpc_address, by default 127.0.0.1:50051"));
   }
   if (!absl::StrContains(server.address, ":") || server.address.ends_with("]")) {
     return absl::InvalidArgumentError(
@@ -126,8 +126,8 @@ absl::Status WithListener(const absl::Status& status, const std::string& address
   } else {
     return absl::UnavailableError(absl::StrCat(
         address,
-        ": something listens here, but no gRPC connection comes about: is it server.grpc_address, and "
-        "does it ask for TLS (--tls-ca)?"));
+        ": something listens here, but no gRPC connection comes about: is it server.grpc_address, and does "
+        "it ask for TLS (--tls-ca)?"));
   }
   return absl::UnavailableError(absl::StrCat(address, ": here is ", what,
                                              "; this command speaks gRPC: allowed server.grpc_address, by "

@@ -33,7 +33,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& 
 // listens, it asks whether one runs.
 absl::Status CallError(const std::string& address, const grpc::Status& status);
 
-// The same error where a daemon answered or nothing listens. Where something else listens at `address`, its
+// Returns `status` where a daemon answered or nothing listens. Where something else listens at `address`, the
 // text says what: the page of metrics, OpenAI's API. Asks it over HTTP, for 2 s at most.
 absl::Status WithListener(const absl::Status& status, const std::string& address);
 

@@ -77,7 +77,7 @@ struct Comparison {
   // The columns of a comparison, in the order of RunMetrics(): output tokens per second first. At least one
   // round.
   std::vector<ComparedMetric> MetricsOf(size_t setting) const;
-  // Of all rounds together, in order of their names; empty where prompts have no categories.
+  // The categories over all rounds, in order of their names; empty where prompts have no categories.
   std::vector<CategoryStats> CategoriesOf(size_t setting) const;
   bool AllFailed() const;  // no request of any round completed
   // True if acceptance is forced or relaxed: tokens may depend on drafts.

@@ -47,7 +47,7 @@ std::string SettingsTable(const Comparison& comparison) {
   return table.Text();
 }
 
-// A row for each category that completed a request with every setting; of all rounds together.
+// A row for each category that completed a request with every setting, over all rounds together.
 std::string CategoriesText(const Comparison& comparison) {
   std::vector<std::vector<CategoryStats>> all;
   std::vector<std::string> head = {"category"};

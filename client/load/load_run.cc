@@ -98,7 +98,7 @@ void LoadRun::StartOne(const Departure& departure) {
 void LoadRun::StartTurn(const TimedCall& before, MeasuredRequest measured) {
   WorkItem item = workload_.Item(measured.index);
   v1::GenerateRequest request = before.request();
-  // No message may be empty, as an answer is that was all thinking.
+  // No message may be empty, but an answer that was all thinking is.
   AddMessage("assistant", before.answer().empty() ? " " : before.answer(), request);
   AddMessage("user", std::move(item.turns[measured.turn]), request);
   request.mutable_sampling()->set_seed(RandomBits(RandomBits(options_.seed, measured.index), measured.turn));

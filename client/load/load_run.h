@@ -7,7 +7,7 @@
 // limit delays the requests that would exceed it, as in other load generators.
 //
 // A chat of several turns counts as one in all limits: its next turn is sent when the answer to the one
-// before is complete, in the same place of the concurrency. Behind a turn that failed it ends.
+// before is complete, in the same place of the concurrency. A turn that fails ends the chat.
 
 #include <atomic>
 #include <condition_variable>
@@ -95,7 +95,7 @@ class LoadRun {
   void StartTurn(const TimedCall& before, MeasuredRequest measured);
   void Send(v1::GenerateRequest request, MeasuredRequest measured, bool has_next_turn);
   bool GoesOn(TimedCall& call) const;           // with its next turn; under mutex_
-  void Ended(std::shared_ptr<TimedCall> call);  // a thread of gRPC
+  void Ended(std::shared_ptr<TimedCall> call);  // on a thread of gRPC
   void Stop();                                  // no more requests; cancels those in flight
   LoadProgress Progress() const;
 

@@ -30,7 +30,7 @@ struct MeasuredRequest {
   int turn = 0;       // of a chat, from 0
   std::string category;
   // When it should have been sent: its arrival time or, if the concurrency delayed it, the end of the request
-  // that made room; a later turn's is the end of the turn before.
+  // that made room. A later turn of a chat is due when the turn before ends.
   double due_s = 0;
   double sent_s = 0;
   double first_token_s = 0;  // arrival of the chunk with the first token; 0 = none arrived

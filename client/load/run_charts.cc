@@ -51,7 +51,7 @@ RunTimeline TimelineOf(const LoadResult& result) {
     }
   }
   for (size_t i = 0; i < count; ++i) timeline.tokens_per_s[i] /= std::max(length_s(i), 1e-9);
-  // An end too short to measure a rate in.
+  // The last interval is left out if it is too short to measure a rate.
   if (count > 1 && length_s(count - 1) < 0.5 * timeline.interval_s) {
     timeline.tokens_per_s.pop_back();
     timeline.requests.pop_back();

@@ -129,8 +129,8 @@ absl::StatusOr<std::string> ReadTurn(const Json& value, const std::string& field
   }
   if (value.get_ref<const std::string&>().starts_with(kPlaceholder)) {
     return Refuse(field,
-                  ": SPEED-Bench's placeholder, allowed a prompt: prepare the file as "
-                  "docs/operations.md section 3 says");
+                  ": SPEED-Bench's placeholder, allowed a prompt: prepare the file as docs/operations.md "
+                  "section 3 says");
   }
   return value.get<std::string>();
 }

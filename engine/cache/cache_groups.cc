@@ -8,21 +8,21 @@
 namespace foredraft {
 
 CacheRegistry::CacheRegistry(int tokens_per_block) : tokens_per_block_(tokens_per_block) {
-  groups_.push_back({.name = "history", .reach = 0, .tokens_per_block = tokens_per_block, .rows = {}});
+  groups_.push_back({.name = "history", .lookback = 0, .tokens_per_block = tokens_per_block, .rows = {}});
 }
 
 CacheHandle CacheRegistry::AddRecent(const RecentRows& lifetime, const CacheRows& rows) {
-  // A step reads at least the row before it; a reach of 0 means all rows.
-  const int reach = std::max(lifetime.reach, 1);
+  // A step reads at least the row before it; a lookback of 0 means all rows.
+  const int lookback = std::max(lifetime.lookback, 1);
   const int tokens = lifetime.tokens_per_block == 0 ? tokens_per_block_ : lifetime.tokens_per_block;
   size_t index = 1;
   while (index < groups_.size() && groups_[index].name != lifetime.group) ++index;
   if (index == groups_.size()) {
-    groups_.push_back({std::string(lifetime.group), reach, tokens, {}});
+    groups_.push_back({std::string(lifetime.group), lookback, tokens, {}});
   }
   Group& group = groups_[index];
   CHECK_EQ(group.tokens_per_block, tokens) << group.name;
-  group.reach = std::max(group.reach, reach);
+  group.lookback = std::max(group.lookback, lookback);
   return AddTo(static_cast<int>(index), rows);
 }
 
@@ -36,7 +36,7 @@ std::vector<CacheGroup> CacheRegistry::Groups() const {
   for (const Group& registered : groups_) {
     CacheGroup& group = groups.emplace_back();
     group.name = registered.name;
-    group.reach = registered.reach;
+    group.lookback = registered.lookback;
     group.tokens_per_block = registered.tokens_per_block;
     if (group.is_history()) {
       for (const CacheRows& rows : registered.rows) {
@@ -65,7 +65,7 @@ int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_
   int64_t bytes = 0;
   for (const CacheGroup& group : groups) {
     if (group.is_history()) continue;
-    bytes += group.BlocksOfPositions(group.reach + draft_len + 1) * group.bytes_per_block;
+    bytes += group.BlocksOfPositions(group.lookback + draft_len + 1) * group.bytes_per_block;
   }
   return bytes;
 }
@@ -75,11 +75,11 @@ std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int histor
   constexpr int kPrefixEnds = 4;  // that even a single sequence can keep
   std::vector<int> counts;
   for (const CacheGroup& group : groups) {
-    // With a step in flight: reach, and the positions that it and the next step may write.
-    const int decoding = group.BlocksOfPositions(group.reach + 2 * max_draft_len + rows_ahead + 2);
+    // With a step in flight: lookback, and the positions that it and the next step may write.
+    const int decoding = group.BlocksOfPositions(group.lookback + 2 * max_draft_len + rows_ahead + 2);
     counts.push_back(group.is_history() ? history_blocks
                                         : 1 + 2 * max_batch_size * decoding +
-                                              kPrefixEnds * group.BlocksOfPositions(group.reach));
+                                              kPrefixEnds * group.BlocksOfPositions(group.lookback));
   }
   return counts;
 }

@@ -16,15 +16,15 @@ namespace foredraft {
 // The rows that a part keeps for one layer.
 struct CacheRows {
   int row_bytes = 0;
-  int positions = 1;  // that a row is of: a compressed entry is of several
+  int positions = 1;  // positions that a row stands for: a compressed entry stands for several
   KvFormat format;    // of the row's values, for the part that reads them
 };
 
-// The lifetime of rows that no step reads more than `reach` positions later. Rows whose group has the same
-// name share its blocks and live for the longest of their reaches.
+// The lifetime of rows that no step reads more than `lookback` positions later. Rows whose group has the same
+// name share its blocks and live for the longest of their lookbacks.
 struct RecentRows {
   std::string_view group;
-  int reach = 0;
+  int lookback = 0;
   int tokens_per_block = 0;  // of the group; 0: the registry's
 };
 
@@ -49,12 +49,12 @@ struct CacheGroup {
   std::string name;  // "history", "window", "tail"
   // How many positions before a sequence's next row it reads: rows further back have no use. 0: all
   // positions, to the sequence's end.
-  int reach = 0;
+  int lookback = 0;
   int tokens_per_block = 0;  // a multiple of the positions of every row in it
   std::vector<BlockRows> rows;
   int64_t bytes_per_block = 0;  // of all `rows`
 
-  bool is_history() const { return reach == 0; }
+  bool is_history() const { return lookback == 0; }
   // The blocks that any `positions` adjacent positions may touch, wherever blocks begin.
   int BlocksOfPositions(int positions) const {
     return positions < 2 ? positions : (positions - 2 + tokens_per_block) / tokens_per_block + 1;
@@ -65,7 +65,7 @@ struct CacheGroup {
 // Handles depend on that order alone, so that every registry gives a part the same ones.
 class CacheRegistry {
  public:
-  // Blocks have at least tokens_per_block tokens, but those of groups that choose their own.
+  // Blocks have at least tokens_per_block tokens, except in groups that choose their own number.
   explicit CacheRegistry(int tokens_per_block);
 
   // Rows that a sequence reads to its end.
@@ -79,7 +79,7 @@ class CacheRegistry {
  private:
   struct Group {
     std::string name;
-    int reach;
+    int lookback;
     int tokens_per_block;
     std::vector<CacheRows> rows;
   };
@@ -92,11 +92,11 @@ class CacheRegistry {
 // What a token takes in the history.
 int64_t HistoryBytesPerToken(const std::vector<CacheGroup>& groups);
 
-// The most that the other groups take for a sequence of any length: the blocks of its last `reach` positions
-// and of draft_len + 1 rows of a step, wherever blocks begin.
+// The most that the other groups take for a sequence of any length: the blocks of its last `lookback`
+// positions and of draft_len + 1 rows of a step, wherever blocks begin.
 int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_len);
 
-// The blocks of each group's pool, scratch included. The history has `history_blocks`. Of the other groups
+// The blocks of each group's pool, scratch included. The history has `history_blocks`. In the other groups
 // each of max_batch_size sequences may have twice what it takes while it decodes: for what a prefill chunk
 // reads beside what it leaves, and for the windows of reusable prefixes.
 std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,

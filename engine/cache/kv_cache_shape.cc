@@ -44,10 +44,8 @@ absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_byte
   }
   return absl::ResourceExhaustedError(
       absl::StrFormat("too little GPU memory for the KV cache: %s; free_gpu_memory_fraction %.2f of the rest "
-                      "holds %d blocks of "
-                      "%d tokens (%d bytes each), and one request of max_seq_len needs %d: lower "
-                      "max_seq_len, max_batch_size or "
-                      "max_num_tokens, or raise the fraction",
+                      "holds %d blocks of %d tokens (%d bytes each), and one request of max_seq_len needs "
+                      "%d: lower max_seq_len, max_batch_size or max_num_tokens, or raise the fraction",
                       taken, fraction, blocks, shape.tokens_per_block(), block_bytes, 1 + sequence_blocks));
 }
 

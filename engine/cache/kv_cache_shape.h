@@ -31,9 +31,9 @@ struct KvCacheShape {
   }
 };
 
-// The number of blocks, scratch included, that fit in `fraction` of the free memory after graph_bytes for the
-// captured steps, once the other cache groups have the blocks of `shape`. RESOURCE_EXHAUSTED, with the
-// arithmetic, if they do not hold one sequence of sequence_blocks.
+// The number of blocks, scratch included, that fit in `fraction` of the memory that is free after graph_bytes
+// for the captured steps, beside the other groups' blocks of `shape`. RESOURCE_EXHAUSTED, with the
+// arithmetic, if one sequence of sequence_blocks does not fit.
 absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_bytes, double fraction,
                                   const KvCacheShape& shape, int sequence_blocks);
 

@@ -75,7 +75,7 @@ absl::StatusOr<SlotState> SlotState::Create(Device& device, const SlotStateShape
     ASSIGN_OR_RETURN(void* const rows, device.Allocate(slots * row.bytes()));
     state.registered_.push_back(rows);
   }
-  state.facts_.assign(slots, {});
+  state.host_.assign(slots, {});
   state.zero_counts_.assign(shape.vocab_size, 0);
   return state;
 }
@@ -93,30 +93,30 @@ void SlotState::Admit(Stream& stream, const SlotAdmission& admission) {
                      .thought = {.phase = admission.phase},
                      .gate = admission.gate.first});
   Write(stream, arrays_.drafts + slot, SlotDrafts{});
-  SlotFacts& facts = facts_[slot];
-  facts.wants_logprobs = admission.logprob_count >= 0;
-  facts.constrained = admission.gate.constrained;
-  facts.needs_first_mask = facts.constrained && admission.gate.first == Gate::kBehind;
-  facts.counts_tokens = admission.sampling.counts_tokens();
-  facts.greedy = PlainArgmax(admission);
-  facts.rows.clear();
+  HostSlotState& host = host_[slot];
+  host.wants_logprobs = admission.logprob_count >= 0;
+  host.constrained = admission.gate.constrained;
+  host.needs_first_mask = host.constrained && admission.gate.first == Gate::kBehind;
+  host.counts_tokens = admission.sampling.counts_tokens();
+  host.greedy = PlainArgmax(admission);
+  host.rows.clear();
   for (size_t i = 0; i < shape_.rows.size(); ++i) {
     const SlotRow& row = shape_.rows[i];
-    facts.rows.emplace_back(row.on_host ? row.width : 0);
+    host.rows.emplace_back(row.on_host ? row.width : 0);
     if (shape_.poison) PoisonRow(stream, slot, i);
   }
-  facts.prompt_seen.clear();
-  if (!facts.counts_tokens) return;
+  host.prompt_seen.clear();
+  if (!host.counts_tokens) return;
   const size_t vocab = zero_counts_.size();
-  facts.prompt_seen.assign(vocab, 0);
+  host.prompt_seen.assign(vocab, 0);
   device_->CopyToDevice(stream, arrays_.output_counts + slot * vocab, zero_counts_.data(),
                         vocab * sizeof(int32_t));
-  device_->CopyToDevice(stream, arrays_.prompt_seen + slot * vocab, facts.prompt_seen.data(), vocab);
+  device_->CopyToDevice(stream, arrays_.prompt_seen + slot * vocab, host.prompt_seen.data(), vocab);
   CountPrompt(stream, slot, admission.reused_ids);
 }
 
 void SlotState::CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids) {
-  std::vector<uint8_t>& seen = facts_[slot].prompt_seen;
+  std::vector<uint8_t>& seen = host_[slot].prompt_seen;
   if (seen.empty() || ids.empty()) return;
   for (const int32_t id : ids) {
     CHECK(id >= 0 && static_cast<size_t>(id) < seen.size()) << "slot " << slot << ": token id " << id;
@@ -144,7 +144,7 @@ int32_t* SlotState::int_rows(std::string_view name) const {
 std::vector<int32_t>& SlotState::host_row(std::string_view name, int slot) {
   const size_t index = IndexOf(name);
   CHECK(shape_.rows[index].on_host) << name;
-  return facts_[slot].rows[index];
+  return host_[slot].rows[index];
 }
 
 void SlotState::PoisonRow(Stream& stream, int slot, size_t index) {
@@ -222,22 +222,22 @@ void SlotState::ForEachPiece(int slot, bool counts_tokens, const HostFrames& ima
   }
 }
 
-SlotFacts SlotState::SwapOut(Stream& stream, int slot, const HostFrames& image) {
-  ForEachPiece(slot, facts_[slot].counts_tokens, image, [&](uint8_t* device, uint8_t* host, size_t bytes) {
+HostSlotState SlotState::SwapOut(Stream& stream, int slot, const HostFrames& image) {
+  ForEachPiece(slot, host_[slot].counts_tokens, image, [&](uint8_t* device, uint8_t* host, size_t bytes) {
     device_->CopyToHost(stream, host, device, bytes);
   });
-  return facts_[slot];
+  return host_[slot];
 }
 
-void SlotState::SwapIn(Stream& stream, int slot, const HostFrames& image, SlotFacts facts) {
-  ForEachPiece(slot, facts.counts_tokens, image, [&](uint8_t* device, const uint8_t* host, size_t bytes) {
+void SlotState::SwapIn(Stream& stream, int slot, const HostFrames& image, HostSlotState state) {
+  ForEachPiece(slot, state.counts_tokens, image, [&](uint8_t* device, const uint8_t* host, size_t bytes) {
     device_->CopyPinnedToDevice(stream, device, host, bytes);
   });
-  if (facts.counts_tokens) {
+  if (state.counts_tokens) {
     device_->CopyToDevice(stream, arrays_.prompt_seen + size_t(slot) * shape_.vocab_size,
-                          facts.prompt_seen.data(), facts.prompt_seen.size());
+                          state.prompt_seen.data(), state.prompt_seen.size());
   }
-  facts_[slot] = std::move(facts);
+  host_[slot] = std::move(state);
 }
 
 }  // namespace foredraft

@@ -21,7 +21,7 @@
 namespace foredraft {
 
 // The part of a slot's state that only the host has.
-struct SlotFacts {
+struct HostSlotState {
   bool counts_tokens = false;
   bool wants_logprobs = false;
   bool constrained = false;
@@ -70,17 +70,17 @@ class SlotState {
   void ApplyDelta(const BlockTableDelta& delta);
   void FlushTables(Stream& stream);
 
-  // Bytes of a slot's image without its blocks and facts.
+  // Bytes of a slot's image without its blocks and HostSlotState.
   static size_t ImageBytes(const SlotStateShape& shape);
   // `image` is written, and read, in stream order.
-  SlotFacts SwapOut(Stream& stream, int slot, const HostFrames& image);
-  void SwapIn(Stream& stream, int slot, const HostFrames& image, SlotFacts facts);
+  HostSlotState SwapOut(Stream& stream, int slot, const HostFrames& image);
+  void SwapIn(Stream& stream, int slot, const HostFrames& image, HostSlotState state);
 
   // Whether the slot's request wants logprobs.
-  bool wants_logprobs(int slot) const { return facts_[slot].wants_logprobs; }
-  bool greedy(int slot) const { return facts_[slot].greedy; }
-  bool constrained(int slot) const { return facts_[slot].constrained; }
-  bool needs_first_mask(int slot) const { return facts_[slot].needs_first_mask; }
+  bool wants_logprobs(int slot) const { return host_[slot].wants_logprobs; }
+  bool greedy(int slot) const { return host_[slot].greedy; }
+  bool constrained(int slot) const { return host_[slot].constrained; }
+  bool needs_first_mask(int slot) const { return host_[slot].needs_first_mask; }
 
   // Where the masks of each step are written (engine/parts/step_masks.h).
   void SetStepMasks(const SlotStepMasks* step_masks) { arrays_.step_masks = step_masks; }
@@ -112,7 +112,7 @@ class SlotState {
   SlotStateShape shape_;
   std::vector<void*> registered_;     // [slots, width] of each registered row
   std::vector<BlockTables> tables_;   // of each cache group
-  std::vector<SlotFacts> facts_;      // [slots]
+  std::vector<HostSlotState> host_;   // [slots]
   std::vector<int32_t> zero_counts_;  // [V]
 };
 

@@ -63,11 +63,11 @@ void SwapStore::SwapOut(Stream& stream, const foredraft::SwapOut& swap, const Kv
   const size_t slot_frames = static_cast<size_t>(shape_.slot_frames());
   const size_t block_frames = FramesOf(swap.blocks);
   CHECK_LE(block_frames + slot_frames, free_frames_.size()) << "image " << swap.image_id;
-  Image image = {.facts = {}, .slot = Take(slot_frames), .blocks = Take(block_frames)};
+  Image image = {.host = {}, .slot = Take(slot_frames), .blocks = Take(block_frames)};
   ForEachBlock(image, swap.blocks, [&](int group, int block, const HostFrames& frames) {
     cache.CopyBlockToHost(*device_, stream, group, block, frames);
   });
-  image.facts = slots.SwapOut(stream, swap.slot, FramesOf(image.slot));
+  image.host = slots.SwapOut(stream, swap.slot, FramesOf(image.slot));
   CHECK(images_.emplace(swap.image_id, std::move(image)).second)
       << "image " << swap.image_id << " stored twice";
 }
@@ -81,7 +81,7 @@ void SwapStore::SwapIn(Stream& stream, const foredraft::SwapIn& swap, const KvCa
   ForEachBlock(image, swap.blocks, [&](int group, int block, const HostFrames& frames) {
     cache.CopyBlockToDevice(*device_, stream, group, block, frames);
   });
-  slots.SwapIn(stream, swap.slot, FramesOf(image.slot), std::move(image.facts));
+  slots.SwapIn(stream, swap.slot, FramesOf(image.slot), std::move(image.host));
   Drop(swap.image_id);
 }
 

@@ -27,9 +27,9 @@ struct SwapStoreShape {
 
   int64_t frame_bytes() const;
   int64_t frame_count() const { return capacity_bytes / frame_bytes(); }
-  // That a sequence's slot state takes.
+  // Frames that a sequence's slot state takes.
   int64_t slot_frames() const { return FramesOf(slot_image_bytes); }
-  // That a block of `group` takes.
+  // Frames that a block of `group` takes.
   int64_t block_frames(int group) const { return FramesOf(block_bytes[group]); }
 
  private:
@@ -54,7 +54,7 @@ class SwapStore {
  private:
   // Frames of [frame_bytes] each.
   struct Image {
-    SlotFacts facts;
+    HostSlotState host;
     std::vector<uint8_t*> slot;    // [slot_frames]
     std::vector<uint8_t*> blocks;  // [block_frames] of each block, in the plan's order
   };

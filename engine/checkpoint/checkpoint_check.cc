@@ -49,19 +49,18 @@ bool IsInputScale(const std::string& name) {
   return name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
 }
 
-// What a tensor that differs from the one it should be a copy of means: a head that config.json ties to the
+// Explains a tensor that differs from the one that it should copy: a head that config.json ties to the
 // embedding, or a drafter's copy of what it takes from the target.
 std::string DifferenceOf(const TensorSpec& spec) {
   if (spec.mtp_module < 0) {
     return absl::StrFormat(
-        "differs from %s, although config.json ties them: remove the tensor or set "
-        "tie_word_embeddings to false",
+        "differs from %s, although config.json ties them: remove the tensor or set tie_word_embeddings to "
+        "false",
         spec.copy_of);
   }
   return absl::StrFormat(
       "differs from %s, with which drafts are made: the drafter seems to belong to another target. Remove "
-      "the "
-      "tensor to draft with the target's all the same, or serve without speculative_config",
+      "the tensor to draft with the target's all the same, or serve without speculative_config",
       spec.copy_of);
 }
 

@@ -27,7 +27,7 @@ absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& d
 absl::StatusOr<std::vector<float>> ReadInputScales(const Checkpoint& checkpoint,
                                                    const ModelDescription& description,
                                                    const ExpertsMember& experts);
-// The same of all layers of a description with nvfp4_inputs, before anything is loaded.
+// Reads the input scales of all layers of a description with nvfp4_inputs, before anything is loaded.
 absl::Status CheckInputScales(const Checkpoint& checkpoint, const ModelDescription& description);
 
 // Scales with which other servers store keys and values in FP8. Rows of the cache here have scales of their

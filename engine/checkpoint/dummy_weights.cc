@@ -11,7 +11,7 @@
 namespace foredraft {
 namespace {
 
-// In a file: what a checkpoint of this format has.
+// The bytes that a checkpoint of this format has in a file.
 int64_t RandomBytes(const TensorSpec& tensor, const ModelDescription& model, const FormatChoice& choice) {
   if (tensor.kind == TensorKind::kIds) return tensor.element_count() * static_cast<int64_t>(sizeof(int64_t));
   return StoredBytes(choice.Of(tensor).tensors(model, tensor));
@@ -120,7 +120,8 @@ class RandomSource : public WeightSource {
                              SeedOf(tensor.kind));
   }
 
-  // What the rank has of the matrix `whole`: of each tensor one range of rows, so two of two tensors.
+  // The rank's part of the matrix `whole`: one range of rows of each tensor, so two ranges where there are
+  // two tensors.
   static RandomWeight Own(const RandomWeight& whole, const WeightSpec& weight) {
     if (weight.slices.empty()) return whole;
     CHECK_LE(weight.slices.size(), 2u) << weight.name;

@@ -29,7 +29,7 @@ class LoadedWeights {
   const Weights* Find() const {
     return std::any_cast<Weights>(&weights_);
   }
-  // For those who know the kind.
+  // For callers who know the kind.
   template <class Weights>
   Weights& Get() {
     Weights* const weights = std::any_cast<Weights>(&weights_);
@@ -39,7 +39,7 @@ class LoadedWeights {
 
   int module_count() const { return module_count_(weights_); }
 
-  // Those of a drafter in a checkpoint of its own (DrafterKind::describe). Null: none.
+  // The weights of a drafter in a checkpoint of its own (DrafterKind::describe). Null: none.
   void SetDrafter(LoadedWeights weights) {
     drafter_ = std::make_shared<const LoadedWeights>(std::move(weights));
   }

@@ -86,7 +86,7 @@ struct MatrixMember {  // the tensors stacked along n
 struct ExpertsMember {  // per expert, its tensors stacked along n
   PackedWeights* out;
   InputScales* inputs = nullptr;
-  // Of all experts of the layer, those of other ranks too, one expert's tensors after another's.
+  // The tensors of all experts of the layer, those of other ranks too, one expert's after another's.
   std::vector<const TensorSpec*> of_layer = {};
 };
 struct RowGroupsMember {  // the tensor cut along n into `count` matrices of equal height, in BF16
@@ -138,7 +138,7 @@ struct WeightSpec {
   // Whether the cut goes through a block of scales that the tensors' format has: no rank can have such a
   // part.
   bool CutsBlocks() const;
-  // Makes `packed`, which the rank has of the matrix, say which part it is.
+  // Records in `packed`, the rank's part of the matrix, which part it is.
   void Mark(PackedWeight& packed) const;
   // All tensors are quantised kinds, so the fused weight may stay FP8.
   bool is_quantised() const;

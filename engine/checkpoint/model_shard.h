@@ -41,14 +41,14 @@ struct ModelShard {
   int first_of_group() const { return group() * layout.attention_tp; }
   ExpertShard experts() const { return {.rank = layout.expert_group(rank), .size = layout.moe_ep}; }
 
-  // The inputs of a weight with `k` of them, which is cut along them: as many segments on every rank of the
-  // tensor group. All where it has fewer segments than the group has ranks.
+  // The rank's inputs of a weight that has `k` of them and is cut along them: every rank of the tensor group
+  // has equally many segments. All where it has fewer segments than the group has ranks.
   IndexRange Inputs(int32_t k, int32_t unit) const {
     if (SegmentCount(k, unit) < layout.attention_tp) return {0, k};
     const int32_t count = k / layout.attention_tp;
     return {place() * count, count};
   }
-  // Of the columns of an expert, inner or outer, those that this rank computes.
+  // The columns of an expert, inner or outer, that this rank computes.
   IndexRange ExpertColumns(int32_t columns) const {
     const int32_t count = columns / layout.moe_tp;
     return {layout.column_part(rank) * count, count};

@@ -18,11 +18,12 @@ struct RankLayout {
   static constexpr RankLayout TensorParallel(int ranks) { return {.attention_tp = ranks, .moe_ep = ranks}; }
 
   constexpr int world_size() const { return attention_dp * attention_tp; }
-  // Of rank `rank` of all: its tensor group, which is its index in a plan, and its place in the group.
+  // The tensor group of rank `rank`, which is the group's index in a plan, and the rank's place in it.
   constexpr int group(int rank) const { return rank / attention_tp; }
   constexpr int place(int rank) const { return rank % attention_tp; }
-  // The group of experts that it has, and which part of their columns. Where there are several tensor groups
-  // of several ranks, those of equal place have adjacent groups of experts: they exchange rows.
+  // The group of experts that rank `rank` has, and its part of their columns. Where there are several tensor
+  // groups of several ranks, ranks of equal place have adjacent groups of experts, because they exchange
+  // rows.
   constexpr int expert_group(int rank) const {
     if (attention_dp > 1 && attention_tp > 1) return place(rank) * attention_dp + group(rank);
     return rank / moe_tp;

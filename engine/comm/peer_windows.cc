@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<PeerWindows>> PeerWindows::Connect(
   return windows;
 }
 
-// An orderly end comes after the last exchange, which no peer writes behind: its flags were awaited.
+// In an orderly end no peer writes any more: the flags of the last exchange were awaited.
 PeerWindows::~PeerWindows() {
   for (int peer = 0; peer < windows_.ranks; ++peer) {
     if (by_handle_[peer]) cudaIpcCloseMemHandle(windows_.of[peer]);

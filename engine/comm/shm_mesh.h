@@ -42,7 +42,7 @@ class ShmMesh : public ExchangeMesh {
 
   ShmMesh(const CommunicatorOptions& options, std::unique_ptr<Mapping> mapping);
 
-  // Bytes [first, first + bytes) of every block.
+  // Exchanges bytes [first, first + bytes) of every block.
   absl::Status RunPiece(const Exchange& exchange, int64_t first, int64_t bytes, Clock::time_point deadline);
   void Post(const Exchange& exchange, int64_t first, int64_t bytes);
   absl::Status WaitFor(int peer, Clock::time_point deadline);

@@ -21,10 +21,10 @@ const DrafterKind* SelectedDrafter(const Config& config) {
   CHECK(false) << "no drafter for " << NameOf(config.speculative_config->decoding_type);
 }
 
-DrafterNumbers DrafterNumbersOf(const Config& config, const ModelConfig& model) {
+DrafterRequirements DrafterRequirementsOf(const Config& config, const ModelConfig& model) {
   const DrafterKind* const kind = SelectedDrafter(config);
   if (kind == nullptr) return {};
-  return kind->numbers(model, config.speculative_config->max_draft_len);
+  return kind->requirements(model, config.speculative_config->max_draft_len);
 }
 
 }  // namespace foredraft

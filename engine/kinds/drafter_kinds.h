@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "engine/model/model_config.h"
 #include "engine/spec/drafter_kind.h"
-#include "scheduler/drafter_numbers.h"
+#include "scheduler/drafter_requirements.h"
 
 namespace foredraft {
 
@@ -17,7 +17,7 @@ std::span<const DrafterKind* const> DrafterKinds();
 // The kind that the configuration selects; null: it has no drafts.
 const DrafterKind* SelectedDrafter(const Config& config);
 
-// The numbers of the drafter that the configuration selects, for this model.
-DrafterNumbers DrafterNumbersOf(const Config& config, const ModelConfig& model);
+// The requirements of the drafter that the configuration selects, for this model.
+DrafterRequirements DrafterRequirementsOf(const Config& config, const ModelConfig& model);
 
 }  // namespace foredraft

@@ -100,8 +100,8 @@ const nlohmann::json* FindText(JsonFields& fields, const nlohmann::json& object,
   return nullptr;
 }
 
-// The formats of the projections. Of a nested text model quantization_config may stand in the outer object,
-// in the inner one, or the same in both.
+// The formats of the projections. Where the text model is nested, quantization_config may stand in the outer
+// object, in the inner one, or the same in both.
 void ReadProjections(JsonFields& outer, JsonFields& text, ModelConfig& config) {
   constexpr char kField[] = "quantization_config";
   const nlohmann::json* const own = text.Find(kField);
@@ -121,7 +121,8 @@ void ReadTokenIds(JsonFields& outer, JsonFields& text, ModelConfig& config) {
   const std::vector<int> bos = of_bos.Ids("bos_token_id", last_id);
   if (bos.size() > 1) of_bos.Refuse("bos_token_id", "a list", "one id");
   if (bos.size() == 1) config.bos_token_id = bos[0];
-  // Its absence means 1 to transformers; a model that should never stop has null.
+  // A missing eos_token_id means 1 to transformers, so it is refused; a model that should never stop has
+  // null.
   JsonFields& of_eos = having("eos_token_id");
   if (!of_eos.Has("eos_token_id")) {
     of_eos.Refuse("eos_token_id", "missing", absl::StrFormat("ids 0..%d, null for none", last_id));

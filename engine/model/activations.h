@@ -38,7 +38,8 @@ constexpr int MoeRowsAtOnce(const RankLayout& layout) {
 // Rows of each tensor group whose experts run at once in any forward but a decode step. A round reads the
 // weights of all experts, so it has more rows than there is room for if all of them choose one rank's
 // experts: there is room for twice the pairs of an even spread, and a rank that has more runs its experts in
-// parts (PartRowsParams). Ranks that share columns would exchange rows in each part; for them there is room.
+// parts (PartRowsParams). Ranks that share columns would have to exchange rows in each part; so they have
+// room for all rows.
 constexpr int MoePromptRowsAtOnce(const RankLayout& layout) {
   return layout.moe_tp > 1 ? MoeRowsAtOnce(layout) : 1024 * layout.attention_tp;
 }
@@ -85,8 +86,8 @@ struct ExpertActivations {
 };
 
 // The sums and logits of a tensor group of T ranks; absent where T = 1. A rank has partial sums of B =
-// min(rows of the largest forward, MoePromptRowsAtOnce) rows. It receives every rank's of G / T of them: of
-// all, or where there are more than kOneStepRows, of its share (engine/model/tensor_group.h).
+// min(rows of the largest forward, MoePromptRowsAtOnce) rows. From every rank it receives G / T rows: all of
+// them, or where there are more than kOneStepRows, its own share (engine/model/tensor_group.h).
 struct GroupActivations {
   Matrix<float> partials_out;  // [B, D]
   Matrix<float> partials_in;   // [G, D]
@@ -145,7 +146,7 @@ struct ActivationSize {
   // What the experts of any layer need (AddExperts in engine/model/mlp.h).
   bool keeps_expert_gate_up = false;  // gate and up in memory
   bool rounds_rows = false;           // rows rounded to NVFP4
-  bool rounds_pairs = false;          // pairs (row, expert) rounded, as the experts' input scales differ
+  bool rounds_pairs = false;  // pairs (row, expert) rounded apart, because the experts' input scales differ
 };
 
 // All but mtp_input.

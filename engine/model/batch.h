@@ -36,7 +36,7 @@ struct Batch {
   const RankRows* rank_rows = nullptr;
 
   // True: the outputs are not wanted any more, and the forward may end between two layers. Null: they are.
-  // Only of a rank that is alone: others would wait for its part.
+  // Set only for a rank that is alone: others would wait for its part.
   const std::function<bool()>* abandoned = nullptr;
 
   bool is_abandoned() const { return abandoned != nullptr && (*abandoned)(); }

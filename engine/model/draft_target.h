@@ -19,7 +19,8 @@ class LayerReader {
 
 class DraftTarget {
  public:
-  // From now on RunTarget calls `reader` behind each layer, in order. Null: nobody. It outlives the calls.
+  // Makes RunTarget call `reader` after each layer, in order. Null: nobody is called. `reader` outlives the
+  // calls.
   virtual void SetLayerReader(const LayerReader* reader) = 0;
   virtual const bf16* embed_tokens() const = 0;  // [V, D]
 

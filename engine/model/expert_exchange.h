@@ -40,12 +40,13 @@ class ExpertExchange {
   // NVFP4 by it, whichever rank they come from, and cross in 0.281 of the bytes.
   RoutedRows Gather(const RoutedRows& own, const InputScales& inputs) const;
 
-  // Of `part`, the activated pairs in the columns of this rank's experts that it has, makes whole rows: those
-  // of all ranks that share the experts, side by side in `whole`. Both in the form that expert_down reads.
+  // `part` has the activated pairs, in the columns of this rank's experts that this rank has. Gathers the
+  // parts of all ranks that share the experts side by side into whole rows, `whole`. Both are in the form
+  // that expert_down reads.
   void GatherColumns(const InputRows& part, const InputRows& whole) const;
 
-  // Adds up what this rank's experts gave each of a part of the gathered rows: the activations out and
-  // grouped_index hold it. Where one rank has all experts Combine does.
+  // Adds up, for each row of a part of the gathered rows, what this rank's experts gave it: the activations
+  // out and grouped_index hold that. Where one rank has all experts, Combine adds it up.
   void SumExperts(const RoutedRows& part) const;
 
   // hidden[r] += shared.added[r] + what the experts of all ranks gave row r of `own`, of `gathered_rows` in
@@ -66,13 +67,13 @@ class ExpertExchange {
     GatherPart exchanged;    // the same, as it crosses the ranks
   };
   PartialRows Partials(int gathered_rows) const;
-  // The part goes to the row's owner of equal place, which has the parts of all its peers then.
+  // Sends each row's part to the row's owner of equal place, which then has the parts of all its peers.
   void ToOwners(const GatherPart& partials) const;
   // Owners add these parts, and what is left is added among the ranks of the group.
   GatherPart SubtreeOfOwners(const RoutedRows& own, const GatherPart& partials) const;
   void SumOfGroup(const RoutedRows& own, const GatherPart& partials, const SharedRows& shared,
                   Matrix<float> hidden) const;
-  // The partial sums of whole rows, `parts` of each, of what came in: columns of ranks that share experts lie
+  // What came in, as partial sums of whole rows, `parts` of each: columns of ranks that share experts are put
   // side by side.
   Matrix<const float> WholePartials(int rows, int parts) const;
   // Adds what came in, `parts` of each row, to these rows of hidden, and with it `shared`, of the same rows.

@@ -1,7 +1,7 @@
 #pragma once
 
 // The tensors of a decoder layer under Hugging Face's names, as far as layers share them: MLA and gated MLPs.
-// A description is written with it once (engine/checkpoint/model_description.h).
+// Models are described with it (engine/checkpoint/model_description.h).
 
 #include <cstdint>
 #include <string>

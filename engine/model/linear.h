@@ -29,7 +29,7 @@ struct GatedActivation {
 // Each calls the op of its name, Activate silu_mul. The op's fields for the input, or for
 // the rows it makes, come from InputRows and stay unset in `p`, as does a GEMM's form.
 void RmsNorm(const Forward& f, const InputRows& out, RmsNormParams p);
-// The norm of the activations hidden, to which `left` is added first: they are p's x, and its sum.
+// Adds `left` to the activations' hidden, then norms them. hidden is p.x, and p.sum.
 void RmsNormOfHidden(const Forward& f, const LeftToAdd& left, RmsNormParams p);
 RmsNormParams RmsNormTo(const InputRows& out, RmsNormParams p);  // for an op that has rms_norm inside
 void Activate(const Forward& f, GatedActivation activation, const InputRows& out, SiluMulParams p);

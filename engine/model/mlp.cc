@@ -144,8 +144,8 @@ InputRows Activated(const Forward& f, const DenseMlpWeights& w, GatedActivation 
   return activated;
 }
 
-// The shared expert's output in `out`; where the rank has a part of it, its partial sums in the activations,
-// whose group's sums come to `out` unless they are added to the residual.
+// Runs the shared expert, whose output is in `out`. Where the rank has a part of the expert, its partial sums
+// are in the activations, and the group's sums come to `out` unless they are added to the residual.
 SharedRows RunShared(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                      Matrix<float> out) {
   if (!w.shared.gate_up) return {};

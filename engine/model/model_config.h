@@ -70,8 +70,8 @@ struct ModelConfig {
   // empty: none. MTP modules have their own.
   std::vector<bool> shares_selection;
   double rms_norm_eps = 1e-6;
-  // Of q_a_layernorm and kv_a_layernorm: transformers builds them with its class default, whatever
-  // rms_norm_eps is. No field of config.json.
+  // The epsilon of q_a_layernorm and kv_a_layernorm, not a field of config.json: transformers builds these
+  // two with its class default, whatever rms_norm_eps is.
   double latent_norm_eps = 1e-6;
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;  // type "yarn"; the only other accepted value is none

@@ -76,8 +76,8 @@ std::string_view TextFieldOf(const ModelConfig& config);
 // A description without tensors, for ModelKind::describe: what the files of every kind depend on.
 ModelDescription BeginDescription(const ModelConfig& config, const ModelShard& shard);
 
-// Registers the rows of a model of which `module_count` MTP modules take part, then those of
-// config.draft_head, and returns the latter.
+// Registers the rows of a model and of its first `module_count` MTP modules, then the rows of
+// config.draft_head. Returns the handle of the head's rows.
 CacheHandle RegisterRows(const ModelConfig& config, int module_count, KvFormat kv_format,
                          CacheRegistry& registry);
 

@@ -60,7 +60,7 @@ int ReadWeights(const nlohmann::json& weights, const PackedScheme& scheme, const
 int ReadGroup(const nlohmann::json& group, const PackedScheme& scheme, const std::string& path,
               JsonFields& parent) {
   JsonFields fields(group, parent.file(), path);
-  // NVFP4's are what GPUs with FP4 products round inputs to; here moe.inputs decides.
+  // input_activations of NVFP4 say what GPUs with FP4 products round inputs to; here moe.inputs decides that.
   if (!scheme.format.tensor_scale) RefuseUnlessEmpty(fields, "input_activations");
   RefuseUnlessEmpty(fields, "output_activations");
   fields.AllowOnly("format", scheme.name);

@@ -8,7 +8,7 @@
 namespace foredraft {
 namespace {
 
-// Rows that each rank of `set` adds: all of them, or equal shares, one after another, of which the last ones
+// Rows that each rank of `set` adds: all of them, or equal shares, one after another. The last shares
 // may be smaller, or empty.
 RankRows RowsToAdd(const RankSet& set, int rows, bool all) {
   RankRows own;

@@ -27,16 +27,16 @@ struct RowsOrParts {
   const float* bias = nullptr;  // of several parts; or null
 };
 
-// As SummedLinear, for a reader that comes next and adds parts itself: few rows stay in the parts that came
-// in one exchange. p.out has the sum only where the result says so.
+// SummedLinear for a reader that comes next and adds parts itself: few rows stay as the parts that came in
+// one exchange. p.out has the sum only where the result says so.
 RowsOrParts SummedLinearInParts(const Forward& f, const InputRows& x, const GemmParams& p);
 
 // Whether the rank has some inputs of the weight: its products are partial sums.
 constexpr bool IsCut(const PackedWeight& weight) { return weight.plan_k() > weight.k; }
 
 // Rows of the group, all of whose ranks have partial sums of them. Up to kOneStepRows rows every rank gets
-// the parts of all rows and adds them. Of more rows it adds its share, and then all get all sums: fewer bytes
-// in two steps. At most MoeRowsAtOnce rows; f outlives this.
+// the parts of all rows and adds them. With more rows each rank adds its share of them, and then all ranks
+// get all sums: fewer bytes in two steps. At most MoeRowsAtOnce rows; f outlives this.
 class GroupRows {
  public:
   // most_rows: of the group that has the most now.
@@ -47,7 +47,7 @@ class GroupRows {
   // part.in has this rank's parts of all rows. Afterwards row i * own().count + r of part.out is what rank i
   // had of own row r.
   void Exchange(std::initializer_list<GatherPart> parts) const;
-  // sums: of all rows, dense; of which the rank has its own. Afterwards it has all.
+  // sums: of all rows, dense. The rank has the sums of its own rows; afterwards it has all.
   void Share(Matrix<float> sums) const;
 
  private:

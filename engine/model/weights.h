@@ -5,7 +5,7 @@
 // LoadWeights, then read-only. A family's folder has the structs of its layers.
 //
 // Letters in shapes: hidden D, heads H, vocabulary V, experts E, experts per token X, dense width I, expert
-// width M, shared width S. Of H, V, I and S a rank of a tensor group has its part (ModelShard).
+// width M, shared width S. A rank of a tensor group has its part of H, V, I and S (ModelShard).
 
 #include "kernels/tensor.h"
 

@@ -13,8 +13,8 @@ class DraftPicker {
  public:
   static absl::StatusOr<DraftPicker> Create(Device& device, int bucket);
 
-  // Draft `draft_index` (from 1) of each sequence into the slots' drafts and draft_ids(). logits: [bucket,
-  // V], of draft positions. Overwrites buffers.sample_scratch.
+  // Picks draft `draft_index` (from 1) of each sequence, into the slots' drafts and draft_ids(). logits:
+  // [bucket, V], of draft positions. Overwrites buffers.sample_scratch.
   void Pick(const StepContext& step, const DraftInput& input, int draft_index,
             Matrix<const float> logits) const;
 

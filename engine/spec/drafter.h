@@ -32,18 +32,18 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // The drafter's rows of prompt chunks, whose outputs of level 0 are the first rows of
-  // buffers.target_output, and what it keeps of each slot for the next chunk: on the host in `slots`, which
+  // Writes the drafter's rows of prompt chunks, whose outputs of level 0 are the first rows of
+  // buffers.target_output, and keeps of each slot what the next chunk needs: on the host in `slots`, which
   // are the step's. rank_rows: the chunks' rows of every rank.
   virtual void Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
                       const RankRows& rank_rows) const = 0;
 
-  // After Prompt, for the prompts that ended, whose first tokens are known: the rows at their positions, then
-  // drafts into the slots, up to `draft_count` per sequence.
+  // Called after Prompt for the prompts that ended, whose first tokens are known: writes the rows at their
+  // positions, then makes up to `draft_count` drafts per sequence in the slots.
   virtual void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const = 0;
 
-  // Rows of what was just committed, then `draft_count` drafts per sequence into the slots' drafts; 0 = rows
-  // only, which keeps the cache warm (docs/speculation.md section 3).
+  // Writes the rows of what was just committed, then makes `draft_count` drafts per sequence in the slots'
+  // drafts. 0: writes rows only, which keeps the cache warm (docs/speculation.md section 3).
   virtual void Draft(const StepContext& step, const DraftInput& input, int draft_count) const = 0;
 };
 

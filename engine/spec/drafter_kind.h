@@ -20,7 +20,7 @@
 #include "engine/model/model_config.h"
 #include "engine/spec/drafter.h"
 #include "kernels/device.h"
-#include "scheduler/drafter_numbers.h"
+#include "scheduler/drafter_requirements.h"
 
 namespace foredraft {
 
@@ -44,25 +44,26 @@ struct DrafterKind {
   // Adds an error for each key that asks for more than the model has. The configuration selects this kind.
   void (*check)(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors);
   // max_draft_len >= 1.
-  DrafterNumbers (*numbers)(const ModelConfig& model, int max_draft_len);
+  DrafterRequirements (*requirements)(const ModelConfig& model, int max_draft_len);
   // What it keeps of each slot.
   std::vector<SlotRow> (*slot_rows)(const EngineOptions& options, const ModelConfig& model);
   // Allocates its buffers.
   absl::StatusOr<std::unique_ptr<Drafter>> (*create)(const DrafterSetup& setup);
-  // Of a kind that drafts with a checkpoint of its own; null: with what is in the model's. The first reads
-  // the checkpoint's config.json into model.draft_head, the second says what it has, the third loads that.
+  // These three are set where the kind drafts with a checkpoint of its own, and null where it drafts with the
+  // model's. `read` reads the checkpoint's config.json into model.draft_head, `describe` lists its weights,
+  // and `load` loads them.
   absl::Status (*read)(const Config& config, ModelConfig& model) = nullptr;
   ModelDescription (*describe)(const ModelConfig& model) = nullptr;
   absl::StatusOr<LoadedWeights> (*load)(const ModelConfig& model, Device& device, Stream& stream) = nullptr;
 };
 
-// Sets drafter, max_draft_len and drafter_numbers. Null, or max_draft_len 0: no drafts.
+// Sets drafter, max_draft_len and drafter_requirements. Null, or max_draft_len 0: no drafts.
 inline void UseDrafter(const DrafterKind* kind, int max_draft_len, const ModelConfig& model,
                        EngineOptions& options) {
   const bool drafts = kind != nullptr && max_draft_len > 0;
   options.drafter = drafts ? kind : nullptr;
   options.max_draft_len = drafts ? max_draft_len : 0;
-  options.drafter_numbers = drafts ? kind->numbers(model, max_draft_len) : DrafterNumbers();
+  options.drafter_requirements = drafts ? kind->requirements(model, max_draft_len) : DrafterRequirements();
 }
 
 inline std::vector<SlotRow> SlotRowsOf(const EngineOptions& options, const ModelConfig& model) {

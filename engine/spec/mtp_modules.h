@@ -40,8 +40,8 @@ struct MtpModules {
   // blocks may be reused. Run does so with the outputs of the modules below the last.
   void KeepTargetBoundaries(const StepContext& step, Matrix<const float> target_output) const;
 
-  // Draft `draft_index` (from 1) of each sequence, from last_output, an output of `level`, into the slots'
-  // drafts. Overwrites buffers.logits and sample_scratch.
+  // Picks draft `draft_index` (from 1) of each sequence from last_output, an output of `level`, into the
+  // slots' drafts. Overwrites buffers.logits and sample_scratch.
   void PickDraft(const StepContext& step, const DraftInput& input, int draft_index, int level) const;
 
   void KeepBoundaries(const StepContext& step, const RowIndex& index, int level,

@@ -10,7 +10,7 @@ namespace foredraft {
 
 enum class TokenChoice { kSample, kArgmax };
 
-// Tokens below p.token_count alone are chosen. Fills p.out, and with kSample p.logprobs where a request wants
+// Chooses only tokens below p.token_count. Fills p.out, and with kSample p.logprobs where a request wants
 // them.
 inline void ChooseTokens(const Ops& ops, Stream& stream, TokenChoice choice, const SampleParams& p) {
   if (choice == TokenChoice::kArgmax) {

@@ -90,8 +90,8 @@ struct MergeColumnsParams {
   Matrix<const float> parts;  // [S * R, w], w * S >= C: slice s of row r is row s * R + r
 };
 
-// out[r, c] = x[r, index[c]], -infinity where index[c] is negative: the logits of a vocabulary of which x has
-// a part.
+// out[r, c] = x[r, index[c]], -infinity where index[c] is negative: the logits of a vocabulary; x has a part
+// of them.
 struct TakeColumnsParams {
   Matrix<float> out;      // [R, C]
   Matrix<const float> x;  // [R, w]

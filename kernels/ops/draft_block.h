@@ -32,8 +32,8 @@ struct DraftBlockRowsParams {
   int32_t noise_id;
 };
 
-// Attention as in window_attention, without entries. The rows of the forward are blocks of block_rows rows of
-// one sequence at adjacent positions, of which the first is the anchor P. Every row attends the keys of the
+// Attention as in window_attention, without entries. The rows of the forward are blocks: block_rows rows of
+// one sequence at adjacent positions. The first one is the anchor P. Every row attends the keys of the
 // window at [max(0, P - window_len), P - 1] and, in order, those of all rows of its block.
 struct BlockAttentionParams {
   Matrix<float> out;                // [R, H d]
@@ -49,8 +49,9 @@ struct BlockAttentionParams {
   float scale;
 };
 
-// The confidence in a draft, as a logit: weight . [hidden; token_rows], in FP32. Within +-kLargestConfidence;
-// NaN becomes the least. Into the slots' drafts and the outputs, for seats whose drafts store_drafts keeps.
+// The confidence in a draft, as a logit: weight . [hidden; token_rows], in FP32. The logit is within
+// +-kLargestConfidence; NaN becomes the least. Written to the slots' drafts and the outputs, for seats whose
+// drafts store_drafts keeps.
 struct DraftConfidenceParams {
   StepOutput* outputs;             // [B]
   Matrix<const float> hidden;      // [B, D]: of the row that the draft comes from

@@ -74,8 +74,7 @@ struct GroupRowsParams {
 };
 
 // Rounds rows to NVFP4 (kernels/rules/nvfp4_rows.h): to values in BF16, or to codes. Columns are a multiple
-// of
-// 16. Grouped rows are rounded by their experts' scales, others by input_scales[0].
+// of 16. Grouped rows are rounded by their experts' scales, others by input_scales[0].
 struct RoundNvfp4Params {
   Matrix<bf16> out;                         // [R, D]; or absent
   Nvfp4Rows out_codes;                      // [R, D]; exactly one of the two is present

@@ -26,7 +26,7 @@ namespace foredraft {
 struct FrameRates {
   Rate resets, pings, settings, others;
 };
-// Rates of a stranger suit a client before its first call was admitted: a thousand requests at once, and the
+// A stranger's rates suit a client whose first call is not admitted yet: a thousand requests at once, and the
 // frames that go with them.
 inline constexpr FrameRates kStrangerRates = {
     .resets = {100, 10}, .pings = {100, 10}, .settings = {50, 5}, .others = {4000, 200}};

@@ -174,7 +174,7 @@ void Guard::CountStreams(const GuardedConnection& connection) {
   if (now > before && unfinished_total_ > kMaxUnfinishedStreams) CloseWorst();
 }
 
-// Later: the connection that is advanced now may be the one.
+// Closes it later, because the connection that is being advanced may be the worst one.
 void Guard::CloseWorst() {
   const auto worst = std::max_element(unfinished_.begin(), unfinished_.end(),
                                       [](const auto& a, const auto& b) { return a.second < b.second; });

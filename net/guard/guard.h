@@ -34,7 +34,7 @@ class GuardedListener {
  public:
   struct Options {
     std::chrono::milliseconds handshake_timeout{};
-    // For new connections; null, or returns null: in clear.
+    // The TLS context of new connections. Null, or a function that returns null: they are in clear.
     std::function<TlsContextPtr()> tls;
     // Gives the server a connected socket.
     std::function<void(int listener_fd, int fd)> intake;

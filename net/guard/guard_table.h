@@ -4,9 +4,9 @@
 //
 // Any host that reaches the port can hold connections. So when all are taken, a newcomer takes the place of a
 // stranger at the address that has the most strangers: the oldest one that has begun no call, or else the
-// oldest one. Addresses that have as many are taken together. A probe that needs no token begins calls, and
-// so keeps its connection longer. Connections on which a call was admitted are never evicted; a client needs
-// milliseconds to be admitted. Thread-safe.
+// oldest one. Addresses that have equally many are taken together. A probe that needs no token begins calls,
+// and so keeps its connection longer. Connections on which a call was admitted are never evicted; a client
+// needs milliseconds to be admitted. Thread-safe.
 
 #include <condition_variable>
 #include <cstdint>
@@ -32,9 +32,10 @@ class GuardTable {
   void Add(uint64_t id, int fd, const std::string& address);
   // Before `fd` is closed. False: it was evicted.
   bool Remove(uint64_t id);
-  // It has begun a call, whether that will be admitted or not. Unknown ids have no effect, here and below.
+  // The connection has begun a call, whether that will be admitted or not. Unknown ids have no effect, here
+  // and below.
   void NoteCall(uint64_t id);
-  // A call was admitted on it.
+  // A call was admitted on the connection.
   void BecomeClient(uint64_t id);
   // Ends a stranger's connection, which its owner then removes. Waits while too many are leaving, so that
   // connections are accepted no faster than they are closed. False: there is no stranger, or too many are

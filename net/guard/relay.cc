@@ -187,8 +187,8 @@ void Relay::BecomeClient(GuardTime now) {
   reader_.set_max_block_bytes(kMaxClientBlockBytes);
 }
 
-// The first frames have the time since the accept; a header block has as much from its first byte on, or
-// since its frames were slowed.
+// The time for the first frames begins with the accept. A header block has as much time, which begins with
+// its first byte, or once its frames are no longer slowed.
 void Relay::SetDeadline(GuardTime now) {
   if (!reader_.started()) return;
   if (!reader_.holds()) {

@@ -11,7 +11,7 @@ namespace foredraft {
 
 class StrangerBudgets {
  public:
-  // For a stranger's connection until Leave.
+  // The budget of a stranger's connection until Leave.
   StreamBudget& Enter(const std::string& address, GuardTime now) {
     Address& entry = addresses_.try_emplace(address, Address{StreamBudget(kAddressRates, now)}).first->second;
     ++entry.connections;

@@ -13,8 +13,8 @@
 //   H <- w H + p (1 - p) u u^T
 //   (a, b) <- (a, b) - (H + kPrior I)^-1 ((p - y) u + (1 - w) kPrior ((a, b) - (1, 0)))
 //
-// with x within +-kWidest, and a and b within bounds. Only drafts that were verified are events: fewer of
-// those that are cut, but given x that does not bias the fit. Data in, data out. Owner: DraftPolicy. Thread:
+// with x within +-kWidest, and a and b within bounds. Only drafts that were verified are events. Fewer of
+// the cut ones are, but given x that does not bias the fit. Data in, data out. Owner: DraftPolicy. Thread:
 // scheduler.
 
 #include <array>
@@ -33,7 +33,7 @@ class ConfidenceCalibration {
   // A draft k whose fate is not known yet, and the chance that the drafts before it are accepted.
   void Expect(int k, float logit, double reached);
 
-  // That draft k is accepted, given that those before it were.
+  // The chance that draft k is accepted, given that those before it were.
   double Chance(int k, float logit) const;
   // The mean of Chance over the drafts that were expected, each by its chance to be reached: also of drafts
   // that are never verified.

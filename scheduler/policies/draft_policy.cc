@@ -85,8 +85,8 @@ StepShape DraftPolicy::ChooseByConfidence(int bucket, int upper, const StepDraft
   return best;
 }
 
-// Where no sequence has drafts, what is expected of them returns to what it was in the long run. It is not
-// what mean chances say: these know nothing of how sequences differ.
+// Where no sequence has drafts, the expectation returns to its mean in the long run. Mean chances would be
+// worse: they know nothing of how sequences differ.
 void DraftPolicy::ExpectTokens(int bucket, const StepDrafts& drafts, const std::vector<double>& tokens) {
   ExpectedTokens& expected = tokens_[bucket];
   if (expected.recent.empty()) expected.recent = expected.long_run = std::vector<double>(tokens.size());

@@ -92,7 +92,8 @@ class DraftPolicy {
   int Scheduled(int bucket) const;
   StepShape ChooseByConfidence(int bucket, int upper, const StepDrafts& drafts);
   void ExpectTokens(int bucket, const StepDrafts& drafts, const std::vector<double>& tokens);
-  // Expected tokens of a step in the bucket with this shape, up to a factor. Reads both while it lives.
+  // Expected tokens of a step in the bucket with this shape, up to a factor. The function reads both
+  // arguments while it lives.
   std::function<double(StepShape)> TokensIn(int bucket, const std::vector<int>& live_by_cap) const;
   double TokensPerStep(int draft_len, const std::vector<int>& live_by_cap) const;
 

@@ -56,9 +56,9 @@ void PrefillPace::Observe(const PrefillWork& work, double seconds) {
   }
 }
 
-// Between two iterations the time is linear in the tokens: that of reading the weights, and a token's. Past
-// all of them a token takes no longer than in the largest, below them it takes at least as long as in the
-// smallest.
+// Between two iterations the time is linear in the tokens: reading the weights takes a fixed part, and each
+// token its own. Beyond the largest iteration a token takes no longer than in it; below the smallest one a
+// token takes at least as long as in that.
 PrefillPace::Estimate PrefillPace::InCell(const Cell& cell, double position, double tokens) {
   const Point *below = nullptr, *above = nullptr;
   for (const Point& point : cell) {
@@ -85,7 +85,8 @@ double PrefillPace::Seconds(const PrefillWork& work) const {
   const double position = work.mean_position();
   const int own = CellOf(position);
   Estimate nearest;
-  // Where a cell has larger iterations alone, the one before it may have a bound; a far one is too rough.
+  // A cell may have only iterations that are larger. The cell before it may then have a bound; cells further
+  // away are too rough.
   for (int i = own; i >= 0 && !nearest.is_bound && (!nearest.known || i >= own - 1); --i) {
     const Estimate here = InCell(cells_[i], position, work.tokens);
     if (!here.known || (nearest.known && !here.is_bound)) continue;

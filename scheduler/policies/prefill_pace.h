@@ -51,11 +51,11 @@ class PrefillPace {
     double tokens = 0;    // 0: there was none
     double seconds = 0;
   };
-  // Of iterations whose mean position is in [2^k, 2^(k + 1)); all below kNear are in one cell.
+  // Cell k has the iterations whose mean position is in [2^k, 2^(k + 1)); all below kNear are in one cell.
   using Cell = std::array<Point, kSizes>;
   static constexpr int kCells = 32;
 
-  // Attention over so many positions takes no longer than all else that a token needs: it does over 1,500 in
+  // Attention over kNear positions takes no longer than all else that a token needs: it does over 1,500 in
   // a model of 1.6 GB with eight heads, over 15,000 in DeepSeek-R1.
   static constexpr double kNear = 1024;
 

@@ -8,19 +8,19 @@ namespace foredraft {
 namespace {
 
 constexpr double kMargin = 0.015;  // relative gain in tokens per second for a change of the shape in use
-// Steps per probe. The first is not measured, nor has it more drafts to verify than before.
+// Steps per probe. The first is not measured, because it still verifies the drafts of the step before.
 constexpr int kProbeSteps = 4;
 // Steps between two probes. kFirstProbeGap: while a candidate is unmeasured and after a change. Later the gap
 // keeps the time that probes lose at kProbeCost, between kLeastProbeGap and kLargestProbeGap.
 constexpr int kFirstProbeGap = 8;
-constexpr int kLargestDelay = 24;  // of a probe by changes, or changes in turns would leave no probe
+constexpr int kLargestDelay = 24;  // steps by which changes of shape may delay a probe
 constexpr int kLeastProbeGap = 40;
 constexpr int kLargestProbeGap = 512;
 constexpr double kProbeCost = 0.005;      // share of the time, of all probes of measured shapes together
 constexpr double kFirstProbeCost = 0.02;  // of the steps in the bucket, of the first probe of a shape
 
 constexpr int kOldest = 8192;        // steps after which even the worst shape is measured again
-constexpr double kPromising = 0.97;  // of the rate in use: what may be better for all that is known
+constexpr double kPromising = 0.97;  // share of the rate in use that a shape must promise
 // Shapes measured in one bucket from which the costs of a row, a draft and of drafting follow.
 constexpr int kTellingShapes = 3, kTellingShapesWithCuts = 4;
 
@@ -31,7 +31,7 @@ std::vector<StepShape> Candidates(const ShapeChoice& choice) {
   return shapes;
 }
 
-// Those from which the costs of a block, a draft and a row follow.
+// The shapes from which the costs of a block, a draft and a row follow.
 std::vector<StepShape> TellingShapes(const ShapeChoice& choice) {
   const int half = (choice.upper + 1) / 2;
   return {{}, StepShape::Of(half), {choice.upper, half}, StepShape::Of(choice.upper)};
@@ -104,7 +104,7 @@ void ShapeSearch::Reconsider(Bucket& bucket, const ShapeChoice& choice) {
   }
 }
 
-// Its first step has the drafts of the step before.
+// The steps' worth of time that a probe would lose. A probe's first step has the drafts of the step before.
 double ShapeSearch::Prospects::LostSteps(StepShape probe, StepShape in_use) const {
   const double made = (kProbeSteps - 1) * tokens(probe) + std::min(tokens(probe), tokens(in_use));
   return kProbeSteps * seconds(probe) / seconds(in_use) - made / tokens(in_use);
@@ -141,9 +141,9 @@ StepShape ShapeSearch::NeighbourToProbe(const Bucket& bucket, const ShapeChoice&
 }
 
 // A drafter with confidences makes all drafts in one forward, so few drafts may be worse than more and than
-// none, and there are too many shapes to try them all. First those from which costs follow, unless these are
-// known from other buckets; then the one that the costs make the best, if it may be better than the one in
-// use; then, again, whatever was measured so long ago that probing it costs little.
+// none, and there are too many shapes to try them all. The order of probes: 1. shapes from which the costs
+// follow, unless other buckets have them; 2. the predicted best, if it may beat the shape in use; 3. shapes
+// whose measurement is old and cheap to repeat.
 StepShape ShapeSearch::ShapeToProbe(const Bucket& bucket, const ShapeChoice& choice,
                                     const Prospects& prospects) const {
   const std::vector<StepShape> telling = TellingShapes(choice);

@@ -19,7 +19,7 @@
 
 namespace foredraft {
 
-// Among what the search chooses.
+// What the search chooses among.
 struct ShapeChoice {
   int upper = 0;      // the largest K
   bool cuts = false;  // also shapes that cut drafts
@@ -36,8 +36,8 @@ class ShapeSearch {
   // The shape of the next step in this bucket.
   StepShape Next(int bucket, const ShapeChoice& choice);
 
-  // What a step took. A step with another K than the step before it is not measured: what the host does with
-  // that one's tokens falls into it.
+  // What a step took. A step with another K than the step before it is not measured: its time has the host's
+  // work on the earlier step's tokens.
   void Observe(int bucket, StepShape shape, double seconds);
 
   // The shape in use in a bucket when no probe runs, and the bucket's measured times.

@@ -6,7 +6,7 @@
 namespace foredraft {
 namespace {
 
-constexpr double kPull = 1e-3;  // of each cost towards 0, against 1 for what the measured times say of it
+constexpr double kPull = 1e-3;  // weight that pulls each cost towards 0; the measured times have weight 1
 
 }  // namespace
 
@@ -28,7 +28,7 @@ void StepCosts::Add(int bucket, const StepTimes& times, double weight) {
   }
 }
 
-// Without those that the others' best values would make negative, one after another.
+// Leaves out costs that would be negative, one after another.
 void StepCosts::Solve() {
   std::array<bool, kCosts> left_out{};
   for (int i = 0; i < kCosts; ++i) left_out[i] = products_[i][i] == 0;

@@ -1,8 +1,8 @@
 #pragma once
 
-// What decode steps of a shape take in a bucket where they were never measured, as it follows from steps of
-// other shapes and buckets: the draft policies ask it whether a shape is worth a probe. No clock, no
-// randomness. Owner: DraftPolicy. Thread: scheduler.
+// Predicts the duration of decode steps with shapes that were not measured, from measured shapes and other
+// buckets. The draft policies decide by it whether a shape is worth a probe. No clock, no randomness. Owner:
+// DraftPolicy. Thread: scheduler.
 
 #include <array>
 

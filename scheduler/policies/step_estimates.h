@@ -8,7 +8,7 @@
 
 namespace foredraft {
 
-// What of a decode step in one bucket its time depends on.
+// What the time of a decode step depends on, within one bucket.
 struct StepShape {
   int draft_len = 0;   // K
   int verify_len = 0;  // v: per seat, the drafts that the step has rows for; K, or less where it cuts drafts
@@ -40,7 +40,7 @@ class StepTimes {
   // False until this shape was measured a few times.
   bool known(StepShape shape) const;
 
-  // Steps since this shape was last measured; where it never was, all that were.
+  // Steps since this shape was last measured, or all measured steps if it never was.
   int age(StepShape shape) const;
 
   // In seconds, of a known shape. Estimate never decreases as K or v grows.

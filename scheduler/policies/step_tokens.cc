@@ -46,12 +46,13 @@ std::vector<double> TokensByShape(const StepDrafts& drafts, const ConfidenceCali
   for (const std::vector<SequenceDrafts>& sequences : drafts.ranks) {
     const int live = static_cast<int>(sequences.size());
     for (double& sum : tokens) sum += live;
-    // By K: the drafts so far that a step with K drafts has, and the first v whose rows they do not fill.
+    // By K: counts = the drafts so far that a step with K drafts has; least = the smallest v whose rows they
+    // do not fill.
     std::vector<int> counts(max_draft_len + 1), least(max_draft_len + 1, 1);
     for (const Draft& draft : DraftsOf(sequences, calibration, max_draft_len)) {
       for (int draft_len = draft.k; draft_len <= max_draft_len; ++draft_len) {
         int& v = least[draft_len];
-        // The rows that padding seats do not need are drafts', too.
+        // Drafts also take the rows that padding seats do not need.
         while (v <= draft_len && counts[draft_len] >= bucket * (v + 1) - live) ++v;
         for (int verify_len = v; verify_len <= draft_len; ++verify_len) {
           tokens[StepShape{draft_len, verify_len}.index()] += draft.chance;

@@ -1,7 +1,7 @@
 #pragma once
 
-// How many tokens a decode step can be expected to emit, by its shape, from the confidences of the drafts
-// that are there: what the ops that cut drafts will do (cut_drafts of kernels/ops/draft_block.h), foreseen.
+// How many tokens a decode step can be expected to emit, by its shape, given the confidences of its drafts: a
+// forecast of which drafts cut_drafts (kernels/ops/draft_block.h) will keep.
 
 #include <span>
 #include <vector>
@@ -19,8 +19,8 @@ struct SequenceDrafts {
 
 struct StepDrafts {
   std::vector<std::vector<SequenceDrafts>> ranks;  // live sequences
-  // The step verifies these very drafts; else those that a step in flight makes, of which these are the
-  // predecessors.
+  // True: the step verifies these drafts. False: it verifies the drafts that a step in flight makes, which
+  // come after these.
   bool fresh = false;
 
   int live_count() const;

@@ -39,7 +39,7 @@ SteadyTime DeadlineOf(SteadyTime arrival, const CallContext& context, std::optio
 
 // A text of this size is tokenized in less than a millisecond.
 constexpr size_t kShortInputBytes = 4096;
-constexpr size_t kMessageBytes = 64;  // that a message of a chat is worth, besides its content
+constexpr size_t kMessageBytes = 64;  // that a chat message counts besides its content
 
 ClientRequest Take(const std::function<ClientRequest()>& take) {
   const MayLackMemory scope;
@@ -160,7 +160,7 @@ void Admission::Submit(const Access& access, WaitingRequest request, std::shared
   const MustHaveMemory scope;
   if (request.request_id.empty()) request.request_id = MakeRequestId();
   const std::string request_id = request.request_id;
-  // What compiles a constraint takes long whatever its size is.
+  // Compiling a constraint takes long whatever its size is.
   const size_t bytes = request.is_constrained ? kShortInputBytes + 1 : request.text_bytes;
   absl::StatusOr<Arrived> arrived =
       OrOutOfMemory([&] { return Arrive(call->context(), access, std::move(request)); });
@@ -188,7 +188,7 @@ absl::StatusOr<Admission::Arrived> Admission::Arrive(const CallContext& context,
 
 absl::Status Admission::Accept(Arrived& arrived, const std::shared_ptr<GenerationCall>& call) {
   const MustHaveMemory scope;
-  // While it waited to be tokenized.
+  // The client may have left while the call waited to be tokenized.
   if (call->cancelled()) return absl::CancelledError("cancelled by the client");
   std::optional<double> timeout_s;
   NotedWire wire = NotedWire::kOther;

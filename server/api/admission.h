@@ -60,8 +60,8 @@ class QueueShare {
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
 
-// Gives each name a number, from 1 on; the empty name has 0. Names are never forgotten: these are tokens'.
-// Thread-safe.
+// Gives each name a number, from 1 on; the empty name has 0. Names are never forgotten, because only tokens
+// of the file have one. Thread-safe.
 class NumberedNames {
  public:
   uint64_t NumberOf(const std::string& name);
@@ -115,7 +115,7 @@ class Admission {
   absl::StatusOr<const ServingParts*> Parts() const;
 
   void SetRequestTimeout(int seconds) { request_timeout_s_.store(seconds); }
-  // For the share of one client; the queue itself is the loop's.
+  // Sets the size that one client's share is taken of; the queue itself is the loop's.
   void SetMaxQueueSize(int max_queue_size) { max_queue_size_.store(max_queue_size); }
 
   // Counts a call as open until its `done` hook.

@@ -24,11 +24,12 @@ class CallContext {
   virtual std::string traceparent() const = 0;
   // When the client itself gives up, if it says so.
   virtual std::optional<std::chrono::system_clock::time_point> deadline() const = 0;
-  // The answer carries it. Before the answer begins.
+  // Sets the id that the answer carries. Called before the answer begins.
   virtual void SetRequestId(const std::string& id) = 0;
-  // The answer carries the request's place in its client's trace, too. Before the answer begins.
+  // Sets the request's place in its client's trace, which the answer carries, too. Called before the answer
+  // begins.
   virtual void SetTraceParent(const std::string& header) = 0;
-  // The answer names what of the request had no effect. Before the answer begins.
+  // Sets what of the request had no effect, which the answer names. Called before the answer begins.
   virtual void SetIgnored(const FieldNotes& notes) = 0;
   // Ends the call of a client that does not read. Valid until the call is done.
   virtual void Cancel() = 0;

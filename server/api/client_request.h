@@ -55,7 +55,7 @@ struct ClientRequest {
   bool parse_special = false;  // text input: special tokens written out in the text become those tokens
   ClientSampling sampling;
   bool add_bos = true;  // text input: where the tokenizer puts BOS in front
-  // Text and ids: only the last so many ids of the prompt; -1: those that the context has room for.
+  // Text and ids: keep only this many ids, the last of the prompt; -1: as many as the context has room for.
   std::optional<int32_t> truncate_prompt_tokens;
   std::optional<int32_t> max_tokens;
   bool lowers_max_tokens = false;  // to what the context has room for, where it asks for more

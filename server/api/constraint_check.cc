@@ -26,8 +26,8 @@ bool IsChat(const ClientRequest& client) { return std::holds_alternative<ChatMes
 // Whether tools constrain the output.
 bool HasToolConstraint(const ClientRequest& client) { return IsChat(client) && client.tools.constrain(); }
 
-// Whether removed tools alone do. A model that writes a call of one, where structured output is off, has
-// written text.
+// Whether removed tools alone constrain the output. Where structured output is off, a call of a removed tool
+// is text.
 bool HasOnlyRemovals(const ClientRequest& client) {
   return !client.constraint && IsChat(client) && !client.tools.constrain() && client.tools.has_effect() &&
          client.tools.has_removed;
@@ -69,7 +69,7 @@ std::string CombinationText(const ClientRequest& client, const ConstraintCompile
     return absl::StrCat(client.constraint->field, ": given with chat.tools, allowed one of them");
   }
   if (client.ignore_eos) return absl::StrCat("ignore_eos: true, allowed false", with);
-  // Before so many tokens an output could not end, also where it is complete.
+  // An output shorter than min_tokens could not end, also where it is complete.
   if (client.sampling.min_tokens > 0) {
     return absl::StrCat("sampling.min_tokens: ", client.sampling.min_tokens, ", allowed 0", with);
   }
@@ -161,13 +161,13 @@ absl::StatusOr<std::shared_ptr<const Grammar>> CompileTools(const ClientRequest&
   return NameFaultyTool(calls, client.tools, grammar.status(), compiler);
 }
 
-// Calls, or what the client's constraint says, where calls are not forced.
+// Compiles calls and, where they are not forced, what the client's constraint says instead.
 absl::Status CompileCalls(const ClientRequest& client, const ChatFormat& chat_format,
                           const Tokenizer& tokenizer, ConstraintCompiler& compiler, RequestConstraint& made) {
   const CallSyntax calls = chat_format.calls();
   std::string alternative;
   if (client.constraint && !client.tools.is_forced()) {
-    // By itself first, so that its faults are told by its own name.
+    // The constraint is compiled by itself first, so that its faults are told under its own name.
     const Constraint alone = ConstraintOf(*client.constraint);
     RETURN_IF_ERROR(compiler.Compile(alone, client.constraint->field).status());
     alternative = AlternativePart(alone);

@@ -70,7 +70,7 @@ class RequestValidator {
   // Compiles what the request asks of its output, which may take up to a second (IsConstrained). `notes`,
   // where set, are told what has no effect, also of a request that is refused.
   absl::StatusOr<CheckedRequest> Check(ClientRequest client, FieldNotes* notes = nullptr) const;
-  // What Check looks at first: how long the fields are, but for the prompt, and how long a prompt is.
+  // What Check looks at first: the lengths of all fields except the prompt, and the length of a prompt.
   absl::Status CheckLengths(const ClientRequest& client) const;
   absl::Status CheckPromptLength(const PromptInput& input, const ChatTools& tools) const;
   // Text or chat into token ids; the options are for text, `choices` and `tools` for chat.

@@ -17,8 +17,8 @@
 #include "config/config_warnings.h"
 #include "config/config_yaml.h"
 #include "engine/cache/cache_groups.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/kinds/drafter_kinds.h"
-#include "engine/kinds/model_limits.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model/draft_head.h"
 #include "engine/model/model_kind.h"
@@ -52,8 +52,8 @@ std::string Drafting(const Config& config, const ModelConfig& model) {
 
 // What a sequence keeps beside its history (engine/cache/cache_groups.h); empty where that is nothing.
 std::string Windows(const Config& config, const ModelConfig& model) {
-  const std::vector<CacheGroup> groups = CacheGroupsOf(model, DrafterNumbersOf(config, model).module_count,
-                                                       config.kv_cache_config.tokens_per_block);
+  const std::vector<CacheGroup> groups = CacheGroupsOf(
+      model, DrafterRequirementsOf(config, model).module_count, config.kv_cache_config.tokens_per_block);
   if (groups.size() == 1) return "";
   return absl::StrCat(" (", Grouped(HistoryBytesPerToken(groups)), " a token), and windows of up to ",
                       Grouped(WindowBytesPerSequence(groups, MaxDraftLen(config))), " bytes a sequence");
@@ -62,13 +62,13 @@ std::string Windows(const Config& config, const ModelConfig& model) {
 // Size of the KV cache: a number of tokens, or how the memory of the device decides it at the start.
 std::string Pool(const Config& config, const ModelConfig& model) {
   const KvCacheConfig& cache = config.kv_cache_config;
-  const int64_t token_bytes = ModelLimitsOf(model).cache_bytes(config).per_token;
+  const int64_t token_bytes = ComputeModelLimits(model).cache_bytes(config).per_token;
   const int block_tokens = BlockTokens(config, model);
   if (cache.max_tokens > 0) {
     return absl::StrCat(Grouped(cache.max_tokens), " tokens in blocks of ", block_tokens, ", ",
                         Grouped(cache.max_tokens * token_bytes), " bytes", Windows(config, model));
   }
-  const int64_t weight_bytes = DummyBytes(model, DrafterNumbersOf(config, model).module_count);
+  const int64_t weight_bytes = DummyBytes(model, DrafterRequirementsOf(config, model).module_count);
   return absl::StrCat(cache.free_gpu_memory_fraction, " of what the GPU has left after the weights (about ",
                       Grouped(weight_bytes), " bytes over all ranks) and workspaces, in blocks of ",
                       block_tokens, ", ", Grouped(token_bytes), " bytes a token", Windows(config, model));
@@ -113,7 +113,7 @@ std::string ConfigJsonToCheck(const Config& config) {
   return std::filesystem::is_regular_file(config.model, error) ? config.model : ConfigJsonOf(config);
 }
 
-// False: the model is a config.json alone, of which `serve` would make no model.
+// False: the model is a config.json alone, and `serve` would refuse it.
 bool IsServable(const Config& config) {
   std::error_code error;
   return config.load_format == LoadFormat::kDummy || std::filesystem::is_directory(config.model, error);
@@ -124,8 +124,8 @@ absl::Status CheckConfigFile(const CheckConfigOptions& check) {
   ASSIGN_OR_RETURN(resolved.loaded, check.config.Read());
   ASSIGN_OR_RETURN(resolved.model,
                    ReadModel(resolved.loaded.config, ConfigJsonToCheck(resolved.loaded.config)));
-  const ModelLimits limits = ModelLimitsOf(resolved.model);
-  RETURN_IF_ERROR(ResolveDefaults(ReadHostFacts(), &limits, resolved.loaded));
+  const ModelLimits limits = ComputeModelLimits(resolved.model);
+  RETURN_IF_ERROR(ResolveDefaults(ReadHostResources(), &limits, resolved.loaded));
   const LoadedConfig& loaded = resolved.loaded;
   ConfigErrors errors;
   CheckModelFiles(loaded, resolved.model, errors);
@@ -133,11 +133,11 @@ absl::Status CheckConfigFile(const CheckConfigOptions& check) {
   RETURN_IF_ERROR(errors.First());
   if (!check.other_host && IsServable(loaded.config)) {
     std::string doubt;
-    RETURN_IF_ERROR(CheckMemory(loaded.config, resolved.model, ReadHostFacts(), &doubt));
+    RETURN_IF_ERROR(CheckMemory(loaded.config, resolved.model, ReadHostResources(), &doubt));
     if (!doubt.empty()) fprintf(stderr, "foredraft: warning: %s\n", doubt.c_str());
   }
-  for (const std::string& warning :
-       ConfigWarnings(loaded, ModelLimitsOf(resolved.model), check.other_host ? 0 : ReadHostFacts().cores)) {
+  for (const std::string& warning : ConfigWarnings(loaded, ComputeModelLimits(resolved.model),
+                                                   check.other_host ? 0 : ReadHostResources().cores)) {
     fprintf(stderr, "foredraft: warning: %s\n", warning.c_str());
   }
   Print(Summary(loaded.config, resolved.model) + Comments("foreign ", loaded.notes) +
@@ -165,10 +165,10 @@ absl::StatusOr<ResolvedConfig> ResolveAll(const CheckConfigOptions& options, Con
       resolved.model = *std::move(read);
       const absl::Status drafter = ReadDrafter(resolved.loaded.config, resolved.model);
       if (!drafter.ok()) errors.Add("speculative_config.speculative_model", drafter);
-      limits = ModelLimitsOf(resolved.model);
+      limits = ComputeModelLimits(resolved.model);
     }
   }
-  ResolveDefaults(ReadHostFacts(), limits ? &*limits : nullptr, resolved.loaded, errors);
+  ResolveDefaults(ReadHostResources(), limits ? &*limits : nullptr, resolved.loaded, errors);
   if (limits) CheckModelFiles(resolved.loaded, resolved.model, errors);
   if (!options.other_host) CheckHost(resolved.loaded, errors);
   return resolved;
@@ -190,7 +190,7 @@ std::optional<MemoryLimits> LimitsOf(const CheckConfigOptions& options, Backend 
   const std::string& size = backend == Backend::kCpu ? options.memory : options.gpu_memory;
   if (!size.empty()) return MemoryLimits{.device_bytes = *ParseByteSize(size)};
   if (backend != Backend::kCpu || options.other_host) return std::nullopt;
-  const HostFacts host = ReadHostFacts();
+  const HostResources host = ReadHostResources();
   return MemoryLimits{.device_bytes = host.ram_bytes, .address_space_bytes = host.address_space_bytes};
 }
 
@@ -201,8 +201,8 @@ absl::Status PrintExplanation(const ResolvedConfig& resolved, const CheckConfigO
                    ExplainMemory(loaded.config, resolved.model, LimitsOf(options, loaded.config.backend)));
   // The keys fill screens: what they come to is behind them, the verdict last.
   Print(ExplainYaml(loaded) + "\n" + Comments("foreign ", loaded.notes) +
-        Comments("warning ", ConfigWarnings(loaded, ModelLimitsOf(resolved.model),
-                                            options.other_host ? 0 : ReadHostFacts().cores)) +
+        Comments("warning ", ConfigWarnings(loaded, ComputeModelLimits(resolved.model),
+                                            options.other_host ? 0 : ReadHostResources().cores)) +
         Summary(loaded.config, resolved.model) + memory.text);
   return memory.fits;
 }
@@ -242,8 +242,8 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
   CLI::Option* config = command->get_option("--config");
   CLI::Option* explain = command->add_flag("--explain", options->explain,
                                            "for every key help, type, allowed values, default and where its "
-                                           "value came from; memory per rank. Needs "
-                                           "the model's config.json, no weights and no GPU");
+                                           "value came from; memory per rank. Needs the model's config.json, "
+                                           "no weights and no GPU");
   const auto add_size = [&](const char* name, std::string& size, const char* help) {
     command->add_option(name, size, help)
         ->type_name("SIZE")
@@ -257,12 +257,12 @@ void AddCheckConfig(CLI::App& app, int* exit_code) {
            "with --explain: memory of one GPU; exit 1 if a rank does not fit it");
   add_size(
       "--memory", options->memory,
-      "with --explain and backend cpu: RAM of the server, this host's by default; exit 1 if the ranks do "
-      "not fit it");
+      "with --explain and backend cpu: RAM of the server, this host's by default; exit 1 if the ranks do not "
+      "fit it");
   command->add_flag(
       "--other-host", options->other_host,
-      "the configuration is for another host: TLS files, tokens, the CPU and the RAM of this one "
-      "are not compared with it; the model's files are");
+      "the configuration is for another host: TLS files, tokens, the CPU and the RAM of this one are not "
+      "compared with it; the model's files are");
   command
       ->add_option("--docs", options->docs,
                    "write client-fields.md, configuration.md, metrics.md and tensorrt-llm.md, the tables in "

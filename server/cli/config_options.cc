@@ -29,8 +29,8 @@ void ConfigOptions::AddWithModel(CLI::App& command, bool required) {
   CLI::App* const source = command.add_option_group("source", "What to serve: one of");
   source->add_option(
       "MODEL", model,
-      "checkpoint directory, or its name in the local Hugging Face cache; the other keys follow from "
-      "the model and the machine (check-config MODEL shows them)");
+      "checkpoint directory, or its name in the local Hugging Face cache; the other keys follow from the "
+      "model and the machine (check-config MODEL shows them)");
   source->add_option("--config", file, "configuration file (YAML)")->type_name("F");
   source->require_option(required ? 1 : 0, 1);
   AddSets(command);
@@ -110,7 +110,7 @@ absl::StatusOr<ConfigSources> ConfigOptions::Sources() const {
   overrides.insert(overrides.end(), flags.begin(), flags.end());
   if (absl::Status ranks = AddRanks(overrides); !ranks.ok()) return ranks;
   if (model.empty()) return ReadSources(file, ReadEnvironment(), std::move(overrides));
-  return DirectoryConfig(model, ReadHostFacts(), ReadHostGpus,
+  return DirectoryConfig(model, ReadHostResources(), ReadHostGpus,
                          {.environment = ReadEnvironment(), .overrides = std::move(overrides)});
 }
 

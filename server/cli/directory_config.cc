@@ -12,8 +12,8 @@
 #include "base/status_macros.h"
 #include "config/config_warnings.h"
 #include "engine/kinds/checkpoint_summary.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/kinds/model_kinds.h"
-#include "engine/kinds/model_limits.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model/model_config.h"
 #include "server/cli/explain_memory.h"
@@ -89,9 +89,9 @@ bool LacksModules(const std::string& directory, const ModelConfig& model, const 
   return summary.ok() && summary->config.num_nextn_predict_layers == 0;
 }
 
-// The longest context of which the cache holds one sequence. 0: not known, because a device's memory is known
+// The longest context with which a sequence fits the cache. 0: not known, because a device's memory is known
 // only when the weights are on it.
-int LongestContext(const Config& config, const ModelLimits& limits, const HostFacts& host) {
+int LongestContext(const Config& config, const ModelLimits& limits, const HostResources& host) {
   if (config.backend != Backend::kCpu) return 0;
   Config resolved = config;
   resolved.max_seq_len = limits.longest_sequence;
@@ -121,12 +121,12 @@ std::string RanksText(int ranks) {
   return ranks == 1 ? "" : absl::StrFormat("parallel: {attention_tp: %d, moe_ep: %d}\n", ranks, ranks);
 }
 
-// Whether `ranks` GPUs, of which the fullest has `free_bytes`, hold the model and one sequence.
-absl::Status FitOn(int ranks, int64_t free_bytes, const ModelConfig& model, const HostFacts& host,
+// Whether `ranks` GPUs hold the model and one sequence; the fullest one has `free_bytes`.
+absl::Status FitOn(int ranks, int64_t free_bytes, const ModelConfig& model, const HostResources& host,
                    ConfigSources sources) {
   absl::StrAppend(&sources.text, RanksText(ranks));
   ASSIGN_OR_RETURN(LoadedConfig loaded, ParseConfig(sources));
-  const ModelLimits limits = ModelLimitsOf(model);
+  const ModelLimits limits = ComputeModelLimits(model);
   RETURN_IF_ERROR(ResolveDefaults(host, &limits, loaded));
   ASSIGN_OR_RETURN(const MemoryExplanation memory,
                    ExplainMemory(loaded.config, model, MemoryLimits{.device_bytes = free_bytes}));
@@ -134,7 +134,7 @@ absl::Status FitOn(int ranks, int64_t free_bytes, const ModelConfig& model, cons
 }
 
 // Adds the fewest GPUs that hold the model to sources.text, and what follows for the others to its warnings.
-void ChooseRanks(const ModelConfig& model, const HostFacts& host, const std::vector<HostGpu>& gpus,
+void ChooseRanks(const ModelConfig& model, const HostResources& host, const std::vector<HostGpu>& gpus,
                  ConfigSources& sources) {
   const int count = static_cast<int>(gpus.size());
   absl::Status last;
@@ -153,8 +153,8 @@ void ChooseRanks(const ModelConfig& model, const HostFacts& host, const std::vec
     if (2 * ranks > count) return;
     absl::StrAppendFormat(
         &sources.warnings.back(),
-        ": --tp %d lets more of them share each request, parallel.attention_dp gives each of "
-        "them requests of its own",
+        ": --tp %d lets more of them share each request, parallel.attention_dp gives each of them requests "
+        "of its own",
         2 * ranks);
     return;
   }
@@ -209,7 +209,7 @@ absl::Status ResolveModel(LoadedConfig& loaded) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostFacts& host,
+absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostResources& host,
                                               const std::function<std::vector<HostGpu>()>& gpus,
                                               ConfigSources sources) {
   ASSIGN_OR_RETURN(const std::string directory, FindModel(model));
@@ -220,8 +220,7 @@ absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const Ho
     drafts.clear();
     sources.warnings.push_back(absl::StrFormat(
         "%s: no drafts: config.json declares %d MTP module%s (num_nextn_predict_layers), but the checkpoint "
-        "has "
-        "no tensor of them; the original checkpoint has",
+        "has no tensor of them; the original checkpoint has",
         directory, config.num_nextn_predict_layers, config.num_nextn_predict_layers == 1 ? "" : "s"));
   }
   sources.file = absl::StrCat("serve ", model);
@@ -229,7 +228,7 @@ absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const Ho
       absl::StrCat("model: ", Quoted(directory), "\n", "server: {http_address: 127.0.0.1:8000}\n", drafts);
   if (directory != model) absl::StrAppend(&sources.text, "served_model_name: ", Quoted(model), "\n");
   ASSIGN_OR_RETURN(const LoadedConfig loaded, ParseConfig(sources));
-  const int context = LongestContext(loaded.config, ModelLimitsOf(config), host);
+  const int context = LongestContext(loaded.config, ComputeModelLimits(config), host);
   if (context > 0) absl::StrAppend(&sources.text, "max_seq_len: ", context, "\n");
   if (loaded.config.backend == Backend::kCuda && !SaysRanks(sources)) {
     ChooseRanks(config, host, gpus(), sources);

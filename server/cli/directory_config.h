@@ -23,12 +23,12 @@ absl::StatusOr<std::string> FindModel(const std::string& model);
 // FindModel on the key `model`; a model that was given by a name keeps it as served_model_name.
 absl::Status ResolveModel(LoadedConfig& loaded);
 
-// OpenAI's API on loopback; the model's own drafter, with as many drafts as adaptive finds to pay; the
-// longest context that the model has, or on the CPU the longest one of which the cache holds a sequence. On
-// GPUs the fewest that hold the model and one such sequence share each request, unless something is said
-// about ranks: a person who names a directory waits for one answer. sources: only environment and overrides
-// are set, which count for the last. gpus: this host's, asked where the backend is CUDA.
-absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostFacts& host,
+// The defaults of `serve DIR`: OpenAI's API on loopback; the model's own drafter with draft_policy adaptive;
+// the model's longest context, or on the CPU the longest with which a sequence fits the cache. The fewest
+// GPUs that hold the model and one such sequence share each request, unless something is said about ranks: a
+// person who names a directory waits for one answer. `sources` may have environment and overrides only, which
+// win. gpus: this host's, asked where the backend is CUDA.
+absl::StatusOr<ConfigSources> DirectoryConfig(const std::string& model, const HostResources& host,
                                               const std::function<std::vector<HostGpu>()>& gpus,
                                               ConfigSources sources);
 

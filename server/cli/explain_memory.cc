@@ -35,7 +35,7 @@ class Table {
 };
 
 std::string WeightsText(const Config& config, const ModelConfig& model) {
-  const int modules = DrafterNumbersOf(config, model).module_count;
+  const int modules = DrafterRequirementsOf(config, model).module_count;
   const ExpertShard experts = ModelShard{.layout = EngineOptionsOf(config, model).layout}.experts();
   const std::string what = model.drafter.empty() ? " MTP module" : absl::StrCat(" ", model.drafter, " stage");
   std::string text =
@@ -200,8 +200,8 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
   if (!gpu_bytes) {
     table.Row("needed", least,
               set_blocks > 0 ? "in all"
-                             : "at least, with one request of max_seq_len; "
-                               "--gpu-memory 141GiB says what fits a GPU of 141 GiB");
+                             : "at least, with one request of max_seq_len; --gpu-memory 141GiB says what "
+                               "fits a GPU of 141 GiB");
     explanation.text = table.Take();
     return explanation;
   }
@@ -227,7 +227,7 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
   return explanation;
 }
 
-absl::Status CheckMemory(const Config& config, const ModelConfig& model, const HostFacts& host,
+absl::Status CheckMemory(const Config& config, const ModelConfig& model, const HostResources& host,
                          std::string* doubt) {
   if (config.backend != Backend::kCpu) return absl::OkStatus();
   ASSIGN_OR_RETURN(const CpuMemory memory, EstimateCpu(config, model));
@@ -242,7 +242,7 @@ absl::Status CheckMemory(const Config& config, const ModelConfig& model, const H
 
 absl::Status LookAtMemory(const Config& config, const ModelConfig& model) {
   std::string doubt;
-  RETURN_IF_ERROR(CheckMemory(config, model, ReadHostFacts(), &doubt));
+  RETURN_IF_ERROR(CheckMemory(config, model, ReadHostResources(), &doubt));
   if (!doubt.empty()) Log(LogLevel::kWarning, "%s; it starts, and ends when it needs more than that", doubt);
   return absl::OkStatus();
 }

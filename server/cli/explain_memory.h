@@ -31,7 +31,7 @@ absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const Mode
 // For a CPU server that is about to load: OK, or RESOURCE_EXHAUSTED as ExplainMemory has it where this host
 // cannot hold what loading writes or reserves. Pages of the cache and of the swap store that are never used
 // take no memory, so what they would take at most is no reason to refuse: `doubt` then has the line.
-absl::Status CheckMemory(const Config& config, const ModelConfig& model, const HostFacts& host,
+absl::Status CheckMemory(const Config& config, const ModelConfig& model, const HostResources& host,
                          std::string* doubt);
 
 // CheckMemory of this host, before weights are loaded; a doubt is logged.

@@ -40,8 +40,8 @@ absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
   return SummarizeConfig(model);
 }
 
-// What `serve` checks of a checkpoint directory besides what the summary has checked; the values of its
-// weights apart.
+// What `serve` checks of a checkpoint directory besides what the summary has checked, except the values of
+// its weights.
 absl::Status CheckServable(const std::string& dir, const ModelConfig& model) {
   Config config;
   config.model = dir;

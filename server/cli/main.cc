@@ -41,7 +41,7 @@ struct Nearest {
     const int candidate_distance = candidate.starts_with(wanted) ? 1 : EditDistance(wanted, candidate);
     if (candidate_distance < distance) *this = {.name = candidate, .distance = candidate_distance};
   }
-  // A name of which half the letters must change was not meant to be the nearest one.
+  // The nearest name was not meant where more than half of the letters must change.
   bool IsNear(std::string_view wanted) const { return 2 * distance <= static_cast<int>(wanted.size()); }
 };
 
@@ -157,8 +157,8 @@ constexpr char kOutOfMemory[] =
     "foredraft: out of memory: max_batch_size, max_num_tokens, max_seq_len, kv_cache_config and "
     "max_queue_size decide how much is needed\n";
 constexpr char kOutOfThreads[] =
-    "foredraft: a thread or another resource was refused: ulimit -u and -v, and the limits of the "
-    "container, decide how many there are\n";
+    "foredraft: a thread or another resource was refused: ulimit -u and -v, and the limits of the container, "
+    "decide how many there are\n";
 
 // For an exception that nothing catches, on any thread: one line, and exit code 1 where a shortage is the
 // cause. Allocates nothing. A shortage may end several threads at once: the first speaks, the others wait for

@@ -43,8 +43,8 @@ absl::Status Quantize(const QuantizeOptions& options) {
 void AddQuantize(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("quantize",
                                          "Write a BF16 checkpoint again with its projections in 4 or 8 bits; "
-                                         "int4 and fp8 include MTP modules, and "
-                                         "nvfp4 has no scales of inputs, which need a calibration");
+                                         "int4 and fp8 include MTP modules, and nvfp4 has no scales of "
+                                         "inputs, which need a calibration");
   auto options = std::make_shared<QuantizeOptions>();
   options->threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   command->add_option("in", options->in_dir, "Hugging Face checkpoint directory in BF16")

@@ -17,8 +17,8 @@
 #include "base/trace.h"
 #include "config/config_explain.h"
 #include "config/config_warnings.h"
-#include "config/host_facts.h"
-#include "engine/kinds/model_limits.h"
+#include "config/host_resources.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "server/cli/commands.h"
 #include "server/cli/explain_memory.h"
 #include "server/cli/notify_socket.h"
@@ -114,7 +114,7 @@ struct TraceEnd {
 void SayContext(const ResolvedConfig& resolved) {
   const LoadedConfig& loaded = resolved.loaded;
   const auto origin = loaded.origins.find("max_seq_len");
-  const int longest = ModelLimitsOf(resolved.model).longest_sequence;
+  const int longest = ComputeModelLimits(resolved.model).longest_sequence;
   if (origin == loaded.origins.end() || !origin->second.starts_with("serve ") ||
       loaded.config.max_seq_len >= longest) {
     return;
@@ -145,7 +145,7 @@ absl::Status Serve(const ConfigOptions& options, const std::optional<std::string
   for (const std::string& key : KeysInForce(resolved.loaded)) Log(LogLevel::kDebug, "configuration: %s", key);
   for (const std::string& note : resolved.loaded.notes) Log(LogLevel::kInfo, "configuration: %s", note);
   for (const std::string& warning :
-       ConfigWarnings(resolved.loaded, ModelLimitsOf(resolved.model), ReadHostFacts().cores)) {
+       ConfigWarnings(resolved.loaded, ComputeModelLimits(resolved.model), ReadHostResources().cores)) {
     Log(LogLevel::kWarning, "configuration: %s", warning);
   }
   SayContext(resolved);

@@ -44,9 +44,9 @@ void ServiceNotifier::Extend(seconds patience, const std::string& status) {
   Send(absl::StrCat("EXTEND_TIMEOUT_USEC=", microseconds(patience).count(), "\nSTATUS=", status));
 }
 
-void ServiceNotifier::ModelKnown(const Config& config, const ModelFacts& facts) {
+void ServiceNotifier::ModelKnown(const Config& config, const ModelSummary& summary) {
   Extend(kStep, "starting");
-  next_.ModelKnown(config, facts);
+  next_.ModelKnown(config, summary);
 }
 
 void ServiceNotifier::Waiting(const std::string& what) {
@@ -54,9 +54,9 @@ void ServiceNotifier::Waiting(const std::string& what) {
   next_.Waiting(what);
 }
 
-void ServiceNotifier::RanksKnown(const GroupFacts& facts) {
+void ServiceNotifier::RanksKnown(const RankGroupSummary& summary) {
   Extend(kStep, "loading");
-  next_.RanksKnown(facts);
+  next_.RanksKnown(summary);
 }
 
 void ServiceNotifier::Loading(int rank, int64_t done_bytes, int64_t total_bytes) {

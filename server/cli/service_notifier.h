@@ -47,9 +47,9 @@ class ServiceNotifier : public StartObserver {
   // Starts a thread, named "watchdog", that follows the daemon until the notifier is destroyed.
   void Watch(ServiceView view);
 
-  void ModelKnown(const Config& config, const ModelFacts& facts) override;
+  void ModelKnown(const Config& config, const ModelSummary& summary) override;
   void Waiting(const std::string& what) override;
-  void RanksKnown(const GroupFacts& facts) override;
+  void RanksKnown(const RankGroupSummary& summary) override;
   void Loading(int rank, int64_t done_bytes, int64_t total_bytes) override;
   void WarmingUp() override;
   void WarmedUp(int graph_count, double seconds) override;

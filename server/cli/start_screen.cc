@@ -7,7 +7,7 @@
 #include "base/grouped_digits.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "config/host_facts.h"
+#include "config/host_resources.h"
 #include "engine/kinds/drafter_kinds.h"
 #include "kernels/cpu/device/topology.h"
 #include "server/cli/progress_bar.h"
@@ -60,30 +60,30 @@ void StartScreen::Line(const std::string& text) const {
   }
 }
 
-void StartScreen::ModelKnown(const Config& config, const ModelFacts& facts) {
+void StartScreen::ModelKnown(const Config& config, const ModelSummary& summary) {
   model_lines_.push_back(absl::StrCat(
-      "model    ", config.served_model_name, ", ", Short(facts.parameters), " parameters, ",
-      Megabytes(facts.bytes), " MB, ",
-      facts.stages > 0 ? absl::StrCat(facts.stages, " drafter stages") : Modules(facts.mtp_modules),
+      "model    ", config.served_model_name, ", ", Short(summary.parameters), " parameters, ",
+      Megabytes(summary.bytes), " MB, ",
+      summary.stages > 0 ? absl::StrCat(summary.stages, " drafter stages") : Modules(summary.mtp_modules),
       "     drafts  ", Drafts(config)));
   const std::string cache =
-      facts.cache_blocks == 0
+      summary.cache_blocks == 0
           ? absl::StrCat(config.kv_cache_config.free_gpu_memory_fraction,
                          " of the memory that the weights leave")
-          : absl::StrCat(Grouped(facts.cache_blocks), " blocks x ", facts.tokens_per_block,
-                         " tokens = ", Grouped(facts.cache_blocks * facts.tokens_per_block), " tokens");
-  model_lines_.push_back(absl::StrCat("cache    ", cache, "     ranks   ", facts.ranks));
-  if (config.backend == Backend::kCpu && facts.ranks == 1) {
+          : absl::StrCat(Grouped(summary.cache_blocks), " blocks x ", summary.tokens_per_block,
+                         " tokens = ", Grouped(summary.cache_blocks * summary.tokens_per_block), " tokens");
+  model_lines_.push_back(absl::StrCat("cache    ", cache, "     ranks   ", summary.ranks));
+  if (config.backend == Backend::kCpu && summary.ranks == 1) {
     model_lines_.push_back(absl::StrCat("cpu      ", CpuText(config)));
   }
-  if (const std::string granted = ReadHostFacts().granted; !granted.empty()) {
+  if (const std::string granted = ReadHostResources().granted; !granted.empty()) {
     model_lines_.push_back(absl::StrCat("granted  ", granted));
   }
-  ranks_.resize(facts.ranks);
+  ranks_.resize(summary.ranks);
 }
 
-void StartScreen::RanksKnown(const GroupFacts& facts) {
-  Line(absl::StrCat("foredraft ", kVersion, "   ", facts.device, "   numerics ", facts.numerics_class));
+void StartScreen::RanksKnown(const RankGroupSummary& summary) {
+  Line(absl::StrCat("foredraft ", kVersion, "   ", summary.device, "   numerics ", summary.numerics_class));
   for (const std::string& line : model_lines_) Line(line);
 }
 

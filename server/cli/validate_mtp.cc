@@ -109,8 +109,7 @@ void AddValidateMtp(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "validate-mtp",
       "Run the chain of drafts of a small checkpoint, of its MTP module or of DSpark, compare each boundary "
-      "with a "
-      "float64 reference, and every draft that a server's engine makes with one made from scratch");
+      "with a float64 reference, and every draft that a server's engine makes with one made from scratch");
   auto options = std::make_shared<ValidateOptions>();
   command
       ->add_option("--model", options->dir,

@@ -48,7 +48,7 @@ std::string SchemaPart(const std::string& schema, CallSyntax::Arguments argument
   return absl::StrCat("{\"type\":\"json_schema\",\"style\":\"", style, "\",\"json_schema\":", schema, "}");
 }
 
-// The schema of a strict tool, of objects alone.
+// The schema of a strict tool, restricted to objects.
 absl::StatusOr<std::string> ObjectSchema(const std::string& parameters, const std::string& field) {
   if (parameters.empty()) return std::string("{\"type\":\"object\"}");
   const Json schema = Json::parse(parameters, nullptr, /*allow_exceptions=*/false);
@@ -71,8 +71,8 @@ bool IsDictionary(const Json& schema) {
   return others == schema.end() ? properties == schema.end() : *others != false;
 }
 
-// Any values of the properties that the parameters declare, each once at most, and once where it is required;
-// of any properties where they are a dictionary.
+// The arguments of a tool that is not strict: any values of the properties that the parameters declare, each
+// once at most, and once where it is required. A dictionary has any properties.
 std::string DeclaredProperties(const std::string& parameters) {
   const Json schema = Json::parse(parameters, nullptr, /*allow_exceptions=*/false);
   if (IsDictionary(schema)) return "{\"type\":\"object\"}";

@@ -24,9 +24,9 @@ struct ToolTag {
 };
 
 // `calls`: as the family spells them. `tools` are checked already (CheckTools) and constrain the answer.
-// Arguments of tools that are not strict are any object; in the formats that write one parameter after the
-// other, any values of the declared properties, in their order, those that are required among them, or of a
-// dictionary any properties. INVALID_ARGUMENT names the tool whose schema is of no object.
+// Tools that are not strict take any object as arguments. In formats that write one parameter after the other
+// they take any values of the declared properties, in their order and with all required ones; a
+// dictionary takes any properties. INVALID_ARGUMENT names the tool whose schema describes no object.
 // alternative: AlternativePart, what the answer is where it is not calls, instead of free text; empty: none.
 // It has no effect on forced calls.
 absl::StatusOr<ToolTag> MakeToolTag(const CallSyntax& calls, const ChatTools& tools,
@@ -39,8 +39,8 @@ std::string AlternativePart(const Constraint& constraint);
 // what its tool declares wherever that is possible.
 ChatTools WithKeptSchemas(const CallSyntax& calls, ChatTools tools, ConstraintCompiler& compiler);
 
-// Why the tag of these tools does not compile, as `whole` says: with the name of the tool whose schema is at
-// fault, where it is one alone.
+// The error `whole` of a tag that does not compile, with the name of the tool whose schema is at fault if
+// only one is.
 absl::Status NameFaultyTool(const CallSyntax& calls, const ChatTools& tools, const absl::Status& whole,
                             ConstraintCompiler& compiler);
 

@@ -96,7 +96,7 @@ std::optional<HttpAnswer> BrowserPolicy::Preflight(const HttpRequest& head) cons
   HttpAnswer answer{
       .status = 204,
       .headers = {{"Access-Control-Allow-Methods", "GET, POST"}, {"Access-Control-Max-Age", "600"}}};
-  // Headers give no right here, so that those of any client's library may be sent.
+  // Request headers give no rights here, so all that a client's library asks for are allowed.
   if (const std::string_view asked = head.Header("access-control-request-headers"); !asked.empty()) {
     answer.headers.emplace_back("Access-Control-Allow-Headers", std::string(asked));
   }

@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-// Of a chunk: its size in hexadecimal and two line ends. What is beyond that counts.
+// Bytes of a chunk's size in hexadecimal and two line ends. What exceeds them counts as framing.
 constexpr int64_t kFramingOfAChunk = 16;
 
 int HexDigit(char c) {

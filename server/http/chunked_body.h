@@ -24,7 +24,7 @@ class ChunkedBody {
   size_t Take(std::string_view bytes, std::string& body);
   bool is_whole() const { return part_ == Part::kDone; }
   const std::optional<HttpRefusal>& refusal() const { return refusal_; }
-  // Of memory, beside the data.
+  // Bytes of memory that this has beside the data.
   int64_t held_bytes() const { return static_cast<int64_t>(line_.line().size()); }
 
  private:

@@ -409,8 +409,8 @@ void Connection::WatchSilence() {
 }
 
 // A wait that is pending goes on where a later time is due: a request sets several, and to cancel a wait
-// wakes another thread. No wait is longer than a head may take, so that an idle connection's does for the
-// head, too.
+// wakes another thread. No wait is longer than a head may take, so the wait of an idle connection serves for
+// the next head, too.
 void Connection::AwaitTime() {
   const steady_clock::time_point due = std::min(deadline_, silent_at_);
   if (due >= wakes_at_) return;

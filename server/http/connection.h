@@ -143,7 +143,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::chrono::steady_clock::time_point wakes_at_ = kNever;   // timer_
   State state_ = State::kHandshake;
   uint64_t waiting_number_;             // waiting_connections.h; changes while it is not among them
-  WaitingConnections* list_ = nullptr;  // among which it is
+  WaitingConnections* list_ = nullptr;  // where it waits; or null
 
   std::array<char, 8192> area_;  // owned by the read while reading_
   bool reading_ = false;

@@ -46,9 +46,9 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
 
   // From the connection, after StartStream.
   HttpAnswer stream_head() const;
-  // From the connection, which has sent nothing for HttpLimits::keepalive.
+  // Called by the connection when it has sent nothing for HttpLimits::keepalive.
   void BreakSilence();
-  // From the connection, once.
+  // Called by the connection, once.
   void End(bool complete);
   // Replaces a compressed body by the inflated one, before Serve; returns the refusal if it cannot.
   std::optional<HttpRefusal> InflateBody(const HttpLimits& limits, const std::shared_ptr<BodyBudget>& budget);

@@ -14,7 +14,7 @@ struct HttpLimits {
   int64_t max_head_bytes = 16 << 10;
   int max_head_fields = 100;
   int64_t max_body_bytes = 16 << 20;
-  // Of a body in chunks: extensions, and trailers, which nothing needs.
+  // Bounds what nothing needs in a body in chunks: extensions and trailers.
   int64_t max_framing_bytes = 8 << 10;
   int64_t body_budget_bytes =
       int64_t{1} << 30;  // bodies of all requests that are being read or translated, and handshakes
@@ -29,7 +29,7 @@ struct HttpLimits {
   // Connections whose client is due to send. Beyond a number, the ones that wait longest are closed.
   int max_waiting = 2048;
   int max_waiting_per_address = 1024;
-  // Of these, the ones that are at TLS's handshake, which costs before anything is known of a client.
+  // Among these, connections at TLS's handshake, which costs before anything is known of a client.
   int max_handshakes = 2048;
   int max_handshakes_per_address = 1024;
 };

@@ -33,7 +33,7 @@ struct HttpAnswer {
   std::string body;
   std::string content_type = "text/plain; charset=utf-8";
   HttpHeaders headers;                 // beside the type, the length and what the connection needs
-  std::chrono::milliseconds delay{0};  // before it is sent; of answers by the head alone
+  std::chrono::milliseconds delay{0};  // before it is sent; answers to a request's head only
 };
 
 }  // namespace foredraft

@@ -55,7 +55,7 @@ class HttpService {
   // Answers a request by its head alone: pages without a body to read, and refusals of bodies that shall not
   // be read. Runs on the threads that move bytes, so it must be quick.
   virtual std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) = 0;
-  // Whose turn a request takes among those that wait to be read.
+  // The client whose turn a request takes, among the requests that wait to be read.
   virtual std::string ClientOf(const HttpRequest& request) { return request.peer; }
   // A request whose head AnswerHead let pass. Runs on a worker of the listener, or without workers where
   // AnswerHead runs. Where it finds no memory, it answers so: nothing is thrown.

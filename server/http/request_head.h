@@ -22,8 +22,8 @@ struct HttpRefusal {
   std::string text;
 };
 
-// Fields of which a request has one at most, and a body's trailers none: two of them, or a late one, would be
-// read by the first or the last, as the reader likes.
+// Whether a request may have the field only once, and a body's trailers not at all. Readers would differ
+// in which of two such fields they take, and in whether they take a late one.
 bool IsSingleField(std::string_view lower_name);
 
 class RequestHead {

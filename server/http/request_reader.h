@@ -41,7 +41,7 @@ class RequestReader {
   bool has_body() const { return head_.is_chunked() || head_.content_length() > 0; }
   bool expects_continue() const { return head_.expects_continue(); }
 
-  // Of memory, for the body.
+  // Bytes of memory that the body takes.
   int64_t body_bytes() const { return static_cast<int64_t>(request_.body.size()) + chunks_.held_bytes(); }
   // After kRefused.
   const HttpRefusal& refusal() const { return *refusal_; }

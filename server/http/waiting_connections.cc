@@ -29,8 +29,8 @@ std::map<std::string, WaitingConnections::Queue>::iterator WaitingConnections::C
   const auto own = queues_.find(newest);
   if (static_cast<int>(own->second.size()) > max_per_address_) return own;
   if (count_ <= max_) return queues_.end();
-  // Many addresses share the number: the one that has most of it gives one back. Of several that have as
-  // many, the one whose first connection is the oldest does.
+  // All addresses share the bound: the address with the most connections gives one back; ties go to the
+  // address whose oldest connection is older.
   return std::max_element(queues_.begin(), queues_.end(), [](const auto& a, const auto& b) {
     const Queue &left = a.second, &right = b.second;
     return left.size() != right.size() ? left.size() < right.size()

@@ -1,12 +1,12 @@
 #pragma once
 
 // The connections of a listener whose client is due to send something: a handshake, a head, a body, the next
-// request. They cost their client nothing, so their number is bounded, in all and per address: past the
-// bound of an address, its connection with the lowest number is closed; past the bound in all, that of the
-// address that has most of them. A connection gets a number when it arrives, and a higher one after each
-// request that was answered. It keeps its number through all other states: connections
-// that are being refused would otherwise re-enter behind a newcomer, and the newcomer would be closed. A
-// connection whose request is being answered is not among them. Thread-safe.
+// request. They cost their client nothing, so their number is bounded, in all and per address. When an
+// address exceeds its bound, its connection with the lowest number is closed. When all together exceed
+// theirs, the address with the most connections loses its lowest one. A connection gets a number when it
+// arrives, and a higher one after each request that was answered. It keeps its number through all other
+// states: connections that are being refused would otherwise re-enter behind a newcomer, and the newcomer
+// would be closed. A connection whose request is being answered is not among them. Thread-safe.
 
 #include <atomic>
 #include <cstdint>

@@ -28,45 +28,37 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_spec_decode_draft_length", kGauge, "", "K, the drafts per decode step, in use now."},
     {"foredraft_spec_decode_speed_up_estimate", kGauge, "",
      "Expected tokens per second with drafts over those without, for the last step's batch, from measured "
-     "step times "
-     "and acceptance. 0 until steps without drafts were measured in that decode bucket."},
+     "step times and acceptance. 0 until steps without drafts were measured in that decode bucket."},
     {"foredraft_spec_decode_calibration_error", kGauge, "",
      "With `draft_policy: confidence`: the mean distance between the predicted and the observed acceptance "
-     "of "
-     "drafts, over about the last 2,000 verified ones in ten bins of the prediction. 0 before the first."},
+     "of drafts, over about the last 2,000 verified ones in ten bins of the prediction. 0 before the first."},
     {"foredraft_spec_decode_cut_tokens_total", kCounter, "",
      "With `draft_policy: confidence`: drafts made and not verified, because a step had rows for more "
-     "promising "
-     "ones alone."},
+     "promising ones alone."},
     {"foredraft_spec_decode_forced", kGauge, "",
      "1 while forced acceptance is configured: tokens are not the model's."},
     {"foredraft_requests_total", kCounter,
      "outcome (stop, length, cancelled, deadline, error, rejected, invalid, unauthorized, unavailable, "
      "drained)",
      "Requests ended or refused, by outcome. The client's doing: cancelled; invalid, refused for what it "
-     "asked; "
-     "unauthorized, without a token that may. The daemon's: rejected, the queue was full; unavailable, "
-     "refused while it loads, drains or has lost a rank; drained, cut by a drain; error, a rank was lost "
-     "meanwhile, memory was short, or a bug. deadline: too slow for the client."},
+     "asked; unauthorized, without a token that may. The daemon's: rejected, the queue was full; "
+     "unavailable, refused while it loads, drains or has lost a rank; drained, cut by a drain; error, a rank "
+     "was lost meanwhile, memory was short, or a bug. deadline: too slow for the client."},
     {"foredraft_tool_calls_total", kCounter, "result (complete, incomplete, text)",
      "Calls of tools in answers. Incomplete: the answer ended within the call, or went on otherwise than the "
      "model's format says. Text: what began like a call was none, or of an unknown tool."},
     {"foredraft_ignored_fields_total", kCounter,
      "wire (chat, completions, responses, messages, other), kind (unknown, dropped)",
      "Fields of requests that had no effect, once for each request and name. unknown: no such field is "
-     "known; "
-     "dropped: "
-     "a hint, or a part of a conversation, that this model or daemon cannot follow. The log has each name "
-     "once, "
-     "the header `x-foredraft-ignored` of the answer those of its request."},
+     "known; dropped: a hint, or a part of a conversation, that this model or daemon cannot follow. The log "
+     "has each name once, the header `x-foredraft-ignored` of the answer those of its request."},
     {"foredraft_constrained_requests_total", kCounter,
      "kind (json_schema, json_object, regex, choice, grammar, structural_tag, tools)",
      "Requests whose outputs are constrained, by what they ask. tools: calls that are forced, of "
      "allowed_tools, or whose arguments must follow a schema."},
     {"foredraft_constraint_refused_total", kCounter, "reason (off, combination, source, limit)",
      "Constraints refused. off: `constraints: null`; combination: with fields that do not go with it; "
-     "source: "
-     "what it asks is malformed or not supported; limit: more than `constraints.*` allows."},
+     "source: what it asks is malformed or not supported; limit: more than `constraints.*` allows."},
     {"foredraft_constraint_compile_seconds", kHistogram, "",
      "Time to compile a constraint that was not in the cache."},
     {"foredraft_constraint_cache_lookups_total", kCounter, "result (hit, miss)",
@@ -139,18 +131,15 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_connections_closed_total", kCounter,
      "reason (preface, frame, header_block, resets, pings, settings, frames, streams, handshake, evicted)",
      "gRPC connections that were closed for what their client sent or did not send in time, or, `evicted`, "
-     "for "
-     "a newer one while server.max_connections were open. Connections with an admitted call are closed for "
-     "the "
-     "first three reasons only, and for headers that do not end in time."},
+     "for a newer one while server.max_connections were open. Connections with an admitted call are closed "
+     "for the first three reasons only, and for headers that do not end in time."},
     {"foredraft_connections_slowed_total", kCounter, "who (stranger, client)",
      "Times that a gRPC connection was left unread for a while because of its rate of frames or calls. "
-     "stranger: "
-     "no call on it was admitted so far."},
+     "stranger: no call on it was admitted so far."},
     {"foredraft_tokens_refused_total", kCounter, "cause (missing, malformed, unknown, role)",
      "Calls and requests that were not let in. missing: without a token; malformed: not `Bearer TOKEN`; "
-     "unknown: no "
-     "line of `server.auth.tokens_file` has it, as when somebody guesses; role: it may not do this."},
+     "unknown: no line of `server.auth.tokens_file` has it, as when somebody guesses; role: it may not do "
+     "this."},
     {"foredraft_rank_disagreements_total", kCounter, "",
      "Results of a rank that differ from those of the first rank of its tensor group. Each ends the group's "
      "life: its tokens are not delivered."},
@@ -170,8 +159,7 @@ constexpr MetricRow kMetrics[] = {
     {"foredraft_kv_cache_group_blocks", kGauge,
      "rank (0 to ranks - 1), group (history; DeepSeek-V4 also window, tail), state (used, free, cached)",
      "KV blocks of each cache group, by state. history: those of `foredraft_kv_cache_blocks`. The pools of "
-     "the "
-     "others follow from `max_batch_size`; where they are full, prompts keep fewer reusable ends."},
+     "the others follow from `max_batch_size`; where they are full, prompts keep fewer reusable ends."},
     {"foredraft_prefill_tokens_total", kCounter, kRank, "Prompt tokens that prefills computed."},
     {"foredraft_prefill_backlog_tokens", kGauge, kRank,
      "Prompt tokens of admitted requests that no prefill computes yet."},

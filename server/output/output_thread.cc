@@ -37,8 +37,8 @@ void LogEnd(const OutputStream& stream) {
   LogRequest(
       LogLevel::kInfo, stream.spec().request_id,
       absl::StrFormat(
-          "%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, "
-          "queue %.1f ms, first token %.1f ms, total %.1f ms%s%s%s",
+          "%s: prompt %d (cached %d), completion %d, steps %d, accepted %d of %d drafts, queue %.1f ms, "
+          "first token %.1f ms, total %.1f ms%s%s%s",
           outcome, stats.prompt_tokens, stats.cached_tokens, stats.completion_tokens, stats.steps,
           stats.accepted_tokens, stats.draft_tokens, stats.queue_ms, stats.ttft_ms, stats.total_ms,
           stats.budget_reached ? ", thinking budget reached" : "", stats.forced ? ", forced acceptance" : "",

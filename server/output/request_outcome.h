@@ -26,9 +26,9 @@ inline constexpr const char* kOutcomeKinds[] = {"stop",        "length",   "canc
 
 constexpr const char* NameOf(OutcomeKind outcome) { return kOutcomeKinds[static_cast<int>(outcome)]; }
 
-// Of a request that the output thread has opened.
+// The outcome of a request that the output thread has opened.
 OutcomeKind OutcomeOf(const OutputEnd& end);
-// Of a request that was not accepted. `status` is not ok.
+// The outcome of a request that was not accepted. `status` is not ok.
 OutcomeKind OutcomeOfRefusal(const absl::Status& status);
 
 }  // namespace foredraft

@@ -71,8 +71,8 @@ struct TokenMark {
   TokenOrigin origin = TokenOrigin::kTarget;
   // Bytes of the output's text, 0 where the token completes no character. All tokens' bytes in order are the
   // text, with what is held back because a stop string may begin in it, and with a stop string that was
-  // found. Of a chat answer they are thinking, text and what spells out calls; the tags of thinking count 0,
-  // and so do the line ends between a thought and a constrained answer.
+  // found. In a chat answer these bytes are thinking, text and what spells out calls; the tags of thinking
+  // count 0, and so do the line ends between a thought and a constrained answer.
   int32_t text_bytes = 0;
 };
 

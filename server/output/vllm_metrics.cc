@@ -23,7 +23,7 @@ enum class Merge { kSum, kMean };  // of the series that differ in phase or rank
 struct LabelValues {
   const char* ours;  // "": every series of ours has the first of vLLM's values
   const char* vllm;
-  std::vector<std::pair<std::string, std::string>> values;  // ours and vLLM's, of which each has a series
+  std::vector<std::pair<std::string, std::string>> values;  // ours and vLLM's; each pair has a series
 };
 
 struct Counterpart {

@@ -81,7 +81,7 @@ void AnswerParser::End(AnswerDelta& delta) {
   delta_ = &delta;
   switch (state_) {
     case State::kSection:
-      // Without the end of the section its calls are as good.
+      // The calls of a section count even if its end is missing.
       if (call_count_ == 0 || !Stripped(pending_).empty()) GiveUp();
       break;
     case State::kName:
@@ -185,8 +185,8 @@ bool AnswerParser::ReadThinking() {
   return true;
 }
 
-// Some models begin a call without having ended their thought. A section of calls is one. Without sections a
-// header that names a tool is one; everything else that begins so is thinking.
+// Some models begin a call without having ended their thought. A section of calls then ends it. Without
+// sections a header that names a tool does; everything else that begins like one is thinking.
 bool AnswerParser::ReadCallInThought(size_t call) {
   if (!calls_.begin.empty()) {
     EmitThinking(pending_.substr(0, call));
@@ -247,8 +247,8 @@ bool AnswerParser::ReadName() {
   return true;
 }
 
-// Arguments end at the call's end, whose first added token or text tells. Another mark of calls within them
-// breaks the call; thinking's marks are text of theirs.
+// Arguments end at the call's end, whose first added token or text tells. Another mark of calls within the
+// arguments breaks the call; marks of thinking are text there.
 bool AnswerParser::ReadJson() {
   const size_t end = pending_.find(calls_.call_end);
   size_t broken = 0;
@@ -350,7 +350,7 @@ void AnswerParser::BeginArgument() {
   if (is_string_) EmitArguments(absl::StrCat(has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": \""));
 }
 
-// A value without a mark in front may lack that behind it, too.
+// A value that lacks the mark in front of it may also lack the one behind it.
 AnswerParser::ValueEnd AnswerParser::FindValueEnd(size_t from) const {
   ValueEnd end = {.at = pending_.find(calls_.value_end, from), .size = calls_.value_end.size()};
   if (!is_bare_) return end;

@@ -153,8 +153,8 @@ bool IsArranged(std::span<const ChatMessage> messages, const std::vector<size_t>
          });
 }
 
-// The tools of the prompt's head; `kept` has those that are copied. Where all are deferred, they stand there,
-// since the head says how calls are written.
+// The tools of the prompt's head; `kept` holds copies, where some are left out. Where all are deferred, they
+// stand there, since the head says how calls are written.
 std::span<const ChatTool> DeclaredTools(const ChatTools& tools, std::vector<ChatTool>& kept) {
   if (!tools.has_effect()) return {};
   const std::vector<ChatTool>& all = tools.tools;

@@ -32,8 +32,8 @@ struct ToolCall {
 // What a message says of a tool, from there on.
 struct ToolChange {
   std::string name;
-  bool removes = false;                     // else its definition stands here, and it may be called
-  std::optional<ChatTool> definition = {};  // that replaces what the tool was, or makes it one
+  bool removes = false;                     // false: its definition stands here, and it may be called
+  std::optional<ChatTool> definition = {};  // replaces an earlier one, or adds the tool
   size_t at = 0;                            // the byte of the message's content in front of which it stands
 };
 
@@ -94,7 +94,7 @@ struct ChatChoices {
   std::optional<bool> clear_thinking;     // GLM: past answers lose their thinking, or keep it
   std::optional<bool> preserve_thinking;  // Kimi from K2.6 on: past answers keep their thinking, or lose it
   bool continues = false;                 // the answer goes on with the last message, an assistant's
-  std::string schema;                     // JSON text: that the answer follows, where the model is to know it
+  std::string schema;                     // JSON text, which the answer follows and the model is shown
 };
 
 // Bytes of text in them.

@@ -1,9 +1,10 @@
 #pragma once
 
 // Reads tiktoken.model, the vocabulary of Moonshot's checkpoints that have no tokenizer.json (Kimi-K2 to
-// K2.7): a line per token with its bytes in base64 and its rank, which is its id. 256 special tokens follow,
-// which added_tokens_decoder of tokenizer_config.json names. The regex that cuts text into pieces stands in
-// the Python code beside the file; it is the same in all of these checkpoints, and a constant here.
+// K2.7). A line has a token's bytes in base64 and its rank, which is its id. The 256 ids behind the last rank
+// are special tokens, whose names are in added_tokens_decoder of tokenizer_config.json. The regex that cuts
+// text into pieces stands in the Python code beside the file; it is the same in all of these checkpoints, and
+// a constant here.
 
 #include <string_view>
 #include <vector>

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<SplitRegex>> MakeSplits(const TokenizerJson& file) {
   return splits;
 }
 
-// A vocabulary with room for every byte has to have a token for each. Of a smaller one, `missing_bytes` gets
+// A vocabulary with room for every byte has to have a token for each. For a smaller one, `missing_bytes` gets
 // the bytes without a token.
 absl::StatusOr<Bpe> MakeBpe(const TokenizerJson& file, std::string& missing_bytes) {
   IdsByContent ids;

@@ -77,7 +77,7 @@ class Tokenizer {
 
  private:
   Tokenizer(const TokenizerJson& file, std::vector<SplitRegex> splits, Bpe bpe, std::string missing_bytes);
-  // Of a vocabulary that was read from the file `name`.
+  // Makes the tokenizer of a vocabulary that was read from the file `name`.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(std::string_view name, const TokenizerJson& file,
                                                          std::string_view tokenizer_config_json);
   absl::Status ApplyConfig(const TokenizerConfigJson& config);

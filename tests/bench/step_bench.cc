@@ -36,8 +36,8 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
   if (engine.drafter == nullptr && weights.Find<V4Weights>() != nullptr) weights.Get<V4Weights>().dspark = {};
   engine.tokens_per_block = options.tokens_per_block;
   engine.kv_format = options.kv_format;
-  const std::vector<CacheGroup> groups =
-      CacheGroupsOf(config, engine.drafter_numbers.module_count, options.tokens_per_block, engine.kv_format);
+  const std::vector<CacheGroup> groups = CacheGroupsOf(config, engine.drafter_requirements.module_count,
+                                                       options.tokens_per_block, engine.kv_format);
   const int tokens = groups[kHistoryGroup].tokens_per_block;
   context_ = (options.context + tokens - 1) / tokens * tokens;
   // Callers that prefill have room for the context as they gave it.
@@ -56,7 +56,7 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
   for (size_t g = 0; g < groups.size(); ++g) {
     const int count = (engine_->rank().cache.shape().block_counts[g] - 1) / options.max_rows;
     const int tokens_per_block = groups[g].tokens_per_block;
-    const int read = std::min(context_, groups[g].reach);  // by the first step
+    const int read = std::min(context_, groups[g].lookback);  // by the first step
     groups_.push_back({groups[g], count, (read + tokens_per_block - 1) / tokens_per_block});
   }
   mapped_.assign(options.max_rows, std::vector<int>(groups_.size()));

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "client/answer_text.h"
+#include "client/answer_printer.h"
 
 namespace foredraft {
 namespace {

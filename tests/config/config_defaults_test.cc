@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // const: UBSan of GCC 12 takes the string inside for no constant expression.
-const HostFacts kHost = {.cores = 4, .ram_bytes = int64_t{1} << 30};
+const HostResources kHost = {.cores = 4, .ram_bytes = int64_t{1} << 30};
 
 // 512 bytes of cache per token, 768 with a module.
 ModelLimits SmallModel() {

@@ -10,7 +10,7 @@
 #include "config/config_reader.h"
 #include "config/config_warnings.h"
 #include "config/config_yaml.h"
-#include "engine/kinds/model_limits.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "gtest/gtest.h"
@@ -28,7 +28,7 @@ absl::StatusOr<Shipped> Resolve(const std::string& file, const std::string& conf
   if (!loaded.ok()) return loaded.status();
   auto model = ReadModelConfig(config_json);
   if (!model.ok()) return model.status();
-  const ModelLimits limits = ModelLimitsOf(*model);
+  const ModelLimits limits = ComputeModelLimits(*model);
   const absl::Status status =
       ResolveDefaults({.cores = 16, .ram_bytes = int64_t{64} << 30}, &limits, *loaded);
   if (!status.ok()) return status;
@@ -72,7 +72,7 @@ TEST(DeployConfigs, R1OnEightH200Resolves) {
   EXPECT_EQ(config.kv_cache_config.max_tokens, 0) << "the memory decides";
   EXPECT_TRUE(shipped->loaded.notes.empty());
   EXPECT_EQ(shipped->model.n_routed_experts, 256);
-  EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
+  EXPECT_EQ(ConfigWarnings(shipped->loaded, ComputeModelLimits(shipped->model)), std::vector<std::string>());
 }
 
 TEST(DeployConfigs, R1ForOneRequestOnEightH200Resolves) {
@@ -86,7 +86,7 @@ TEST(DeployConfigs, R1ForOneRequestOnEightH200Resolves) {
   EXPECT_EQ(parallel.moe_tp, 4);
   EXPECT_TRUE(shipped->loaded.config.cuda.side_stream);
   EXPECT_TRUE(shipped->loaded.notes.empty());
-  EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
+  EXPECT_EQ(ConfigWarnings(shipped->loaded, ComputeModelLimits(shipped->model)), std::vector<std::string>());
 }
 
 // What a model's weights allow.
@@ -94,7 +94,7 @@ TEST(DeployConfigs, AModelSaysInHowManyPartsItCanBeCut) {
   const auto error = [](const std::string& config_json, const std::string& parallel) {
     auto loaded = ParseConfig({.file = "f", .text = "model: /m\nparallel: {" + parallel + "}"});
     CHECK(loaded.ok()) << loaded.status().ToString();
-    const ModelLimits limits = ModelLimitsOf(*ReadModelConfig(config_json));
+    const ModelLimits limits = ComputeModelLimits(*ReadModelConfig(config_json));
     const absl::Status status =
         ResolveDefaults({.cores = 16, .ram_bytes = int64_t{64} << 30}, &limits, *loaded);
     return std::string(status.message());
@@ -127,7 +127,8 @@ TEST(DeployConfigs, R1InNvfp4OnEightAndOnFourH200Resolves) {
     EXPECT_EQ(config.kv_cache_config.max_tokens, 0) << "the memory decides";
     EXPECT_TRUE(shipped->loaded.notes.empty());
     EXPECT_EQ(shipped->model.projections, kNvfp4Format);
-    EXPECT_EQ(ConfigWarnings(shipped->loaded, ModelLimitsOf(shipped->model)), std::vector<std::string>());
+    EXPECT_EQ(ConfigWarnings(shipped->loaded, ComputeModelLimits(shipped->model)),
+              std::vector<std::string>());
   }
 }
 
@@ -185,7 +186,7 @@ TEST(DeployConfigs, R1ShapesResolve) {
     EXPECT_EQ(model.num_hidden_layers, c.layers);
     EXPECT_EQ(model.n_routed_experts, c.experts);
     EXPECT_EQ(model.projections, kFp8Format);
-    EXPECT_EQ(ModelLimitsOf(model).cache_bytes(config).per_token, int64_t{c.layers + 1} * 576 * 2);
+    EXPECT_EQ(ComputeModelLimits(model).cache_bytes(config).per_token, int64_t{c.layers + 1} * 576 * 2);
   }
 }
 

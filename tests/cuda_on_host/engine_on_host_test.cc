@@ -97,7 +97,8 @@ std::unique_ptr<RankEngine> MakeEngine(const std::string& backend, const EngineO
   auto device = CreateDevice(backend, {});
   CHECK(device.ok()) << device.status().ToString();
   const auto stream = (*device)->CreateStream();
-  auto weights = MakeDummyWeights(config, options.drafter_numbers.module_count, **device, *stream, nullptr);
+  auto weights =
+      MakeDummyWeights(config, options.drafter_requirements.module_count, **device, *stream, nullptr);
   CHECK(weights.ok()) << weights.status().ToString();
   auto engine = RankEngine::Create(options, config, *std::move(device), *std::move(weights));
   CHECK(engine.ok()) << engine.status().ToString();
@@ -110,7 +111,8 @@ absl::Status TryEngine(const EngineOptions& options) {
   auto device = CreateDevice("cuda", {});
   if (!device.ok()) return device.status();
   auto stream = (*device)->CreateStream();
-  auto weights = MakeDummyWeights(config, options.drafter_numbers.module_count, **device, *stream, nullptr);
+  auto weights =
+      MakeDummyWeights(config, options.drafter_requirements.module_count, **device, *stream, nullptr);
   stream.reset();  // before its device is destroyed
   if (!weights.ok()) return weights.status();
   return RankEngine::Create(options, config, *std::move(device), *std::move(weights)).status();
@@ -372,7 +374,7 @@ TEST(EngineOnHost, TheEstimateOfMemoryIsWhatIsHeld) {
     const auto start = cuda_on_host::CurrentCounts();
     const int64_t empty = rank.device->memory().free_bytes;
     auto weights =
-        MakeDummyWeights(config, options.drafter_numbers.module_count, *rank.device, *stream, nullptr);
+        MakeDummyWeights(config, options.drafter_requirements.module_count, *rank.device, *stream, nullptr);
     ASSERT_TRUE(weights.ok()) << weights.status();
     const int64_t loaded = rank.device->memory().free_bytes;
     ASSERT_TRUE(rank.Allocate(options, config, *std::move(weights)).ok());

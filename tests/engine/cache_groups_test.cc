@@ -4,7 +4,7 @@
 
 #include "config/config_defaults.h"
 #include "config/config_reader.h"
-#include "engine/kinds/model_limits.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/model/deepseek_v3/deepseek_v3_kind.h"
 #include "engine/model/deepseek_v4/deepseek_v4_kind.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
@@ -111,10 +111,10 @@ TEST(CacheGroups, R1HasTheSpecsBytesAndFlashMlasRowInFp8) {
 // Rows of one lifetime share a group, whichever part registers them.
 TEST(CacheRegistry, MergesRowsOfOneGroup) {
   CacheRegistry registry(kTokensPerBlock);
-  const CacheHandle first = registry.AddRecent({.group = "window", .reach = 7}, {.row_bytes = 10});
+  const CacheHandle first = registry.AddRecent({.group = "window", .lookback = 7}, {.row_bytes = 10});
   const CacheHandle history = registry.Add({.row_bytes = 6, .positions = 3});
-  const CacheHandle second = registry.AddRecent({.group = "window", .reach = 9}, {.row_bytes = 20});
-  registry.AddRecent({.group = "short", .reach = 0, .tokens_per_block = 5}, {.row_bytes = 1});
+  const CacheHandle second = registry.AddRecent({.group = "window", .lookback = 9}, {.row_bytes = 20});
+  registry.AddRecent({.group = "short", .lookback = 0, .tokens_per_block = 5}, {.row_bytes = 1});
   EXPECT_EQ(history.group, 0);
   EXPECT_EQ(first.group, second.group);
   EXPECT_EQ(second.index, 1);
@@ -122,9 +122,9 @@ TEST(CacheRegistry, MergesRowsOfOneGroup) {
   ASSERT_EQ(groups.size(), 3u);
   EXPECT_EQ(groups[0].tokens_per_block, 32 * 3 * 5);
   EXPECT_EQ(groups[0].bytes_per_block, 32 * 5 * 6);
-  EXPECT_EQ(groups[1].reach, 9);
+  EXPECT_EQ(groups[1].lookback, 9);
   EXPECT_EQ(groups[1].bytes_per_block, 32 * 30);
-  EXPECT_EQ(groups[2].reach, 1) << "a step reads the row before it";
+  EXPECT_EQ(groups[2].lookback, 1) << "a step reads the row before it";
 }
 
 // A quarter of RAM has room for the default pool and the windows beside it, and not for one more block.
@@ -135,7 +135,7 @@ TEST(CacheGroups, TheDefaultPoolLeavesRoomForTheWindows) {
       ParseConfig({"c.yaml", "model: /m\nmax_batch_size: 16\nmax_seq_len: 1000000", {}, {}});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const int64_t ram = int64_t{64} << 30;
-  const ModelLimits limits = ModelLimitsOf(model);
+  const ModelLimits limits = ComputeModelLimits(model);
   ASSERT_EQ(ResolveDefaults({.cores = 4, .ram_bytes = ram}, &limits, *loaded), absl::OkStatus());
   const auto [token_bytes, window_bytes] = limits.cache_bytes(loaded->config);
   const int64_t bytes = loaded->config.kv_cache_config.max_tokens * token_bytes + window_bytes;
@@ -150,8 +150,8 @@ TEST(CacheGroups, EverySequenceHasRoomForItsWindows) {
   ASSERT_EQ(counts.size(), groups.size());
   EXPECT_EQ(counts[0], 1000);
   for (size_t group = 1; group < groups.size(); ++group) {
-    // A step in flight, and the next one: reach + 3 Kmax + 2 positions; scratch.
-    const int decoding = groups[group].reach + 3 * 3 + 2;
+    // A step in flight, and the next one: lookback + 3 Kmax + 2 positions; scratch.
+    const int decoding = groups[group].lookback + 3 * 3 + 2;
     int64_t most = 0;
     for (int first = 0; first < groups[group].tokens_per_block; ++first) {
       most = std::max(most, BlocksOf(decoding, first, groups[group].tokens_per_block));
@@ -164,12 +164,12 @@ TEST(CacheGroups, FlashKeepsWindowsForItsLastTokens) {
   const std::vector<CacheGroup> groups = CacheGroupsOf(FlashConfig(), 1, kTokensPerBlock);
   const CacheGroup& window = groups[1];
   EXPECT_EQ(window.name, "window");
-  EXPECT_EQ(window.reach, 127);
+  EXPECT_EQ(window.lookback, 127);
   // A raw key per layer and module; values and gates of HCA's compressor.
   EXPECT_EQ(window.bytes_per_block, 32 * (44 * 512 * 2 + 20 * 2 * 512 * 4));
   const CacheGroup& tail = groups[2];
   EXPECT_EQ(tail.name, "tail");
-  EXPECT_EQ(tail.reach, 7);  // two windows of 4 tokens
+  EXPECT_EQ(tail.lookback, 7);  // two windows of 4 tokens
   EXPECT_EQ(tail.tokens_per_block, 8);
   // Values and gates, in two halves, of CSA's compressor and its indexer's.
   EXPECT_EQ(tail.bytes_per_block, 8 * 21 * (2 * 2 * 512 + 2 * 2 * 128) * 4);
@@ -183,7 +183,7 @@ TEST(CacheGroups, WindowsCoverAStepWhereverBlocksBegin) {
       if (group.is_history()) continue;
       int64_t most = 0;
       for (int first = 0; first < group.tokens_per_block; ++first) {
-        most = std::max(most, BlocksOf(group.reach + draft_len + 1, first, group.tokens_per_block));
+        most = std::max(most, BlocksOf(group.lookback + draft_len + 1, first, group.tokens_per_block));
       }
       bytes += most * group.bytes_per_block;
     }

@@ -257,7 +257,7 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   options.host_image_frames = host.slot_frames();
   options.batch_sizes = engine.batch_sizes;
   options.max_draft_len = engine.max_draft_len;
-  options.drafter = engine.drafter_numbers;
+  options.drafter = engine.drafter_requirements;
   options.draft_len = std::min(setting.draft_len, engine.max_draft_len);
   options.acceptance = setting.acceptance;
   options.draft_policy.kind = setting.policy;

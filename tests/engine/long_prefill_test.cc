@@ -85,7 +85,7 @@ class LongPrefill {
     CHECK(device.ok()) << device.status().ToString();
     const auto stream = (*device)->CreateStream();
     auto weights =
-        MakeDummyWeights(config_, options_.drafter_numbers.module_count, **device, *stream, nullptr);
+        MakeDummyWeights(config_, options_.drafter_requirements.module_count, **device, *stream, nullptr);
     CHECK(weights.ok()) << weights.status().ToString();
     auto engine = RankEngine::Create(options_, config_, *std::move(device), *std::move(weights));
     CHECK(engine.ok()) << engine.status().ToString();

@@ -325,7 +325,7 @@ constexpr DrafterKind kLastTokens = {
     .name = "last tokens",
     .selected = [](const SpeculativeConfig&) { return false; },
     .check = [](const LoadedConfig&, const ModelConfig&, ConfigErrors&) {},
-    .numbers = [](const ModelConfig&, int) { return DrafterNumbers(); },
+    .requirements = [](const ModelConfig&, int) { return DrafterRequirements(); },
     .slot_rows = [](const EngineOptions&, const ModelConfig&) -> std::vector<SlotRow> {
       return {{.name = "last_tokens", .width = LastTokensDrafter::kKept, .on_host = true}};
     },

@@ -55,20 +55,20 @@ void V4Driver::Own(Sequence& sequence, int group, int first, int last, RankPlan&
 void V4Driver::OwnForPlan(Sequence& sequence, int end, int drafted, RankPlan& plan) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int group = static_cast<int>(g);
-    const int reach = groups_[g].reach;
+    const int lookback = groups_[g].lookback;
     const int last = end + drafted;
     if (groups_[g].is_history()) {
       Own(sequence, group, 0, last, plan);
       continue;
     }
     const int tokens = groups_[g].tokens_per_block;
-    const int read_last = sequence.length - 1, kept_first = std::max(0, end - reach);
+    const int read_last = sequence.length - 1, kept_first = std::max(0, end - lookback);
     if (kept_first / tokens <= std::max(read_last, 0) / tokens + 1) {
-      Own(sequence, group, std::max(0, sequence.length - reach), last, plan);
+      Own(sequence, group, std::max(0, sequence.length - lookback), last, plan);
       continue;
     }
     // Maps the last range without giving back the first one, which the chunk before this one left.
-    if (read_last >= 0) Own(sequence, group, std::max(0, sequence.length - reach), read_last, plan);
+    if (read_last >= 0) Own(sequence, group, std::max(0, sequence.length - lookback), read_last, plan);
     std::map<int, int32_t> read = std::exchange(sequence.blocks[g], {});
     Own(sequence, group, kept_first, last, plan);
     sequence.blocks[g].merge(read);
@@ -77,9 +77,9 @@ void V4Driver::OwnForPlan(Sequence& sequence, int end, int drafted, RankPlan& pl
 }
 
 void V4Driver::OwnAfter(Sequence& sequence) {
-  const int rows_ahead = engine_.options().drafter_numbers.rows_ahead;
+  const int rows_ahead = engine_.options().drafter_requirements.rows_ahead;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const int first = groups_[g].is_history() ? 0 : std::max(0, sequence.length - groups_[g].reach);
+    const int first = groups_[g].is_history() ? 0 : std::max(0, sequence.length - groups_[g].lookback);
     Own(sequence, static_cast<int>(g), first, sequence.length + rows_ahead, pending_);
   }
 }
@@ -90,7 +90,8 @@ void V4Driver::AddChunk(Sequence& sequence, const DriveSetting& setting, Iterati
   const int first = sequence.length;
   const int end = std::min(sequence.prompt_len(), first + setting.chunk);
   const bool last = end == sequence.prompt_len();
-  OwnForPlan(sequence, end, last ? plan.draft_len + engine_.options().drafter_numbers.rows_ahead : 0, rank);
+  OwnForPlan(sequence, end, last ? plan.draft_len + engine_.options().drafter_requirements.rows_ahead : 0,
+             rank);
   rank.prefill_chunks.push_back({.slot = sequence.slot,
                                  .first_position = first,
                                  .token_ids = {prompt.begin() + first, prompt.begin() + end},
@@ -144,7 +145,7 @@ void V4Driver::SwapOutAndIn(Sequence& sequence) {
 }
 
 IterationPlan V4Driver::PlanOf(std::vector<Sequence>& sequences, const DriveSetting& setting) {
-  const int rows_ahead = engine_.options().drafter_numbers.rows_ahead;
+  const int rows_ahead = engine_.options().drafter_requirements.rows_ahead;
   const int verify_len = setting.verify_lens[iteration_ % setting.verify_lens.size()];
   IterationPlan plan{.number = ++number_,
                      .draft_len = setting.draft_lens[iteration_++ % setting.draft_lens.size()],

@@ -2,7 +2,7 @@
 
 // Drives a RankEngine with plans made by hand: sequences side by side, one slot each, whose blocks are mapped
 // as late and given back as early as docs/deepseek-v4.md section 10 allows, in every cache group. So a row
-// that the engine reads outside of a group's reach, or writes past what a plan owns, fails a CHECK of the
+// that the engine reads outside of a group's lookback, or writes past what a plan owns, fails a CHECK of the
 // kernels or changes tokens.
 
 #include <cstdint>

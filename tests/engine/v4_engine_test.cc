@@ -37,8 +37,8 @@ struct Subject {
   int max_draft_len;
   int window = 0;  // sliding_window instead of the checkpoint's
 };
-// The checkpoints' windows are so short that what compressors keep hides their reach. V4-Flash's is as long
-// as a span of 128 tokens: there a block reads one position more than anything else.
+// The checkpoints' windows are so short that what compressors keep hides their lookback. V4-Flash's is as
+// long as a span of 128 tokens: there a block reads one position more than anything else.
 const Subject kSubjects[] = {{"deepseek_v4", "deepseek_v4", &kEagle, kMostDrafts},
                              {"dspark", "deepseek_v4_dspark", &kDSpark, 5},
                              {"dspark_fp4", "deepseek_v4_dspark_fp4", &kDSpark, 5},

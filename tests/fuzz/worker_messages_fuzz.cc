@@ -78,7 +78,7 @@ class Group {
       if (IsEmpty(plan)) continue;
       CHECK(rank_.Launch(plan).ok());
       const std::string honest = EncodeResult(*rank_.Collect());
-      const absl::StatusOr<RankResult> result = Believe(i == when ? Bend(honest, lie) : honest, plan);
+      const absl::StatusOr<RankResult> result = DecodeAndCheck(i == when ? Bend(honest, lie) : honest, plan);
       CHECK(result.ok() || i == when) << result.status();
       if (!result.ok()) return CheckOneLine(result.status());
       scheduler_.Commit({*result});
@@ -103,7 +103,7 @@ class Group {
   }
 
   // As the leader and the serving loop do.
-  absl::StatusOr<RankResult> Believe(const std::string& bytes, const IterationPlan& plan) const {
+  absl::StatusOr<RankResult> DecodeAndCheck(const std::string& bytes, const IterationPlan& plan) const {
     const ExpectedResult expected{
         .number = plan.number, .draft_len = plan.draft_len, .live_slots = plan.ranks[0].live_slots};
     ASSIGN_OR_RETURN(RankResult result, DecodeResult(bytes, expected, Limits()));

@@ -98,10 +98,10 @@ TEST(R1Shapes, SwappedSlotsComeBack) {
   std::vector<uint8_t*> frames;
   for (size_t i = frame_count; i-- > 0;) frames.push_back(memory + i * kFrameBytes);
   const HostFrames image = {.frames = frames, .frame_bytes = kFrameBytes};
-  SlotFacts facts = slots->SwapOut(rig.stream(), 0, image);
+  HostSlotState host = slots->SwapOut(rig.stream(), 0, image);
   slots->Release(rig.stream(), 0);
   const std::vector<SlotConstants> before = rig.Get(arrays.constants, 1);
-  slots->SwapIn(rig.stream(), 2, image, std::move(facts));
+  slots->SwapIn(rig.stream(), 2, image, std::move(host));
   const SlotConstants after = rig.Get(arrays.constants + 2, 1)[0];
   EXPECT_EQ(BytesOf(&after, 1), BytesOf(before.data(), 1));
   EXPECT_EQ(rig.Get(arrays.output_counts + size_t{2} * kR1Vocab, kR1Vocab), counts);

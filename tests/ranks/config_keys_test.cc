@@ -100,39 +100,39 @@ TEST(ConfigKeys, AnAddedKeyIsInTheListsThatItsRowSays) {
   for (const ConfigRanks ranks : {ConfigRanks::kOwn, ConfigRanks::kDaemon}) {
     EXPECT_THAT(SharedConfigKeys(config, with(ranks, kNoBits)), Not(Contains("added: 64")));
   }
-  constexpr auto kFact = +[](const Config&) { return std::string("added 64"); };
-  EXPECT_THAT(ClassFacts(config, with(ConfigRanks::kSame, {ConfigBits::kClass, kFact})),
+  constexpr auto kPart = +[](const Config&) { return std::string("added 64"); };
+  EXPECT_THAT(NumericsClassParts(config, with(ConfigRanks::kSame, {ConfigBits::kClass, kPart})),
               ElementsAre("cpu", "kv BF16", "added 64"));
-  EXPECT_THAT(ClassFacts(config, with(ConfigRanks::kSame, kNoBits)), ElementsAre("cpu", "kv BF16"));
+  EXPECT_THAT(NumericsClassParts(config, with(ConfigRanks::kSame, kNoBits)), ElementsAre("cpu", "kv BF16"));
 }
 
 TEST(ConfigKeys, TheFirstFactIsTheBackend) {
   Config config = Resolved();
   config.backend = Backend::kCuda;
-  EXPECT_EQ(ClassFacts(config).front(), "cuda");
+  EXPECT_EQ(NumericsClassParts(config).front(), "cuda");
 }
 
 TEST(ConfigKeys, TheCachesFactIsTheDtypeOfTheEnginesRows) {
   for (const KvDtype dtype : {KvDtype::kAuto, KvDtype::kBf16, KvDtype::kFp8}) {
     Config config = Resolved();
     config.kv_cache_config.dtype = dtype;
-    EXPECT_THAT(ClassFacts(config),
+    EXPECT_THAT(NumericsClassParts(config),
                 Contains(std::string("kv ") + KvFormatName(EngineOptionsOf(config, Model()).kv_format)));
   }
 }
 
 TEST(ConfigKeys, ReuseOfGeneratedBlocksIsAFactWhereItIsOn) {
   Config config = Resolved();
-  EXPECT_THAT(ClassFacts(config), ElementsAre("cpu", "kv BF16"));
+  EXPECT_THAT(NumericsClassParts(config), ElementsAre("cpu", "kv BF16"));
   config.kv_cache_config.reuse_generated = true;
-  EXPECT_THAT(ClassFacts(config), ElementsAre("cpu", "generated blocks reused", "kv BF16"));
+  EXPECT_THAT(NumericsClassParts(config), ElementsAre("cpu", "generated blocks reused", "kv BF16"));
   EXPECT_TRUE(EngineOptionsOf(config, Model()).reuse_generated);
 }
 
 TEST(ConfigKeys, RoundedInputsOfExpertsAreAFactWhereTheyAre) {
   Config config = Resolved();
   config.moe.inputs = MoeInputs::kNvfp4;
-  EXPECT_THAT(ClassFacts(config), ElementsAre("cpu", "kv BF16", "expert inputs NVFP4"));
+  EXPECT_THAT(NumericsClassParts(config), ElementsAre("cpu", "kv BF16", "expert inputs NVFP4"));
   EXPECT_THAT(SharedConfigKeys(config), Contains("moe.inputs: nvfp4"));
   EXPECT_TRUE(EngineOptionsOf(config, Model()).nvfp4_inputs);
 }
@@ -140,12 +140,14 @@ TEST(ConfigKeys, RoundedInputsOfExpertsAreAFactWhereTheyAre) {
 TEST(ConfigKeys, AKeyChangesAFactIfItsRowSaysSo) {
   const Config config = Resolved();
   for (const ConfigField& field : ConfigFields()) {
-    EXPECT_EQ(field.bits.kind == ConfigBits::kClass, field.bits.fact != nullptr) << field.path;
+    EXPECT_EQ(field.bits.kind == ConfigBits::kClass, field.bits.part != nullptr) << field.path;
     if (field.ranks == ConfigRanks::kDaemon) {
       EXPECT_THAT(field.bits.kind, testing::AnyOf(ConfigBits::kNone, ConfigBits::kRule))
           << field.path << ": a rank computes with it";
     }
-    const auto differ = [&](const Config& other) { return ClassFacts(config) != ClassFacts(other); };
+    const auto differ = [&](const Config& other) {
+      return NumericsClassParts(config) != NumericsClassParts(other);
+    };
     // "auto" names one of the others.
     Config other = WithAnother(field, config);
     if (field.path == "kv_cache_config.dtype") other.kv_cache_config.dtype = KvDtype::kFp8;

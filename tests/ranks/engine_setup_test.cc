@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "config/config_defaults.h"
-#include "engine/kinds/model_limits.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/kinds/read_model_config.h"
 
 namespace foredraft {
@@ -19,7 +19,7 @@ Config ConfigWith(const ModelConfig& model, int draft_len, int64_t max_tokens) {
   loaded.config.kv_cache_config.tokens_per_block = 16;
   loaded.config.kv_cache_config.max_tokens = max_tokens;
   if (draft_len > 0) loaded.config.speculative_config.emplace().max_draft_len = draft_len;
-  const ModelLimits limits = ModelLimitsOf(model);
+  const ModelLimits limits = ComputeModelLimits(model);
   EXPECT_TRUE(ResolveDefaults({.ram_bytes = int64_t{1} << 33}, &limits, loaded).ok());
   return loaded.config;
 }

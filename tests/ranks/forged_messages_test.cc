@@ -193,7 +193,7 @@ class ForgedMessages : public LeaderFixture {
   }
 };
 
-TEST_F(ForgedMessages, AnHonestWorkerIsBelieved) {
+TEST_F(ForgedMessages, AcceptsAnHonestWorker) {
   FakeWorker worker(leader_->port());
   worker.Prove(JoinMessage());
   worker.Send(ReadyMessage());

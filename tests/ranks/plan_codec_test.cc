@@ -30,7 +30,7 @@ const PlanLimits& Limits() {
                                  .cuts_drafts = true,
                                  .drafter = {.module_count = 1, .rows_ahead = 2},
                                  .groups = {{.tokens_per_block = 8, .block_count = 40},
-                                            {.tokens_per_block = 8, .reach = 16, .block_count = 20}}};
+                                            {.tokens_per_block = 8, .lookback = 16, .block_count = 20}}};
   return limits;
 }
 

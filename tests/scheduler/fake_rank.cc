@@ -276,8 +276,8 @@ void FakeRank::Append(Sequence* sequence, int32_t token) {
 }
 
 int FakeRank::FirstRead(int group, int position) const {
-  const int reach = shape(group).reach;
-  return reach == 0 ? 0 : std::max(0, position - reach - options_.excess.reach);
+  const int lookback = shape(group).lookback;
+  return lookback == 0 ? 0 : std::max(0, position - lookback - options_.excess.lookback);
 }
 
 // Scratch where the position is not mapped.

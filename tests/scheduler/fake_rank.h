@@ -14,8 +14,8 @@
 // The hashes of generated tokens have their request's seed in them, so that no two sequences write the same.
 //
 // Every cache group has both rows of a position. A step at p reads all of them below p in the history, and
-// those from p - reach on in a window; a prompt chunk that begins at p, too. A row whose table entry is 0 is
-// lost.
+// those from p - lookback on in a window; a prompt chunk that begins at p, too. A row whose table entry is 0
+// is lost.
 //
 // The drafts that only relaxation accepts, and the seconds of a step, are scripted too.
 //
@@ -40,7 +40,7 @@ int32_t ScriptedToken(uint64_t seed, int position);
 struct FakeRankExcess {
   int written = 0;    // positions that a step writes
   int live_rows = 0;  // MTP rows that must survive
-  int reach = 0;      // of windows: positions that a step, or a prompt chunk, reads
+  int lookback = 0;   // of windows: positions that a step, or a prompt chunk, reads
 };
 
 struct FakeRankOptions {

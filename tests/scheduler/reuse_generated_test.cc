@@ -126,7 +126,7 @@ TEST(ReuseGenerated, ACancelledAnswerIsReusedAsFarAsItWasCommitted) {
 // A long answer must not take the windows of other prompts' ends.
 TEST(ReuseGenerated, AnAnswerHasOnePrefixEnd) {
   SchedulerOptions options = Generating();
-  options.groups.push_back({.tokens_per_block = 2, .reach = 5, .host_frames_per_block = 3});
+  options.groups.push_back({.tokens_per_block = 2, .lookback = 5, .host_frames_per_block = 3});
   options.groups[1].block_count = options.MinBlockCount(options.groups[1]) + 60;
   Conversation conversation(options);
   conversation.First(6, 60);

@@ -24,12 +24,12 @@ constexpr int kRequestsPerCourse = 40;
 // Windows as DeepSeek-V4-Flash has them, over a history of 128-token blocks; and small ones. block_count:
 // more than a single sequence needs.
 std::vector<CacheGroupShape> FlashWindows(int more_blocks) {
-  return {{.tokens_per_block = 32, .reach = 127, .block_count = more_blocks, .host_frames_per_block = 5},
-          {.tokens_per_block = 8, .reach = 7, .block_count = more_blocks, .host_frames_per_block = 2}};
+  return {{.tokens_per_block = 32, .lookback = 127, .block_count = more_blocks, .host_frames_per_block = 5},
+          {.tokens_per_block = 8, .lookback = 7, .block_count = more_blocks, .host_frames_per_block = 2}};
 }
 std::vector<CacheGroupShape> SmallWindows(int more_blocks) {
-  return {{.tokens_per_block = 2, .reach = 7, .block_count = more_blocks, .host_frames_per_block = 2},
-          {.tokens_per_block = 1, .reach = 3, .block_count = more_blocks}};
+  return {{.tokens_per_block = 2, .lookback = 7, .block_count = more_blocks, .host_frames_per_block = 2},
+          {.tokens_per_block = 1, .lookback = 3, .block_count = more_blocks}};
 }
 
 const RunSetting kSettings[] = {
@@ -391,7 +391,7 @@ RunSetting RandomSetting(uint64_t seed) {
   const int window_count = setting.vanilla ? 0 : pick(0, 2);
   for (int i = 0; i < window_count; ++i) {
     CacheGroupShape window{
-        .reach = pick(1, 40), .block_count = pick(0, 60), .host_frames_per_block = pick(1, 4)};
+        .lookback = pick(1, 40), .block_count = pick(0, 60), .host_frames_per_block = pick(1, 4)};
     do window.tokens_per_block = pick(1, setting.tokens_per_block);
     while (setting.tokens_per_block % window.tokens_per_block != 0);
     setting.windows.push_back(window);
@@ -436,7 +436,7 @@ std::string FailureOf(const RunSetting& setting, const FakeRankExcess& excess) {
 TEST_P(SchedulerBounds, AreTight) {
   const RunSetting setting{
       .name = "Tight", .slots = 6, .blocks = 150, .tokens_per_block = 1, .host_blocks = 400};
-  if (GetParam().excess.reach == 0) {
+  if (GetParam().excess.lookback == 0) {
     EXPECT_THAT(FailureOf(setting, GetParam().excess), testing::HasSubstr(GetParam().fault));
   }
 }
@@ -450,7 +450,7 @@ TEST_P(SchedulerBounds, AreTightInAWindow) {
                              .blocks = 33,
                              .tokens_per_block = 128,
                              .host_blocks = 400,
-                             .windows = {{.tokens_per_block = 1, .reach = 9, .block_count = 20}}};
+                             .windows = {{.tokens_per_block = 1, .lookback = 9, .block_count = 20}}};
     EXPECT_EQ(FailureOf(setting, {}), "");
     const std::string failure = FailureOf(setting, GetParam().excess);
     EXPECT_THAT(failure, testing::HasSubstr(GetParam().fault));
@@ -461,7 +461,7 @@ TEST_P(SchedulerBounds, AreTightInAWindow) {
 const Excess kExcesses[] = {
     {"Written", {.written = 1}, "which it does not own"},
     {"LiveRows", {.live_rows = 1}, "lost live MTP row"},
-    {"Reach", {.reach = 1}, "reads stale"},
+    {"Lookback", {.lookback = 1}, "reads stale"},
 };
 INSTANTIATE_TEST_SUITE_P(All, SchedulerBounds, testing::ValuesIn(kExcesses),
                          [](const auto& info) { return info.param.name; });

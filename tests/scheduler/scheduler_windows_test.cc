@@ -17,12 +17,12 @@ using testing::Each;
 using testing::Gt;
 using testing::Ne;
 
-constexpr int kReach = 5;
+constexpr int kLookback = 5;
 
 // Over the history's blocks of 4 tokens. `more_blocks` than a sequence needs.
 SchedulerOptions WithWindow(int more_blocks) {
   SchedulerOptions options = SmallOptions();
-  options.groups.push_back({.tokens_per_block = 2, .reach = kReach, .host_frames_per_block = 3});
+  options.groups.push_back({.tokens_per_block = 2, .lookback = kLookback, .host_frames_per_block = 3});
   options.groups[1].block_count = options.MinBlockCount(options.groups[1]) + more_blocks;
   return options;
 }
@@ -159,7 +159,9 @@ TEST(SchedulerWindowsDeathTest, HistoryBlocksAreWholeBlocksOfAWindow) {
   EXPECT_DEATH(Scheduler{options}, "one-writer: 3");
 }
 
-TEST(SchedulerWindowsDeathTest, APoolHoldsASequence) { EXPECT_DEATH(Scheduler{WithWindow(-1)}, "reach 5"); }
+TEST(SchedulerWindowsDeathTest, APoolHoldsASequence) {
+  EXPECT_DEATH(Scheduler{WithWindow(-1)}, "lookback 5");
+}
 
 // Every place of `positions` positions among the blocks.
 TEST(CacheGroupShape, CountsTheBlocksOfPositionsAnywhere) {
@@ -177,8 +179,8 @@ TEST(CacheGroupShape, CountsTheBlocksOfPositionsAnywhere) {
 
 TEST(CacheGroupShape, FlashKeepsNineBlocksOfItsWindows) {
   constexpr int kMillion = 1 << 20;
-  const CacheGroupShape window{.tokens_per_block = 32, .reach = 127};
-  const CacheGroupShape tail{.tokens_per_block = 8, .reach = 7};
+  const CacheGroupShape window{.tokens_per_block = 32, .lookback = 127};
+  const CacheGroupShape tail{.tokens_per_block = 8, .lookback = 7};
   EXPECT_EQ(window.DecodeExtent(kMillion, 1, 1), 6);
   EXPECT_EQ(tail.DecodeExtent(kMillion, 1, 1), 3);
   EXPECT_EQ(window.DecodeExtent(40, 1, 1), 2);  // no more than the sequence is long

@@ -32,7 +32,7 @@ std::string HalvedModel() {
 class ReloadsWhileLoading : public StartObserver {
  public:
   explicit ReloadsWhileLoading(Daemon& daemon) : daemon_(daemon) {}
-  void ModelKnown(const Config&, const ModelFacts&) override { result_ = daemon_.Reload().status(); }
+  void ModelKnown(const Config&, const ModelSummary&) override { result_ = daemon_.Reload().status(); }
   const absl::Status& result() const { return result_; }
 
  private:

@@ -1,7 +1,7 @@
 #include "server/request_setup.h"
 
 #include "config/config_defaults.h"
-#include "engine/kinds/model_limits.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/kinds/read_model_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,7 +27,7 @@ TEST(TokenCountOf, IsTheTokenizersWithEveryEndToken) {
   LoadedConfig loaded;
   loaded.config.model = "deploy/models/abacus";
   ModelConfig model = *ReadModelConfig("deploy/models/abacus/config.json");
-  const ModelLimits limits = ModelLimitsOf(model);
+  const ModelLimits limits = ComputeModelLimits(model);
   ASSERT_TRUE(ResolveDefaults({}, &limits, loaded).ok());
   const Config& config = loaded.config;
   model.vocab_size = 704;

@@ -193,7 +193,7 @@ class Quantizer {
   std::vector<StoredTensor> outputs_;
   std::vector<Job> jobs_;   // of outputs_
   std::string scales_;      // of the tensor whose codes were written last
-  float tensor_scale_ = 1;  // of the same
+  float tensor_scale_ = 1;  // of that tensor
   absl::flat_hash_map<const TensorSpec*, float> largest_;
   absl::flat_hash_map<const TensorSpec*, std::span<const TensorSpec* const>> fused_;
   int64_t total_bytes_ = 0;

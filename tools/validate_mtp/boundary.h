@@ -21,7 +21,7 @@ struct Boundary {
   int64_t rows = 0;      // compared, over all steps
   int64_t left_out = 0;  // rows for which rounding alone may choose other experts
   double difference = 0;
-  double allowed = 0;  // 0: of values that have to be equal
+  double allowed = 0;  // 0: the values have to be equal
 
   // Not with NaN, and not where hardly a row was compared. Every row goes through all of the mathematics.
   bool ok() const { return difference <= allowed && rows > left_out / 16; }
@@ -91,8 +91,8 @@ class RealBoundary {
   size_t width_ = 0;
 };
 
-// A boundary of positions that rows select by their scores, while it is compared. Of two positions with
-// nearly equal scores either is right.
+// A boundary of positions that rows select by their scores, while it is compared. Where two positions have
+// nearly equal scores, either is right.
 class SelectionBoundary {
  public:
   SelectionBoundary(std::string name, std::string shape) : boundary_{std::move(name), std::move(shape)} {}

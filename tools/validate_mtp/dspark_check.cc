@@ -101,7 +101,7 @@ BlockStreams DSparkCheck::StreamsOf(const DeviceRows& blocks, int first) const {
   return streams;
 }
 
-// Of the device's own input and context.
+// Compares a stage with the references' on the device's own input and context.
 void DSparkCheck::CompareStage(int stage, const DeviceRows& blocks, const std::vector<float>& outputs) {
   for (int first = 0; first < blocks.count(); first += block_size_) {
     const int slot = blocks.slots[first], position = blocks.positions[first];

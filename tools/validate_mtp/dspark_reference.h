@@ -15,7 +15,7 @@ using BlockStreams = std::vector<Vector>;  // [G][N D]
 
 class DSparkReference : private ReferenceParts {
  public:
-  // Of a checkpoint with DSpark stages. The weights and the configuration outlive it.
+  // `weights` is a checkpoint with DSpark stages. It and the configuration outlive the reference.
   DSparkReference(const Weights& weights, const ModelConfig& config);
 
   int stage_count() const { return static_cast<int>(stages_.size()); }

@@ -87,7 +87,7 @@ Vector MlaReference::AttendHead(int head, const Vector& query,
   return reference::Attend(scores, values);
 }
 
-// The same with the key and value projections moved to the query and to the result, which rounds these.
+// Attention with the key and value projections moved to the query and to the result, which rounds these.
 Vector MlaReference::AttendLatents(int head, const Vector& query,
                                    const std::vector<const CachedRow*>& attended) const {
   const int nope = config_.qk_nope_head_dim, rank = config_.kv_lora_rank;

@@ -313,7 +313,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig
   const int generated = ServedTokens({.draft_len = options.draft_len, .steps = options.steps});
   int longest = kLongestPrompt;
   for (const CacheGroup& group : CacheGroupsOf(config, 1, /*tokens_per_block=*/32)) {
-    longest = std::max(longest, group.reach + 9);
+    longest = std::max(longest, group.lookback + 9);
   }
   // Behind index_topk positions a module selects.
   if (config.runs_indexer && FindV4Shape(config) == nullptr)

@@ -47,7 +47,7 @@ class MtpReference : protected ReferenceParts {
 
   Vector Forward(const MtpRow& row) { return Output(Layer(row, Project(row))); }
 
-  // Of the last Layer.
+  // The experts that the last Layer chose.
   const ExpertChoice& choice() const { return choice_; }
   // By which the row of the last Layer selects positions: of 1 .. its own. Empty where it attends all of
   // them.

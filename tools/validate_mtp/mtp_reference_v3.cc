@@ -102,7 +102,7 @@ class V3Reference : public MtpReference {
       for (const int e : Largest(group, std::min(2, size))) score += group[e];
       group_scores.push_back(score);
     }
-    // A group's score is the sum of two.
+    // A group's score is the sum of two experts' scores.
     lead = Lead(group_scores, config_.topk_group) / 2;
     Vector kept(choice.size(), -std::numeric_limits<double>::infinity());
     for (const int g : Largest(group_scores, config_.topk_group)) {

@@ -24,7 +24,7 @@ class Weights {
   enum class Precision { kExact, kBf16 };
 
   static absl::StatusOr<Weights> Open(const std::string& dir, const ModelConfig& config, Precision precision);
-  // Of an open checkpoint, which may have renamed its tensors.
+  // Takes an open checkpoint, which may have renamed its tensors.
   Weights(Checkpoint checkpoint, const ModelConfig& config, Precision precision)
       : checkpoint_(std::move(checkpoint)), config_(config), precision_(precision) {}
 

@@ -84,7 +84,7 @@ SchedulerOptions SchedulerOptionsOf(const ModelConfig& config, const EngineOptio
   options.enable_block_reuse = false;
   options.batch_sizes = engine.batch_sizes;
   options.max_draft_len = engine.max_draft_len;
-  options.drafter = engine.drafter_numbers;
+  options.drafter = engine.drafter_requirements;
   options.draft_len = engine.max_draft_len;
   return options;
 }

@@ -30,7 +30,7 @@ class V4LayerReference : private ReferenceParts {
   // The layer's output [N D] for a row that attends `keys`. entered: of the same streams.
   Vector Output(const Vector& streams, const HyperMix& entered, int position,
                 const std::vector<std::span<const double>>& keys);
-  // Of the last Output.
+  // The experts that the last Output chose.
   const ExpertChoice& choice() const { return choice_; }
 
   // [V] of streams, by the module's own hc_head and norm. Only where it has them.

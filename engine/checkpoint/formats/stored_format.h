@@ -21,7 +21,7 @@
 
 namespace foredraft {
 
-// One tensor of a file. A quantised one of the model becomes several.
+// One tensor of a file. A quantised tensor of the model becomes several.
 struct StoredTensor {
   enum class Part { kCodes, kScales, kTensorScale, kConstant };
 
@@ -74,8 +74,8 @@ struct StoredFormat {
   float (*tensor_scale)(float largest) = nullptr;
   // The name of the scale of the weight's inputs, an FP32 scalar that may lie beside it. Null: none does.
   std::string (*input_scale_name)(const TensorSpec& spec) = nullptr;
-  // That scale, as a factor of rounded inputs; of a tensor in this format, with `input_scale_name`.
-  // INVALID_ARGUMENT names what is missing, or a value out of range.
+  // Reads the scale that `input_scale_name` names, as a factor of rounded inputs. INVALID_ARGUMENT names what
+  // is missing, or a value out of range.
   absl::StatusOr<float> (*input_scale)(const Checkpoint& checkpoint, const TensorSpec& spec) = nullptr;
   // The dtype that X.weight itself may have instead of BF16 or F32, as messages show it. Null: none.
   const char* weight_dtype = nullptr;
@@ -100,13 +100,12 @@ int64_t StoredBytes(std::span<const StoredTensor> tensors);
 
 // Which tensors of a model are quantised where this program chooses (quantize, synth, random weights):
 //
-//   FP8     as DeepSeek does: all projections, kv_b too. Not router, eh_proj, norms, embedding, head.
+//   FP8     as DeepSeek does: all projections, kv_b too, but not router, eh_proj, norms, embedding, head.
 //   others  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
 //           without weights whose columns are no multiple of the group. Parts that are fused into one weight
 //           are packed together.
-//   NVFP4   of those, the target's MLP projections, as NVIDIA's checkpoints of DeepSeek-V3 have: attention
-//   and
-//           MTP modules stay BF16.
+//   NVFP4   of those only the target's MLP projections, as in NVIDIA's checkpoints of DeepSeek-V3: attention
+//           and MTP modules stay BF16.
 class FormatChoice {
  public:
   // The description outlives this.

@@ -21,7 +21,7 @@ ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_co
 // ModelKind::rename: older NVFP4 files of multimodal checkpoints leave "model." out behind the prefix.
 std::vector<NamedPart> NameDeepSeekV3(const TensorEntry& stored, const ModelConfig& config);
 
-// Describes one decoder layer, the tensors of which begin with `prefix` ("model.layers.3."), and sets
+// Describes one decoder layer, whose tensors' names begin with `prefix` ("model.layers.3."), and sets
 // layer.is_moe. For variants that keep DeepSeek-V3's layer.
 void DescribeDecoderLayer(const ModelConfig& config, const std::string& prefix, bool is_moe,
                           V3LayerWeights& layer, ModelDescription& description);

@@ -55,13 +55,11 @@ inline constexpr V3Family kV3Families[] = {
                 .norm_topk_prob = true,
                 .routed_scaling_factor = 2.5}},
     // Kimi-K2 (-Instruct, -0905, -Thinking): DeepSeek-V3 without MTP modules. No implementation has defaults
-    // of its own
-    // for this model_type, so its config.json has to have every field.
+    // of its own for this model_type, so its config.json has to have every field.
     {.name = {"DeepseekV3ForCausalLM", "kimi_k2"}, .chat_format = ""},
     // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside
     // the shards. Sources: the model's files in SGLang (joyai_llm_flash_nextn.py, weight_utils.py) and in
-    // vLLM
-    // (joyai_llm_flash_mtp.py); they have no defaults, so its config.json has to have every field.
+    // vLLM (joyai_llm_flash_mtp.py); they have no defaults, so its config.json has to have every field.
     {.name = {"DeepseekV3ForCausalLM", "joyai_llm_flash"},
      .dense_mtp = true,
      .mtp_file = "mtp-1-of-1.safetensors"},

@@ -52,8 +52,8 @@ struct IndexerInput {
   const InputRows& queries;  // [R, q_lora_rank]: the normed latents, as wq_b reads them
 };
 
-// The lists of f.batch.list_rows, of the forward that selected last, for a recycled module to attend: it
-// selects nothing, and needs no keys.
+// Takes the lists of f.batch.list_rows from the forward that selected last, for a recycled module: such a
+// module selects nothing, and needs no keys.
 void TakeSelected(const Forward& f, const IndexerActivations& a);
 
 // Writes the keys of all rows, then selects the positions of those that see more than index_topk.

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
   RETURN_IF_ERROR(model->Allocate(device, capacity));
   // cos and sin have no multiplier.
   const int dim = config.qk_rope_head_dim;
-  // A block may begin at the last position of all.
+  // The angles cover a whole block that begins at the last position.
   const int positions = capacity.positions + (model->has_stages() ? config.dspark->block_size : 0);
   ASSIGN_OR_RETURN(
       model->main_cos_sin_,
@@ -101,8 +101,8 @@ void DeepseekV4::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
   WriteStageKeys(f, weights_.dspark, dspark_activations_, stages);
 }
 
-// A stage's rows are blocks: the first one begins with the embedding of their ids, each other with the output
-// of the one below, in place where that is `output` itself.
+// Runs one stage over rows that are blocks. The first stage takes the embedding of their ids, each other one
+// the output of the stage below, which `output` may alias.
 void DeepseekV4::RunStage(const Forward& f, int stage, const KvCache& cache, Matrix<float> output) const {
   if (stage == 0) {
     const Matrix<float> embedded = activations_.hidden.first_rows(f.rows());

@@ -49,11 +49,11 @@ std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_co
   const DeepseekV4Shape& v4 = V4ShapeOf(config);
   // The block of a DSpark stage reads the whole window before its first row.
   const bool blocks = config.dspark && module_count > 0;
-  const RecentRows window = {.group = "window", .reach = v4.sliding_window - (blocks ? 0 : 1)};
-  const RecentRows heavy_window = {.group = "window", .reach = v4.heavy_ratio - 1};
+  const RecentRows window = {.group = "window", .lookback = v4.sliding_window - (blocks ? 0 : 1)};
+  const RecentRows heavy_window = {.group = "window", .lookback = v4.heavy_ratio - 1};
   // Two windows of an overlapping compressor, in blocks of their own: they are large and soon useless.
   const RecentRows tail = {
-      .group = "tail", .reach = 2 * v4.sparse_ratio - 1, .tokens_per_block = 2 * v4.sparse_ratio};
+      .group = "tail", .lookback = 2 * v4.sparse_ratio - 1, .tokens_per_block = 2 * v4.sparse_ratio};
   std::vector<V4LayerRows> layers(config.num_hidden_layers + module_count);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     V4LayerRows& rows = layers[layer];

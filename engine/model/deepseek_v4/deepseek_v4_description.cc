@@ -33,7 +33,7 @@ class Describer {
                                 .kept_f32 = kept_f32});
   }
 
-  // A projection: where the checkpoint is quantised, in FP8 blocks, or of a routed expert in FP4 groups.
+  // A projection. A quantised checkpoint has it in FP8 blocks, or a routed expert's in FP4 groups.
   const TensorSpec* Linear(const std::string& name, int64_t rows, int64_t columns,
                            TensorKind kind = TensorKind::kLinear, int expert = -1) {
     const std::string full = prefix_ + name;

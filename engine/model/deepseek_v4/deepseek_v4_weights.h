@@ -4,8 +4,8 @@
 // engine/model/deepseek_v4/deepseek_v4.h use them. Views only: the memory belongs to the device. Vectors are
 // FP32.
 //
-// Letters in shapes: hidden D, streams N, heads H, head width d, experts E, expert width M, vocabulary V. Of
-// H, o_groups and V a rank of a tensor group has its part (ModelShard).
+// Letters in shapes: hidden D, streams N, heads H, head width d, experts E, expert width M, vocabulary V. A
+// rank of a tensor group has its part of H, o_groups and V (ModelShard).
 
 #include <vector>
 

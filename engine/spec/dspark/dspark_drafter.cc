@@ -141,8 +141,8 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
   if (model.dspark->stage_count == 0) {
     return refuse(
         "speculative_config.decoding_type", NameOf(config.decoding_type),
-        "MTP without drafts: compress_ratios of config.json does not say how many DSpark stages there "
-        "are (a 0 for each, after the layers)");
+        "MTP without drafts: compress_ratios of config.json does not say how many DSpark stages there are (a "
+        "0 for each, after the layers)");
   }
   const int block_size = model.dspark->block_size;
   if (config.max_draft_len > block_size) {
@@ -151,9 +151,9 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
   }
 }
 
-// Context is written with the target's own rows, up to p + K, and blocks are not cached. Of a model without
-// stages, which Check refuses, there are none.
-DrafterNumbers Numbers(const ModelConfig& model, int /*max_draft_len*/) {
+// Context is written with the target's own rows, up to p + K, and blocks are not cached. A model without
+// stages, which Check refuses, requires nothing.
+DrafterRequirements Requirements(const ModelConfig& model, int /*max_draft_len*/) {
   if (!model.dspark) return {};
   return {.module_count = model.dspark->stage_count, .block_rows = model.dspark->block_size};
 }
@@ -165,7 +165,7 @@ std::vector<SlotRow> SlotRows(const EngineOptions&, const ModelConfig&) { return
 const DrafterKind kDSpark = {.name = "dspark",
                              .selected = Selected,
                              .check = Check,
-                             .numbers = Numbers,
+                             .requirements = Requirements,
                              .slot_rows = SlotRows,
                              .create = DSparkDrafter::Create};
 

@@ -18,7 +18,7 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
   CheckModules(loaded, model, /*wanted=*/1, errors);
 }
 
-DrafterNumbers Numbers(const ModelConfig&, int max_draft_len) {
+DrafterRequirements Requirements(const ModelConfig&, int max_draft_len) {
   return {.module_count = 1, .rows_ahead = max_draft_len};
 }
 
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Drafter>> Create(const DrafterSetup& setup) {
 const DrafterKind kEagle = {.name = "eagle",
                             .selected = Selected,
                             .check = Check,
-                            .numbers = Numbers,
+                            .requirements = Requirements,
                             .slot_rows = SlotRows,
                             .create = Create};
 

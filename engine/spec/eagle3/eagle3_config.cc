@@ -157,8 +157,8 @@ std::optional<std::vector<int>> ReadLayerIds(JsonFields& fields, const char* fie
   return ids;
 }
 
-// The same key means the outputs of layers in one code base and their inputs in another. Every trained head
-// reads an early layer first: 1 is an output, 2 the input of the layer behind it.
+// Lists of layers have one key and two meanings: outputs of layers in one code base, inputs in another. Every
+// trained head reads an early layer first: 1 is an output, 2 the input of the layer behind it.
 std::vector<int> ReadTrainedIds(JsonFields& fields, const char* field, std::vector<int> ids) {
   if (!ids.empty() && ids[0] == 1) return ids;
   if (!ids.empty() && ids[0] == 2) {

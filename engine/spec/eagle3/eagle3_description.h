@@ -11,7 +11,7 @@
 
 namespace foredraft {
 
-// Its weights are Eagle3Weights, whole on every rank.
+// Describes the weights of a head, Eagle3Weights, which are whole on every rank.
 ModelDescription DescribeEagle3(const DraftHead& head);
 
 // Opens the checkpoint of a head: Find takes the names of DescribeEagle3, whichever spelling the file has

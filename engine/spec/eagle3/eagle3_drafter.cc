@@ -79,7 +79,9 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
   }
 }
 
-DrafterNumbers Numbers(const ModelConfig&, int max_draft_len) { return {.rows_ahead = max_draft_len}; }
+DrafterRequirements Requirements(const ModelConfig&, int max_draft_len) {
+  return {.rows_ahead = max_draft_len};
+}
 
 std::vector<SlotRow> SlotRows(const EngineOptions&, const ModelConfig& model) {
   return {MtpModules::Boundaries(model, /*module_count=*/1)};
@@ -99,7 +101,7 @@ absl::StatusOr<LoadedWeights> Load(const ModelConfig& model, Device& device, Str
 const DrafterKind kEagle3 = {.name = "eagle3",
                              .selected = Selected,
                              .check = Check,
-                             .numbers = Numbers,
+                             .requirements = Requirements,
                              .slot_rows = SlotRows,
                              .create = Eagle3Drafter::Create,
                              .read = ReadEagle3,

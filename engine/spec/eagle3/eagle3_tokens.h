@@ -16,7 +16,7 @@ namespace foredraft {
 // leaves the vocabulary or names a token twice, a smaller vocabulary without d2t or without lm_head.
 absl::Status ReadDraftTokens(const Checkpoint& checkpoint, DraftHead& head);
 
-// Of a head with random weights: `count` of `vocab_size` tokens, ascending; empty where they are all.
+// The tokens of a head with random weights: `count` of `vocab_size`, ascending; empty where the head has all.
 std::vector<int32_t> RandomDraftTokens(int count, int vocab_size);
 
 }  // namespace foredraft

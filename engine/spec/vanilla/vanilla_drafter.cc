@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Drafter>> VanillaDrafter::Create(const DrafterSet
   const int step_rows = options.largest_step();
   const int width = setup.model.output_width();
   auto drafter = std::make_unique<VanillaDrafter>();
-  ASSIGN_OR_RETURN(drafter->m_, MtpModules::Create(setup, options.drafter_numbers.module_count));
+  ASSIGN_OR_RETURN(drafter->m_, MtpModules::Create(setup, options.drafter_requirements.module_count));
   drafter->recent_len_ = options.max_draft_len;
   drafter->recent_ids_ = slots.int_rows(kRecentIds);
   drafter->recent_hiddens_ =
@@ -186,7 +186,7 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
                        absl::StrCat("false with ", model.architecture, ": its one module is recycled")));
 }
 
-DrafterNumbers Numbers(const ModelConfig&, int max_draft_len) {
+DrafterRequirements Requirements(const ModelConfig&, int max_draft_len) {
   return {.module_count = max_draft_len,
           .rows_ahead = max_draft_len,
           .reuse_reserve = max_draft_len,
@@ -197,7 +197,7 @@ DrafterNumbers Numbers(const ModelConfig&, int max_draft_len) {
 
 std::vector<SlotRow> SlotRows(const EngineOptions& options, const ModelConfig& model) {
   const int recent_len = options.max_draft_len;
-  return {MtpModules::Boundaries(model, options.drafter_numbers.module_count),
+  return {MtpModules::Boundaries(model, options.drafter_requirements.module_count),
           {.name = kRecentIds, .width = recent_len, .on_host = true},
           {.name = kRecentHiddens, .width = recent_len * OutputWidth(model)}};
 }
@@ -207,7 +207,7 @@ std::vector<SlotRow> SlotRows(const EngineOptions& options, const ModelConfig& m
 const DrafterKind kVanilla = {.name = "vanilla",
                               .selected = Selected,
                               .check = Check,
-                              .numbers = Numbers,
+                              .requirements = Requirements,
                               .slot_rows = SlotRows,
                               .create = VanillaDrafter::Create};
 

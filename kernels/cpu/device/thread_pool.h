@@ -99,8 +99,8 @@ class ThreadPool {
   struct alignas(64) Group {
     // Generation (24 bits) | 0 (20) | units of the node (20).
     std::atomic<uint64_t> published{0};
-    // Its node's. Read only between taking a unit of the group and counting it done; Run does not overwrite
-    // it in that time.
+    // The job of the group's node. Workers read it only between taking a unit of the group and counting it
+    // done; Run does not overwrite it in that time.
     Job job{};
     alignas(64) std::atomic<int64_t> pending_units{0};
     // Read for every job and hardly ever written, so on a line that no job writes.

@@ -133,7 +133,7 @@ struct RowRange {
   int32_t end = 0;
 };
 
-// Calls fn for the column blocks of those of these rows that are not idle.
+// Calls fn for the column blocks of these rows, idle rows left out.
 template <class Params>
 void ForEachBlock(const CpuContext& context, const Params& p, RowRange rows, int32_t width, int64_t row_cost,
                   BlockFn<Params> fn) {

@@ -19,8 +19,8 @@
 
 namespace foredraft::cuda {
 
-// The scales of a tile's keys, with FP8 products: powers of two or NaN. As exponents, for which there is
-// room.
+// The scales of a tile's keys, with FP8 products. They are powers of two or NaN, and kept as exponents, for
+// which there is room.
 template <class Shape>
 struct Fp8Scales {
   static constexpr int8_t kNan = 127;  // no scale is so large
@@ -52,7 +52,7 @@ class AttentionHeads {
   using Fp8 = Fp8Scales<Shape>;
   static constexpr bool kFp8Products = Shape::kWeightTiles > 1;
   static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
-  // Keys that are decoded on the way are stored in so many parts of a tile. Fetched early: there are
+  // A tile of keys that are decoded on the way is stored in kStoreParts parts. kFetchesEarly: there are
   // registers for the next tile's while P V of the previous one is computed.
   static constexpr int kStoreParts = Shape::kStride / 16;
   static constexpr bool kFetchesEarly = Shape::kHeadTiles == 1;
@@ -211,10 +211,10 @@ class AttentionHeads {
           scores);
       if constexpr (kFp8Products) FindLargest(stage, [&](int i) { return keys.Attended(stage, tile, i); });
       __syncthreads();
-      Weigh(scores, stage);
+      Softmax(scores, stage);
       __syncthreads();
       if (kFetchesEarly) keys.Fetch();
-      AddValues(shared_.keys[stage]);
+      MultiplyValues(shared_.keys[stage]);
       if (Shape::kStages == 1) {
         __syncthreads();  // all warps have used the tile
         LoadNext(keys, tile, end, 0);
@@ -329,7 +329,7 @@ class AttentionHeads {
 
   // Online softmax: updates the running maximum, rescales the running sums and outputs, and shares this
   // warp's weights.
-  __device__ __forceinline__ void Weigh(float (&scores)[kScoreTiles][4], int stage) {
+  __device__ __forceinline__ void Softmax(float (&scores)[kScoreTiles][4], int stage) {
     float own_max[2] = {};
     float own_keep[2] = {};
 #pragma unroll
@@ -415,7 +415,7 @@ class AttentionHeads {
     }
   }
 
-  __device__ __forceinline__ void AddValues(KeyRows& keys) {
+  __device__ __forceinline__ void MultiplyValues(KeyRows& keys) {
     // Blocks of columns are whole lines of the swizzle apart, so all values are constant distances away.
     static_assert(Shape::kWarps * 16 % 64 == 0);
     constexpr int kBlocksOfTile = Shape::kColumnBlocks / Shape::kWeightTiles;

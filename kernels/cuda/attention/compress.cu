@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kPoolThreads) PoolKernel(const __grid_constant
 // clang-format on
 
 // Writes the entry of the span that row r completes. The block has RmsThreads(d, 4) threads, which fixes the
-// order of the norm's sum. 1,024 bytes written for V4-Flash, in FP8 608.
+// order of the norm's sum. An entry of V4-Flash has 1,024 bytes, in FP8 608.
 template <bool aligned, DType kDType>
 __device__ void WriteEntry(const CompressPlan& plan, int32_t r) {
   const CompressParams& p = plan.op;

@@ -37,7 +37,7 @@ __device__ __forceinline__ LatentCodes EncodeLatent(const Vec4& y) {
   return latent;
 }
 
-// Stores columns [first, first + 4), of which the first is of the latent, of a coded row. The codes are
+// Stores columns [first, first + 4) of a coded row; column `first` is of the latent. The codes are
 // padded to a multiple of 16.
 __device__ __forceinline__ void StoreLatent(const KvRowLayout& layout, uint8_t* row, int32_t first,
                                             const LatentCodes& latent) {

@@ -45,8 +45,8 @@ struct AttentionShared : HeadsShared<Shape> {
 };
 
 // The attention of one row and one tile of heads by one block; members are per thread. Keys(p, divisors, row)
-// has the row and the count of its keys, and finds a key's row in three steps, of which each needs what the
-// one before it loads: Name(key), then Page(), then Row(), which is null past the last key.
+// has the row and the count of its keys, and finds a key's row in three steps. Each needs what the step
+// before it loads: Name(key), then Page(), then Row(), which is null past the last key.
 template <class Shape, class Keys, DType kDType>
 class RowAttention {
  public:

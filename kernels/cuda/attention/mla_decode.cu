@@ -44,14 +44,14 @@ __device__ __forceinline__ void CombineHead(const DecodePlan& p, int64_t first, 
     for (int i = 0; i < kCombineAhead; ++i) {
       if (begin + i >= count) break;
       const bool is_first = begin + i == 0;
-      const FoldStep step = Fold(state.x, stats[i].x);
+      const CombineStep step = CombineMax(state.x, stats[i].x);
 #pragma unroll
       for (int j = 0; j < kQuads * 4; ++j) {
         const float next = values[i][j / 4].x[j % 4];
         float& sum = sums[j / 4].x[j % 4];
-        sum = is_first ? next : FoldSum(sum, next, step);
+        sum = is_first ? next : CombineSum(sum, next, step);
       }
-      state = is_first ? stats[i] : make_float2(step.max, FoldSum(state.y, stats[i].y, step));
+      state = is_first ? stats[i] : make_float2(step.max, CombineSum(state.y, stats[i].y, step));
     }
   }
   const float factor = 1.0f / state.y;
@@ -119,7 +119,8 @@ void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, const DecodeChoice& c
   const size_t row_begins = layout.Add((rows + 1) * sizeof(int32_t));
   const size_t stats = layout.Add(partial_heads * sizeof(float2));
   const size_t sums = layout.Add(partial_heads * p.layer.latent_dim * sizeof(float));
-  const size_t folds = layout.Add(max_splits > 1 ? blocks * Shape::kStateFloats * sizeof(float) : 0);
+  const size_t running_outputs =
+      layout.Add(max_splits > 1 ? blocks * Shape::kStateFloats * sizeof(float) : 0);
   auto& cuda = static_cast<CudaStream&>(stream);
   std::byte* scratch = static_cast<std::byte*>(cuda.Scratch(layout.bytes()));
 
@@ -134,7 +135,7 @@ void MlaDecodeAs(Stream& stream, const MlaDecodeParams& p, const DecodeChoice& c
                            .row_begins = reinterpret_cast<int32_t*>(scratch + row_begins),
                            .partial_stats = reinterpret_cast<float2*>(scratch + stats),
                            .partials = reinterpret_cast<float*>(scratch + sums),
-                           .folds = reinterpret_cast<float*>(scratch + folds)};
+                           .running_outputs = reinterpret_cast<float*>(scratch + running_outputs)};
   launch(stream, plan, blocks);
   if (max_splits < 2 || groups < 2) return;
   const LaunchShape shape = {.grid = dim3(rows, (p.head_count + kCombineWarps - 1) / kCombineWarps),

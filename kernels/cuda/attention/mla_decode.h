@@ -23,9 +23,9 @@ struct DecodePlan {
   int32_t pairs;        // DecodeChoice::pairs
   int32_t* row_begins;  // [R + 1]: the cost before the row, -1: nothing to combine; undefined for rows of one
                         // split. [R]: the cost of all rows
-  float2* partial_stats;  // [PartialCount, head_tiles, heads_per_item]: max, sum
-  float* partials;        // [PartialCount, head_tiles, heads_per_item, latent]: unnormalised outputs
-  float* folds;           // [blocks, one item's output]: running output of items that merge their splits
+  float2* partial_stats;   // [PartialCount, head_tiles, heads_per_item]: max, sum
+  float* partials;         // [PartialCount, head_tiles, heads_per_item, latent]: unnormalised outputs
+  float* running_outputs;  // [blocks, one item's output]: running output of items that merge their splits
 };
 
 // A work item: adjacent splits of a row, for the heads of a tile.
@@ -40,22 +40,22 @@ struct DecodeItem {
   int32_t
       partial;  // index of its first partial result, the next one head_tiles later; -1: it writes the output
 
-  // Whether the item keeps a running output in DecodePlan::folds.
-  __device__ __forceinline__ bool folds() const { return begins_row && split_count > 1; }
+  // Whether the item keeps a running output in DecodePlan::running_outputs.
+  __device__ __forceinline__ bool combines() const { return begins_row && split_count > 1; }
 };
 
 // Merges the next split into the running softmax: the new maximum, and the rescaling factors.
-struct FoldStep {
+struct CombineStep {
   float max;
   float keep;  // factor of the running sums
   float take;  // factor of the next split's sums
 };
 
-__device__ __forceinline__ FoldStep Fold(float max, float next_max) {
+__device__ __forceinline__ CombineStep CombineMax(float max, float next_max) {
   const float both = fmaxf(max, next_max);
   return {both, exp2f(max - both), exp2f(next_max - both)};
 }
-__device__ __forceinline__ float FoldSum(float sum, float next, const FoldStep& step) {
+__device__ __forceinline__ float CombineSum(float sum, float next, const CombineStep& step) {
   return fmaf(sum, step.keep, next * step.take);
 }
 

@@ -3,13 +3,13 @@
 // A consumer group of mla_decode's kernel for Hopper (mla_decode_hopper.cu): scores, softmax and output of
 // its items.
 
-#include "kernels/cuda/attention/mla_decode_fold.h"
+#include "kernels/cuda/attention/mla_decode_combine.h"
 #include "kernels/cuda/attention/mla_decode_hopper.h"
 
 namespace foredraft::cuda::hopper_decode {
 
-inline constexpr int kSums = kLatent / 2 / 4;  // of a thread and row: 2 in each 8 of the group's 256 columns
-inline constexpr int kScores = kKeyTile / 2;   // of a thread and tile
+inline constexpr int kAccumulators = kLatent / 2 / 4;  // per thread and row: 2 in 8 of 256 columns
+inline constexpr int kScores = kKeyTile / 2;           // of a thread and tile
 
 // The attention of one item; members are per thread.
 template <KeySource source, int kBlocks>
@@ -40,7 +40,7 @@ class HopperItem {
       } else {
         FollowTiles(tiles, last);
       }
-      if (item.folds()) FoldSplit(i == 0, last);
+      if (item.combines()) CombineSplit(i == 0, last);
       if (!item.begins_row) {
         StorePartial(item, item.partial + i * p_.head_tiles);
       } else if (last && item.partial >= 0) {
@@ -88,11 +88,11 @@ class HopperItem {
     for (; tile + 2 < tiles.end; tile += 2) {
       WarpgroupWaitAll(scores);
       WarpgroupWaitAll(out_);
-      Weigh(tile, scores, pipeline_, tile == tiles.begin);
-      AddValues();
+      Softmax(tile, scores, pipeline_, tile == tiles.begin);
+      MultiplyValues();
       FinishValues();
       TakeWeights();
-      AddValues();
+      MultiplyValues();
       Pipeline next = pipeline_;
       next.Next();
       StartScores(tile + 2, next, scores, [&] {
@@ -104,17 +104,17 @@ class HopperItem {
     WarpgroupWaitAll(scores);
     WarpgroupWaitAll(out_);
     if (last) ReleaseStage(shared_.query_empty);
-    Weigh(tile, scores, pipeline_, tile == tiles.begin);
-    AddValues();
+    Softmax(tile, scores, pipeline_, tile == tiles.begin);
+    MultiplyValues();
     FinishValues();
     if (tile + 1 == tiles.end) return;
     TakeWeights();
-    AddValues();
+    MultiplyValues();
     FinishValues();
   }
 
   // A split whose first tile the other group scores. This group's next scores go first: P V of the other's
-  // tile then runs while these are weighed.
+  // tile then runs beside their softmax.
   __device__ __forceinline__ void FollowTiles(const TileRange& tiles, bool last) {
     float scores[kScores];
     int32_t tile = tiles.begin;
@@ -125,16 +125,16 @@ class HopperItem {
       StartScores(tile + 1, next, scores, [] {});
       WarpgroupWaitAll(scores);
       TakeWeights();
-      AddValues();
+      MultiplyValues();
       if (last && tile + 3 >= tiles.end) ReleaseStage(shared_.query_empty);
-      Weigh(tile + 1, scores, next, false);
+      Softmax(tile + 1, scores, next, false);
       FinishValues();
-      AddValues();
+      MultiplyValues();
       FinishValues();
     }
     if (tile == tiles.end) return;
     TakeWeights();
-    AddValues();
+    MultiplyValues();
     FinishValues();
   }
 
@@ -192,8 +192,8 @@ class HopperItem {
 
   // Online softmax: the running maximum and sums behind this tile, keep_, and the tile's weights, for both
   // groups.
-  __device__ __forceinline__ void Weigh(int32_t tile, float (&scores)[kScores], const Pipeline& pipeline,
-                                        bool first) {
+  __device__ __forceinline__ void Softmax(int32_t tile, float (&scores)[kScores], const Pipeline& pipeline,
+                                          bool first) {
     Mask(tile, scores);
     float largest[2] = {kMaskedScore, kMaskedScore};
 #pragma unroll
@@ -225,7 +225,7 @@ class HopperItem {
     shared_.max[thread_] = make_float2(max_[0], max_[1]);
     FenceProxyAsync();
     __syncwarp();
-    if (lane_ == 0) MbarrierArrive(shared_.weighed[pipeline.stage]);
+    if (lane_ == 0) MbarrierArrive(shared_.weights_ready[pipeline.stage]);
   }
 
   __device__ __forceinline__ void Mask(int32_t tile, float (&scores)[kScores]) const {
@@ -243,9 +243,9 @@ class HopperItem {
     max_[1] = of_second;
   }
 
-  // Waits for the weights of the tile at pipeline_, which the other group weighs.
+  // Waits for the weights of the tile at pipeline_, which the other group computes.
   __device__ __forceinline__ void TakeWeights() {
-    MbarrierWaitUnlimited(shared_.weighed[pipeline_.stage], pipeline_.parity);
+    MbarrierWaitUnlimited(shared_.weights_ready[pipeline_.stage], pipeline_.parity);
     // The other group has seen the loads; this one's products read some too.
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
@@ -257,12 +257,12 @@ class HopperItem {
   }
 
   // Rescales the running outputs and starts P V of the tile at pipeline_.
-  __device__ __forceinline__ void AddValues() {
-    MbarrierWaitUnlimited(shared_.weighed[pipeline_.stage], pipeline_.parity);
+  __device__ __forceinline__ void MultiplyValues() {
+    MbarrierWaitUnlimited(shared_.weights_ready[pipeline_.stage], pipeline_.parity);
     // Most tiles leave the maximum unchanged: skip the multiplication by 1.
     if (__any_sync(kAllLanes, keep_[0] != 1.0f || keep_[1] != 1.0f)) {
 #pragma unroll
-      for (int i = 0; i < 2 * kSums; ++i) out_[i] *= keep_[i / 2 % 2];
+      for (int i = 0; i < 2 * kAccumulators; ++i) out_[i] *= keep_[i / 2 % 2];
     }
     const uint64_t a = KMajorDescriptor(&shared_.weights(pipeline_.stage));
     const uint64_t b =
@@ -299,55 +299,57 @@ class HopperItem {
 
   // ---- the result of a split ----
 
-  // Behind the split's last tile, whose stage is not pipeline_'s any more.
+  // The sum of weights behind the split's last tile, whose stage is the one before pipeline_'s.
   __device__ __forceinline__ float SplitSum(int half) const {
     const float4 sums = shared_.sums[1 - pipeline_.stage][half][thread_];
     return (QuadSum(sums.x) + QuadSum(sums.y)) + (QuadSum(sums.z) + QuadSum(sums.w));
   }
   // Max and sum of the splits so far.
-  __device__ __forceinline__ float2& Folded(int half) { return shared_.folded[group_][Row(half)]; }
+  __device__ __forceinline__ float2& Combined(int half) { return shared_.combined[group_][Row(half)]; }
 
   // Stores the result of a split, or of the merged splits, as number `partial`.
   __device__ __forceinline__ void StorePartial(const DecodeItem& item, int32_t partial) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t head = static_cast<int64_t>(partial) * kHeads + Row(half);
-      const float2 stats = item.folds() ? Folded(half) : make_float2(max_[half], SplitSum(half));
+      const float2 stats = item.combines() ? Combined(half) : make_float2(max_[half], SplitSum(half));
       if (group_ == 0 && LeadsRow()) p_.partial_stats[head] = stats;
 #pragma unroll
-      for (int j = 0; j < kSums / 2; ++j) {
+      for (int j = 0; j < kAccumulators / 2; ++j) {
         *reinterpret_cast<float2*>(p_.partials + head * kLatent + Column(j)) =
             make_float2(out_[4 * j + 2 * half], out_[4 * j + 2 * half + 1]);
       }
     }
   }
 
-  // Merges this split into the previous ones, whose output is in this thread's part of `folds`. The merged
-  // output is in out_, and unless this split is the last one, in `folds`.
-  __device__ __forceinline__ void FoldSplit(bool first, bool last) {
+  // Merges this split into the previous ones, whose output is in this thread's part of
+  // `running_outputs`. The merged output is in out_, and unless this split is the last one, also in
+  // `running_outputs`.
+  __device__ __forceinline__ void CombineSplit(bool first, bool last) {
     float4* const running =
-        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent) +
+        reinterpret_cast<float4*>(p_.running_outputs + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent) +
         threadIdx.x;
-    FoldStep step[2];
+    CombineStep step[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      step[half] = Fold(first ? max_[half] : Folded(half).x, max_[half]);
+      step[half] = CombineMax(first ? max_[half] : Combined(half).x, max_[half]);
       __syncwarp();
-      if (LeadsRow()) Folded(half).x = step[half].max;
+      if (LeadsRow()) Combined(half).x = step[half].max;
     }
     if (!first) {
-      FoldOutputs<kSums / 2, kConsumerThreads>(running, step, [this](int j) { return &out_[4 * j]; });
+      CombineOutputs<kAccumulators / 2, kConsumerThreads>(running, step,
+                                                          [this](int j) { return &out_[4 * j]; });
     }
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = SplitSum(half);  // by all lanes
-      float& folded = Folded(half).y;
-      if (LeadsRow()) folded = first ? sum : FoldSum(folded, sum, step[half]);
+      float& combined = Combined(half).y;
+      if (LeadsRow()) combined = first ? sum : CombineSum(combined, sum, step[half]);
     }
     if (!last) {
 #pragma unroll
-      for (int j = 0; j < kSums / 2; ++j) {
+      for (int j = 0; j < kAccumulators / 2; ++j) {
         const float* const sums = &out_[4 * j];
         running[j * kConsumerThreads] = make_float4(sums[0], sums[1], sums[2], sums[3]);
       }
@@ -358,12 +360,12 @@ class HopperItem {
   __device__ __forceinline__ void StoreOutput(const DecodeItem& item) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float factor = 1.0f / (item.folds() ? Folded(half).y : SplitSum(half));
+      const float factor = 1.0f / (item.combines() ? Combined(half).y : SplitSum(half));
       const int head = item.head_tile * kHeads + Row(half);
       if (head >= p_.op.head_count) continue;
       bf16* const out = p_.op.out.row(item.row) + static_cast<int64_t>(head) * kLatent;
 #pragma unroll
-      for (int j = 0; j < kSums / 2; ++j) {
+      for (int j = 0; j < kAccumulators / 2; ++j) {
         const float* const sums = &out_[4 * j + 2 * half];
         StorePair(out + Column(j), sums[0] * factor, sums[1] * factor, 2, true);
       }
@@ -382,7 +384,7 @@ class HopperItem {
 
   float max_[2];   // of Row(half), in units of log2
   float keep_[2];  // factor of the outputs, from the maximum before the last tile
-  float out_[2 * kSums];
+  float out_[2 * kAccumulators];
 };
 
 }  // namespace foredraft::cuda::hopper_decode

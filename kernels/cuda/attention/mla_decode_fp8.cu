@@ -1,14 +1,14 @@
 // mla_decode with FP8 products for Hopper: E4M3 wgmma over tiles of 64 keys as they lie in the cache
 // (docs/invariants.md section 3), warp-specialised.
 //
-// Two consumer warpgroups and a producer. The consumers score and weigh tiles in turns, for 64 heads, and
-// each adds all tiles to 256 of the 512 latent columns of the output: so one group's products keep the tensor
-// cores busy while the other one weighs. A tile's codes, RoPE parts and scales come in two loads by TMA, or
-// row by row; with three stages the next tile is on its way while two are in use. A warp of the producer's
-// turns the scales into factors of keys and of weights (TileScales).
+// Two consumer warpgroups and a producer. The consumers take turns in scores and softmax of tiles, for 64
+// heads, and each adds all tiles to 256 of the 512 latent columns of the output: so one group's products keep
+// the tensor cores busy during the other one's softmax. A tile's codes, RoPE parts and scales come in two
+// loads by TMA, or row by row; with three stages the next tile is on its way while two are in use. A warp of
+// the producer's turns the scales into factors of keys and of weights (TileScales).
 //
-// Registers allow 128 sums of a thread's outputs, which are FP32 from tile to tile, beside 64 for a tile's
-// scores or 64 for its values and their products. V is turned on its way into registers
+// Registers allow 128 accumulators of a thread's outputs, which are FP32 from tile to tile, beside 64 for a
+// tile's scores or 64 for its values and their products. V is turned on its way into registers
 // (mla_decode_fp8_values.h): turned in shared memory it would be written and read once more, and shared
 // memory is what all products wait for (docs/predictions.md).
 //
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeFp8(const __grid_constan
     MbarrierInit(shared.item_empty, 2 * kGroupWarps);
     for (int stage = 0; stage < kStages; ++stage) {
       MbarrierInit(shared.scaled[stage], 1);
-      MbarrierInit(shared.weighed[stage], kGroupWarps);
+      MbarrierInit(shared.weights_ready[stage], kGroupWarps);
       for (int load = 0; load < kLoads; ++load) {
         MbarrierInit(shared.full[stage][load], source == KeySource::kPages ? 1 : kRowWarps);
         MbarrierInit(shared.empty[stage][load], kBlocks * 2 * kGroupWarps);

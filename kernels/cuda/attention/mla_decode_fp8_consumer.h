@@ -1,7 +1,7 @@
 #pragma once
 
 // A consumer group of mla_decode's kernel for Hopper with FP8 products (mla_decode_fp8.cu): rounds queries,
-// scores and weighs tiles.
+// and computes scores and weights of tiles.
 
 #include <cuda_fp8.h>
 
@@ -43,14 +43,14 @@ class Fp8Item {
       const bool last = i + 1 == item.split_count;
       outputs_.Clear();
       AttendTiles(SplitTiles(p_.op, item.split_len, item.first_split + i, item.last_place));
-      const int last_weighed = 1 - added_ % 2;
-      if (item.folds()) outputs_.FoldSplit(last_weighed, i == 0, last);
+      const int last_group = 1 - added_ % 2;
+      if (item.combines()) outputs_.CombineSplit(last_group, i == 0, last);
       if (!item.begins_row) {
-        outputs_.StorePartial(last_weighed, item.folds(), item.partial + i * p_.head_tiles);
+        outputs_.StorePartial(last_group, item.combines(), item.partial + i * p_.head_tiles);
       } else if (last && item.partial >= 0) {
-        outputs_.StorePartial(last_weighed, item.folds(), item.partial);
+        outputs_.StorePartial(last_group, item.combines(), item.partial);
       } else if (last) {
-        outputs_.StoreOutput(last_weighed, item);
+        outputs_.StoreOutput(last_group, item);
       }
     }
     return true;
@@ -130,18 +130,18 @@ class Fp8Item {
 
   // ---- the tiles of a split ----
   //
-  // The groups score and weigh tiles in turns. A group weighs its own tile before it adds the other group's
-  // tile before that: so the one waits for the other's maxima alone, and P V of two tiles, which is as long,
-  // goes on beside the other's scores.
+  // The groups take turns in scores and softmax of tiles. A group does the softmax of its own tile before it
+  // adds the other group's tile before that: so it waits for the other's maxima alone, and P V of two tiles,
+  // which is as long, goes on beside the other's scores.
 
   __device__ __forceinline__ void AttendTiles(const TileRange& tiles) {
-    int32_t tile = tiles.begin + (WeighsNext() ? 0 : 1);
+    int32_t tile = tiles.begin + (TakesNextTile() ? 0 : 1);
     for (; tile < tiles.end; tile += 2) {
       const bool first = tile == tiles.begin;
       const Pipeline own = PipelineOf(added_ + (first ? 0 : 1));
       float scores[kScores];
       Score(tile, own, scores);
-      Weigh(tile, own, first, scores);
+      Softmax(tile, own, first, scores);
 #pragma unroll 1
       for (int i = first ? 1 : 0; i < 2; ++i) AddTile();
     }
@@ -152,15 +152,15 @@ class Fp8Item {
     added_ = added_ + 1 < kPeriod ? added_ + 1 : 0;
   }
 
-  // The groups weigh tiles in turns, and tiles go through the stages: all follows from the tiles before,
-  // modulo two visits of each stage.
+  // The groups alternate between tiles, and tiles go through the stages: both follow from the number of tiles
+  // before, modulo two visits of each stage.
   static constexpr int kPeriod = 2 * kStages;
   static __device__ __forceinline__ Pipeline PipelineOf(int tiles) {
     const int tile = tiles < kPeriod ? tiles : tiles - kPeriod;
     return tile < kStages ? Pipeline{tile, 0} : Pipeline{tile - kStages, 1};
   }
-  // Between two splits: whether this group weighs the second one's first tile.
-  __device__ __forceinline__ bool WeighsNext() const { return added_ % 2 == group_; }
+  // Between two splits: whether the second one's first tile is this group's.
+  __device__ __forceinline__ bool TakesNextTile() const { return added_ % 2 == group_; }
 
   // Zeroes the keys of places that are not attended: their cache rows are undefined, and TMA leaves stale
   // rows past the last page. A code of 0 as weight would not mask them: 0 * NaN is NaN.
@@ -189,24 +189,24 @@ class Fp8Item {
     uint64_t a = KMajorDescriptor(shared_.query);
     uint64_t b = KMajorDescriptor(shared_.keys[stage]);
     constexpr uint64_t kNextTile = sizeof(CodeTile) >> 4;
-    float sums[kScores];
+    float accumulators[kScores];
 #pragma unroll
     for (int group = 0; group < kScaleGroups; ++group) {
       if (group == kLoadGroups) MbarrierWaitUnlimited(shared_.full[stage][1], at.parity);
       WarpgroupArrive();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        WgmmaF8(sums, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, i > 0);
+        WgmmaF8(accumulators, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, i > 0);
       }
       WarpgroupCommitBatch();
-      WarpgroupWaitAll(sums);
-      AddScaled(sums, group, stage, scores);
+      WarpgroupWaitAll(accumulators);
+      AddScaled(accumulators, group, stage, scores);
       a = Opaque(a + kNextTile);
       b = Opaque(b + kNextTile);
     }
-    AddRope(stage, sums, scores);
+    AddRope(stage, accumulators, scores);
   }
-  __device__ __forceinline__ void AddScaled(const float (&sums)[kScores], int group, int stage,
+  __device__ __forceinline__ void AddScaled(const float (&accumulators)[kScores], int group, int stage,
                                             float (&scores)[kScores]) {
     const float of_heads[2] = {shared_.query_scales[group][HeadRow(0)],
                                shared_.query_scales[group][HeadRow(1)]};
@@ -215,28 +215,30 @@ class Fp8Item {
       const KeyFactors of_keys = FactorsOf(shared_.scales[stage].of_key[group], i / 8);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float scaled = sums[i + j] * of_keys.x[j / 4 * 2 + j % 2], of_head = of_heads[j / 2 % 2];
+        const float scaled = accumulators[i + j] * of_keys.x[j / 4 * 2 + j % 2],
+                    of_head = of_heads[j / 2 % 2];
         scores[i + j] = group == 0 ? scaled * of_head : fmaf(scaled, of_head, scores[i + j]);
       }
     }
   }
-  __device__ __forceinline__ void AddRope(int stage, float (&sums)[kScores], float (&scores)[kScores]) {
+  __device__ __forceinline__ void AddRope(int stage, float (&accumulators)[kScores],
+                                          float (&scores)[kScores]) {
     const uint64_t a = KMajorDescriptor(&shared_.query_rope), b = KMajorDescriptor(&shared_.rope[stage]);
     WarpgroupArrive();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      WgmmaBf16(sums, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, i > 0);
+      WgmmaBf16(accumulators, a + i * kDescriptor32Bytes, b + i * kDescriptor32Bytes, i > 0);
     }
     WarpgroupCommitBatch();
-    WarpgroupWaitAll(sums);
+    WarpgroupWaitAll(accumulators);
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) scores[i] += sums[i];
+    for (int i = 0; i < kScores; ++i) scores[i] += accumulators[i];
   }
 
   // Online softmax: the running maximum and sums behind this tile, the factor of outputs before it, and its
   // weights as codes. `at`: of the tile.
-  __device__ __forceinline__ void Weigh(int32_t tile, const Pipeline& at, bool first,
-                                        float (&scores)[kScores]) {
+  __device__ __forceinline__ void Softmax(int32_t tile, const Pipeline& at, bool first,
+                                          float (&scores)[kScores]) {
     if (!AllAttended(tile)) {
 #pragma unroll
       for (int i = 0; i < kScores; ++i) {
@@ -249,7 +251,7 @@ class Fp8Item {
     float4 state = make_float4(kFirstMax, kFirstMax, 0.0f, 0.0f);
     if (!first) {
       const Pipeline before = PipelineOf(added_);
-      MbarrierWaitUnlimited(shared_.weighed[before.stage], before.parity);
+      MbarrierWaitUnlimited(shared_.weights_ready[before.stage], before.parity);
       state = shared_.softmax[1 - group_][thread_];
     }
     const float max[2] = {fmaxf(state.x, QuadMax(largest[0]) * p_.score_scale),
@@ -269,7 +271,7 @@ class Fp8Item {
     StoreWeights(at.stage, scores);
     FenceProxyAsync();
     __syncwarp();
-    if (lane_ == 0) MbarrierArrive(shared_.weighed[at.stage]);
+    if (lane_ == 0) MbarrierArrive(shared_.weights_ready[at.stage]);
   }
 
   // The key of scores[i].

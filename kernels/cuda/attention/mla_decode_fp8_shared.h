@@ -54,8 +54,8 @@ struct Fp8DecodePlan {
   int32_t page_rows;  // rows per TMA load: tokens_per_block, at most a tile
 };
 
-// Of each 16 keys of a wgmma's sums, thread t of four has 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. Where a key lies
-// if a thread's are to be adjacent.
+// Where a key lies if the keys of a thread are to be adjacent: thread t of four has keys 2 t, 2 t + 1, 2 t +
+// 8 and 2 t + 9 of each 16 in a wgmma's accumulators.
 constexpr int PlaceOf(int key) { return key / 16 * 16 + key % 8 / 2 * 4 + key / 8 % 2 * 2 + key % 2; }
 
 // The scales of a tile's keys as its products need them, key k at PlaceOf(k); S is the largest one of the
@@ -71,30 +71,32 @@ struct Fp8DecodeShared {
   alignas(1024) RopeTile query_rope;
   CodeTile keys[kStages][kScaleGroups];
   alignas(1024) RopeTile rope[kStages];
-  // Of the columns of a consumer group: a head's codes for one group of columns, then for the other one.
+  // Weights as codes, for the columns of each consumer group: a head's codes for one group of columns, then
+  // for the other one.
   CodeTile weights[kStages][2];
   alignas(128) float4 row_scales[kStages][kKeyTile];  // as they lie in the rows
   TileScales scales[kStages];
   float query_scales[kScaleGroups][kHeads];
-  // The running softmax behind the last tile that a group has weighed, of each of its threads: the maxima of
-  // its two heads, and its part of their sums of weights.
+  // The running softmax of each thread of a group, after the group's last tile: the maxima of the thread's
+  // two heads, and its part of their sums of weights.
   float4 softmax[2][kGroupThreads];
   float keep[kStages][kHeads];  // factor of the outputs before the tile is added
-  float2 folded[2][kHeads];     // of each group: max, sum of the splits so far
+  float2 combined[2][kHeads];   // of each group: max, sum of the splits so far
   float2 exchanged[2][kHeads];  // of each group: what its threads tell each other at the end of a split
   DecodeItem items[2];          // this one and the next
   Mbarrier item_full, item_empty;
   Mbarrier full[kStages][kLoads];
   Mbarrier empty[kStages][kLoads];  // in the block that brings the load
   Mbarrier scaled[kStages];
-  Mbarrier weighed[kStages];
+  Mbarrier weights_ready[kStages];
 };
 static_assert(kStages * kKeyTile * kRow.bytes() == kFp8DecodeBytesInFlight);
 static_assert(sizeof(Fp8DecodeShared) <= 227 * 1024, "the shared memory limit of a block");
 
 using Pipeline = PipelineState<kStages>;
 
-// The head of a row of a wgmma's sums that a thread has: the first, and 8 more.
+// The head of each of the two rows of a wgmma's accumulators that a thread has: the second is 8 after the
+// first.
 __device__ __forceinline__ int HeadRow(int half) {
   return static_cast<int>(threadIdx.x) % kGroupThreads / kWarpLanes * 16 +
          static_cast<int>(threadIdx.x) % kWarpLanes / 4 + half * 8;

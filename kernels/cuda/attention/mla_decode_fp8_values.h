@@ -15,7 +15,7 @@
 
 namespace foredraft::cuda::fp8_decode {
 
-// Members are per thread. Of every 64 columns a thread has two adjacent ones, and of every 8 heads two.
+// Members are per thread. A thread has two adjacent columns of every 64, and two heads of every 8.
 template <int kBlocks>
 class Fp8Outputs {
  public:
@@ -31,10 +31,10 @@ class Fp8Outputs {
     for (int i = 0; i < kColumnBlocks * kHeadPairs * 4; ++i) Flat(i) = 0.0f;
   }
 
-  // Adds the tile of a stage, which a group weighs, and releases its keys.
+  // Adds the tile of a stage, whose weights a group computes, and releases its keys.
   __device__ __forceinline__ void Add(const Pipeline& at) {
     const int stage = at.stage;
-    MbarrierWaitUnlimited(shared_.weighed[stage], at.parity);
+    MbarrierWaitUnlimited(shared_.weights_ready[stage], at.parity);
     MbarrierWaitUnlimited(shared_.full[stage][group_], at.parity);
     uint32_t values[kColumnBlocks][kKeySteps][4];
     LoadValues(stage, values);
@@ -42,43 +42,44 @@ class Fp8Outputs {
                             shared_.scales[stage].of_value[kLoadGroups * group_ + 1]};
     ReleaseKeys(stage);
     Rescale(shared_.keep[stage]);
-    float sums[2][kSums];
+    float accumulators[2][kAccumulators];
     const uint64_t weights = KMajorDescriptor(&shared_.weights[stage][group_]);
 #pragma unroll
     for (int part = 0; part <= kParts; ++part) {
-      if (part < kParts) Start(values[part / 2], weights, part, sums[part % 2]);
+      if (part < kParts) Start(values[part / 2], weights, part, accumulators[part % 2]);
       if (part == 0) continue;
       if (part < kParts) {
-        WarpgroupWaitAllButOne(sums[(part - 1) % 2]);
+        WarpgroupWaitAllButOne(accumulators[(part - 1) % 2]);
       } else {
-        WarpgroupWaitAll(sums[(part - 1) % 2]);
+        WarpgroupWaitAll(accumulators[(part - 1) % 2]);
       }
-      Promote(part - 1, sums[(part - 1) % 2], units[(part - 1) / (kParts / 2)]);
+      Promote(part - 1, accumulators[(part - 1) % 2], units[(part - 1) / (kParts / 2)]);
     }
   }
 
-  // ---- the result of a split, whose last tile group `last_weighed` has weighed ----
+  // ---- the result of a split, whose last softmax is group `last_group`'s ----
 
-  // Merges this split into the previous ones, whose output is in this thread's part of `folds`. The merged
-  // output is in the registers, and unless this split is the last one, in `folds`.
-  __device__ __forceinline__ void FoldSplit(int last_weighed, bool first, bool last) {
+  // Merges this split into the previous ones, whose output is in this thread's part of
+  // `running_outputs`. The merged output is in the registers, and unless this split is the last one, also in
+  // `running_outputs`.
+  __device__ __forceinline__ void CombineSplit(int last_group, bool first, bool last) {
     float2 steps[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float2& folded = Folded(half);
-      const float2 stats = Stats(last_weighed, half);
-      const float2 before = first ? make_float2(stats.x, 0.0f) : folded;
-      const FoldStep step = Fold(before.x, stats.x);
+      float2& combined = Combined(half);
+      const float2 stats = Stats(last_group, half);
+      const float2 before = first ? make_float2(stats.x, 0.0f) : combined;
+      const CombineStep step = CombineMax(before.x, stats.x);
       steps[half] = make_float2(step.keep, step.take);
       __syncwarp();
-      if (LeadsRow()) folded = first ? stats : make_float2(step.max, FoldSum(before.y, stats.y, step));
+      if (LeadsRow()) combined = first ? stats : make_float2(step.max, CombineSum(before.y, stats.y, step));
     }
     float4* const running =
-        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent) +
+        reinterpret_cast<float4*>(p_.running_outputs + static_cast<int64_t>(blockIdx.x) * kHeads * kLatent) +
         threadIdx.x;
     if (!first) {
       Exchange(steps);
-      AddFolded(running);
+      AddRunning(running);
     }
     if (last) return;
 #pragma unroll
@@ -88,12 +89,12 @@ class Fp8Outputs {
     }
   }
 
-  // Stores the result of a split, or with `folds` of the merged splits, as number `partial`.
-  __device__ __forceinline__ void StorePartial(int last_weighed, bool folds, int32_t partial) {
+  // Stores the result of a split, or with `combines` of the merged splits, as number `partial`.
+  __device__ __forceinline__ void StorePartial(int last_group, bool combines, int32_t partial) {
     const int64_t first_head = static_cast<int64_t>(partial) * kHeads;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 stats = folds ? Folded(half) : Stats(last_weighed, half);
+      const float2 stats = combines ? Combined(half) : Stats(last_group, half);
       if (group_ == 0 && LeadsRow()) p_.partial_stats[first_head + HeadRow(half)] = stats;
     }
 #pragma unroll
@@ -107,11 +108,11 @@ class Fp8Outputs {
     }
   }
 
-  __device__ __forceinline__ void StoreOutput(int last_weighed, const DecodeItem& item) {
+  __device__ __forceinline__ void StoreOutput(int last_group, const DecodeItem& item) {
     float2 factors[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      factors[half].x = 1.0f / (item.folds() ? Folded(half) : Stats(last_weighed, half)).y;
+      factors[half].x = 1.0f / (item.combines() ? Combined(half) : Stats(last_group, half)).y;
       factors[half].y = 0.0f;
     }
     Exchange(factors);
@@ -138,7 +139,7 @@ class Fp8Outputs {
   static constexpr int kPartHeads = 32;
   static constexpr int kParts =
       kColumnBlocks * (kHeads / kPartHeads);  // products that are in flight in turns
-  static constexpr int kSums = kPartHeads / 2;
+  static constexpr int kAccumulators = kPartHeads / 2;
 
   __device__ __forceinline__ bool LeadsRow() const { return lane_ % 4 == 0; }
   // The first of two adjacent columns and heads.
@@ -152,11 +153,11 @@ class Fp8Outputs {
     return out_[i / (kHeadPairs * 4)][i / 4 % kHeadPairs][i % 4];
   }
   // The maximum and the sum of weights of HeadRow(half) in a split, and in the splits so far. By all lanes.
-  __device__ __forceinline__ float2 Stats(int last_weighed, int half) const {
-    const float4& state = shared_.softmax[last_weighed][threadIdx.x % kGroupThreads];
+  __device__ __forceinline__ float2 Stats(int last_group, int half) const {
+    const float4& state = shared_.softmax[last_group][threadIdx.x % kGroupThreads];
     return half == 0 ? make_float2(state.x, QuadSum(state.z)) : make_float2(state.y, QuadSum(state.w));
   }
-  __device__ __forceinline__ float2& Folded(int half) { return shared_.folded[group_][HeadRow(half)]; }
+  __device__ __forceinline__ float2& Combined(int half) { return shared_.combined[group_][HeadRow(half)]; }
 
   // Operand A of the products: four keys of a column in each register.
   __device__ __forceinline__ void LoadValues(int stage, uint32_t (&values)[kColumnBlocks][kKeySteps][4]) {
@@ -177,7 +178,7 @@ class Fp8Outputs {
     }
   }
 
-  // This warp has read all it needs of a tile. A tile's scores and scales are read before it is weighed.
+  // Called once this warp has read all it needs of a tile: scores and scales are read before the softmax.
   __device__ __forceinline__ void ReleaseKeys(int stage) {
     __syncwarp();
     if (lane_ != 0) return;
@@ -212,22 +213,22 @@ class Fp8Outputs {
 
   // A part is 64 columns of 32 heads.
   __device__ __forceinline__ void Start(const uint32_t (&values)[kKeySteps][4], uint64_t weights, int part,
-                                        float (&sums)[kSums]) {
+                                        float (&accumulators)[kAccumulators]) {
     const int group = part / (kParts / 2);  // of the two groups of columns
     const uint64_t b = weights + (group * kKeyTile + part % 2 * kPartHeads * kTileRowBytes) / 16;
     WarpgroupArrive();
 #pragma unroll
     for (int step = 0; step < kKeySteps; ++step) {
-      WgmmaF8(sums, values[step], b + step * kDescriptor32Bytes, step > 0);
+      WgmmaF8(accumulators, values[step], b + step * kDescriptor32Bytes, step > 0);
     }
     WarpgroupCommitBatch();
   }
-  __device__ __forceinline__ void Promote(int part, const float (&sums)[kSums], float unit) {
+  __device__ __forceinline__ void Promote(int part, const float (&accumulators)[kAccumulators], float unit) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) {
+    for (int i = 0; i < kAccumulators; ++i) {
       const int pair = part % 2 * (kPartHeads / 8) + i / 4, column = i / 2 % 2, next = i % 2;
       float& out = out_[part / 2][pair][2 * next + column];
-      out = fmaf(sums[i], unit, out);
+      out = fmaf(accumulators[i], unit, out);
     }
   }
 
@@ -241,9 +242,9 @@ class Fp8Outputs {
     SyncGroup();
   }
   __device__ __forceinline__ float2 Exchanged(int head) const { return shared_.exchanged[group_][head]; }
-  // FoldSum of all outputs in two passes, so that a load is added as soon as it comes: registers are few. The
-  // exchanged are factors of the outputs before, and of these.
-  __device__ __forceinline__ void AddFolded(const float4* running) {
+  // CombineSum of all outputs in two passes, so that a load is added as soon as it comes: registers are few.
+  // Exchanged() has the factors of the outputs before, and of these.
+  __device__ __forceinline__ void AddRunning(const float4* running) {
 #pragma unroll
     for (int pair = 0; pair < kHeadPairs; ++pair) {
       const float take[2] = {Exchanged(Head(pair)).y, Exchanged(Head(pair) + 1).y};

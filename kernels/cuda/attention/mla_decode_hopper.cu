@@ -4,8 +4,8 @@
 // rows, in BF16 on a list or in FP8, a whole warpgroup, which copies or decodes them into the same tiles
 // (mla_decode_producer.h). Two blocks with the same keys share them (BringerOf). Consumer group w computes
 // the scores of the tiles in stage w, which is every second one, for 64 heads, and of all tiles 256 of the
-// 512 latent columns of the output. So one group's products keep the tensor cores busy while the other one
-// weighs its scores (the "seesaw" of FlashMLA). A tile's weights take the place of its RoPE chunk, which only
+// 512 latent columns of the output. So one group's products keep the tensor cores busy during the other
+// one's softmax (the "seesaw" of FlashMLA). A tile's weights take the place of its RoPE chunk, which only
 // its scores need, and the running softmax goes from group to group: thread i of both has the same heads, 16
 // (warp % 4) + lane / 4 and that + 8.
 //
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_cons
     MbarrierInit(shared.query_full, 1);
     MbarrierInit(shared.query_empty, kConsumerWarps);
     for (int stage = 0; stage < kStages; ++stage) {
-      MbarrierInit(shared.weighed[stage], kGroupWarps);
+      MbarrierInit(shared.weights_ready[stage], kGroupWarps);
       for (int load = 0; load < kLoads; ++load) {
         MbarrierInit(shared.full[stage][load], Arrivals(source));
         MbarrierInit(shared.empty[stage][load],

@@ -32,9 +32,9 @@ using Chunk = RowTile<64, kChunkColumns>;  // 64 heads or keys
 enum class KeySource { kPages, kRows, kFp8Rows };
 
 // Two tiles of heads of a row are a cluster of two blocks, if the row's tiles of heads are even in number:
-// both need the same keys at the same time, and each brings half of them for both. Of pages, each load of a
-// stage comes from one of the two, so one of three and two of three, which changes with the stage; of FP8
-// rows, half of each tile's keys.
+// both need the same keys at the same time, and each brings half of them for both. Where keys are pages, the
+// blocks alternate in bringing the three loads of a stage: one brings one, the other two, and the next stage
+// the other way round. Where keys are FP8 rows, each block brings half of each tile's keys.
 constexpr uint32_t BringerOf(int stage, int load, int blocks) { return (stage + load) % blocks; }
 
 struct HopperDecodePlan {
@@ -50,16 +50,16 @@ struct HopperDecodePlan {
 struct HopperDecodeShared {
   alignas(1024) Chunk query[kChunks];
   alignas(1024) Chunk keys[kStages][kChunks];
-  // The running softmax, of each thread of a consumer group: the maxima behind the tile weighed last, and the
-  // sums of weights behind that in each stage, per 16 keys of a tile.
+  // The running softmax, of each thread of a consumer group: the maxima after the last tile, and the
+  // sums of weights after the tile of each stage, per 16 keys of a tile.
   float2 max[kGroupThreads];
   float4 sums[kStages][2][kGroupThreads];
-  float2 folded[2][kHeads];  // of each group: max, sum of the splits so far
-  DecodeItem items[2];       // this one and the next, each full and empty with its query
+  float2 combined[2][kHeads];  // of each group: max, sum of the splits so far
+  DecodeItem items[2];         // this one and the next, each full and empty with its query
   Mbarrier query_full, query_empty;
   Mbarrier full[kStages][kLoads];   // the scores start with the first
   Mbarrier empty[kStages][kLoads];  // in all blocks that write it: of a page, its bringer
-  Mbarrier weighed[kStages];
+  Mbarrier weights_ready[kStages];
 
   // The weights of a tile's keys take the place of its RoPE chunk once that has been read.
   __device__ __forceinline__ Chunk& weights(int stage) { return keys[stage][kChunks - 1]; }

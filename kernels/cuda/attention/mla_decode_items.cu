@@ -5,7 +5,7 @@
 #include "kernels/cuda/attention/attention_heads.h"
 #include "kernels/cuda/attention/kv_row_load.h"
 #include "kernels/cuda/attention/mla_decode.h"
-#include "kernels/cuda/attention/mla_decode_fold.h"
+#include "kernels/cuda/attention/mla_decode_combine.h"
 #include "kernels/cuda/attention/mla_decode_search.h"
 #include "kernels/cuda/common/ptx.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 template <class Shape>
 struct DecodeShared : HeadsShared<Shape> {
-  float2 folded[Shape::kHeads];  // max, sum of the splits so far
+  float2 combined[Shape::kHeads];  // max, sum of the splits so far
   DecodeItem item;
 };
 
@@ -46,7 +46,7 @@ class ItemAttention {
         StorePartial(item_.partial + i * p_.head_tiles);
         continue;
       }
-      if (item_.folds()) FoldSplit(i == 0, last);
+      if (item_.combines()) CombineSplit(i == 0, last);
       if (last && item_.partial >= 0) StorePartial(item_.partial);
       if (last && item_.partial < 0) StoreOutput();
     }
@@ -61,7 +61,7 @@ class ItemAttention {
   }
   __device__ __forceinline__ void Load(int stage) {
     if constexpr (Heads::kFp8Products) KeepScales(stage);
-    // Coded rows pass through registers, of which R1's shape has few left.
+    // Coded rows pass through registers, and R1's shape has few left.
     [[maybe_unused]] constexpr int kUnroll = kDType != DType::kBF16 ? 1 : 3;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -144,7 +144,7 @@ class ItemAttention {
     if (heads_.lane() % 4 == 0 && heads_.warp() == 0) {
       heads_.ForEachHead(Shape::kHeads, [&](int tile, int half, int head) {
         p_.partial_stats[first_head + head] =
-            item_.folds() ? shared_.folded[head] : make_float2(heads_.Max(tile, half), heads_.Sum(head));
+            item_.combines() ? shared_.combined[head] : make_float2(heads_.Max(tile, half), heads_.Sum(head));
       });
     }
     heads_.ForEachHead(HeadCount(), [&](int tile, int half, int head) {
@@ -155,24 +155,24 @@ class ItemAttention {
     });
   }
 
-  // Merges this split into the previous ones, whose output is in this thread's part of `folds`. The merged
-  // output is in heads_, and unless this split is the last one, in `folds`.
-  __device__ __forceinline__ void FoldSplit(bool first, bool last) {
+  // Merges this split into the previous ones, whose output is in this thread's part of
+  // `running_outputs`. The merged output is in heads_, and unless this split is the last one, also in
+  // `running_outputs`.
+  __device__ __forceinline__ void CombineSplit(bool first, bool last) {
     constexpr int kVectors = Shape::kColumnBlocks * 2;  // of a tile of heads
-    float4* const running =
-        reinterpret_cast<float4*>(p_.folds + static_cast<int64_t>(blockIdx.x) * Shape::kStateFloats) +
-        threadIdx.x;
+    float* const outputs = p_.running_outputs + static_cast<int64_t>(blockIdx.x) * Shape::kStateFloats;
+    float4* const running = reinterpret_cast<float4*>(outputs) + threadIdx.x;
 #pragma unroll
     for (int tile = 0; tile < Shape::kHeadTiles; ++tile) {
-      FoldStep step[2];
+      CombineStep step[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float before = first ? heads_.Max(tile, half) : shared_.folded[heads_.Head(tile, half)].x;
-        step[half] = Fold(before, heads_.Max(tile, half));
+        const float before = first ? heads_.Max(tile, half) : shared_.combined[heads_.Head(tile, half)].x;
+        step[half] = CombineMax(before, heads_.Max(tile, half));
       }
       float4* const of_tile = running + tile * kVectors * Shape::kThreads;
       if (!first) {
-        FoldOutputs<kVectors, Shape::kThreads>(
+        CombineOutputs<kVectors, Shape::kThreads>(
             of_tile, step, [this, tile](int pair) -> float* { return heads_.Outputs(tile, pair); });
       }
       if (!last) {
@@ -183,13 +183,13 @@ class ItemAttention {
         }
       }
     }
-    __syncthreads();  // all threads have read `folded`
+    __syncthreads();  // all threads have read `combined`
     if (heads_.warp() == 0 && heads_.lane() % 4 == 0) {
       heads_.ForEachHead(Shape::kHeads, [&](int tile, int half, int head) {
-        float2& folded = shared_.folded[head];
+        float2& combined = shared_.combined[head];
         const float max = heads_.Max(tile, half), sum = heads_.Sum(head);
-        const FoldStep step = Fold(folded.x, max);
-        folded = first ? make_float2(max, sum) : make_float2(step.max, FoldSum(folded.y, sum, step));
+        const CombineStep step = CombineMax(combined.x, max);
+        combined = first ? make_float2(max, sum) : make_float2(step.max, CombineSum(combined.y, sum, step));
       });
     }
     __syncthreads();
@@ -197,7 +197,7 @@ class ItemAttention {
 
   __device__ __forceinline__ void StoreOutput() {
     heads_.ForEachHead(HeadCount(), [&](int tile, int half, int head) {
-      const float factor = 1.0f / (item_.folds() ? shared_.folded[head].y : heads_.Sum(head));
+      const float factor = 1.0f / (item_.combines() ? shared_.combined[head].y : heads_.Sum(head));
       bf16* const out =
           p_.op.out.row(item_.row) + static_cast<int64_t>(item_.head_tile * Shape::kHeads + head) * latent_;
       heads_.ForEachPair(tile, half, [&](const float* sums, int column, int count) {

@@ -14,7 +14,7 @@ namespace foredraft::cuda {
 
 // Bytes of keys that a block of the Hopper kernel has in flight: two tiles of 64 rows of 576 BF16.
 inline constexpr int32_t kHopperDecodeBytesInFlight = 2 * kKeyTile * 576 * 2;
-// The same of the one with FP8 products: three tiles of FP8 rows.
+// Bytes of keys that a block of the kernel with FP8 products has in flight: three tiles of FP8 rows.
 inline constexpr int32_t kFp8DecodeBytesInFlight = 3 * kKeyTile * (512 + 16 + 2 * 64);
 
 // The work of one launch. Counts of splits, tiles and partials are of one tile of heads.
@@ -33,7 +33,7 @@ struct DecodeLoad {
   double balance() const { return double(tiles) * head_tiles / blocks / busiest_tiles; }
 };
 
-// Rows at `positions` (-1: idle), each of which attends [first_position, its own]; `blocks` fit on the
+// The load of rows at `positions` (-1: idle). Each attends [first_position, its own]. `blocks` fit on the
 // device.
 inline DecodeLoad LoadOf(std::span<const int32_t> positions, int32_t first_position, int32_t head_tiles,
                          int32_t max_splits, int64_t blocks) {
@@ -76,7 +76,7 @@ struct DecodeRates {
   double tile;         // a tile of 64 keys and 64 heads
   double split;        // the end of a split: its merge or its partial result
   double merge_round;  // CombineSplits' loads of kCombineAhead results: one latency
-  double launch;       // of both kernels, until the first tile and after the last
+  double launch;       // before the first tile and after the last, of both kernels
   double bytes_per_second;
 };
 inline constexpr int32_t kCombineAhead = 4;  // partial results whose loads CombineSplits has in flight

@@ -108,9 +108,9 @@ __device__ const uint4 kZeroFp8Row[Fp8RowLayout().bytes() / sizeof(uint4)] = {};
 
 // Decodes tiles of keys: a thread has the same 16 of each chunk's 64 columns of two keys, 32 keys apart; with
 // two blocks, each decodes one of these halves, and stores it in both. The codes of a chunk are a part; the
-// elements of the RoPE chunk are two for each key, of eight each. As soon as a part is stored, the one
-// kInFlight after it is loaded. These loads keep 16 KB in flight, or 10, too little for the latency of device
-// memory, so whole rows are fetched into the L2 cache kTilesAhead tiles before.
+// elements of the RoPE chunk are two for each key, of eight each. As soon as a part is stored, the load of
+// the part kInFlight after it begins. These loads keep 16 KB in flight, or 10, too little for the latency of
+// device memory, so whole rows are fetched into the L2 cache kTilesAhead tiles before.
 template <int kBlocks>
 class Fp8KeyProducer {
  public:

@@ -98,8 +98,8 @@ class QueryTileAttention {
       float scores[kKeyTile / 8][4];
       Score(shared_.keys[stage], scores);
       Mask(tile * kKeyTile, scores);
-      Weigh(scores);
-      AddValues(scores, shared_.values[stage]);
+      Softmax(scores);
+      MultiplyValues(scores, shared_.values[stage]);
       if (Shape::kStages == 1 && tile + 1 < tiles) {
         __syncthreads();  // all warps have used the tile
         LoadTile(tile + 1, 0);
@@ -215,7 +215,7 @@ class QueryTileAttention {
 
   // Online softmax: turns scores into weights, updates the running maximum, rescales the running sums and
   // outputs.
-  __device__ __forceinline__ void Weigh(float (&scores)[kKeyTile / 8][4]) {
+  __device__ __forceinline__ void Softmax(float (&scores)[kKeyTile / 8][4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float largest = kMaskedScore;
@@ -238,8 +238,8 @@ class QueryTileAttention {
     }
   }
 
-  __device__ __forceinline__ void AddValues(const float (&weights)[kKeyTile / 8][4],
-                                            RowTile<kKeyTile, Shape::kValueStride>& values) {
+  __device__ __forceinline__ void MultiplyValues(const float (&weights)[kKeyTile / 8][4],
+                                                 RowTile<kKeyTile, Shape::kValueStride>& values) {
 #pragma unroll
     for (int group = 0; group < kKeyTile / 16; ++group) {
       const float(&left)[4] = weights[2 * group];

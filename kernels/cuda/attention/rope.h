@@ -35,8 +35,9 @@ struct TailRotation {
   int32_t rope_dim;
   float sign;
 
-  // Columns [first, first + 4) after the rotation. x: before it; element(i): column i before it, of which the
-  // row has both of a pair. `aligned`: width and rope_dim are multiples of 4, cos_sin is 16-byte aligned.
+  // Columns [first, first + 4) after the rotation. x: before it; element(i): column i before it; the
+  // row has both columns of a pair. `aligned`: width and rope_dim are multiples of 4, cos_sin is 16-byte
+  // aligned.
   template <bool aligned, class Element>
   __device__ __forceinline__ Vec4 Apply(Vec4 x, int32_t first, const Element& element) const {
     const int32_t kept = width - rope_dim;

@@ -56,7 +56,8 @@ struct AttendedKeys {
             : p.index.slots + at;
     return {key, *name, p.index.positions[at]};
   }
-  // Page and Row choose values, not ways: they run between matrix instructions, which a branch would part.
+  // Page and Row select values without branches, because a branch would part the matrix instructions around
+  // them.
   __device__ __forceinline__ Paged Page(const Named& named) const {
     const int32_t key = named.key;
     const bool entry = IsEntry(key);

@@ -17,8 +17,8 @@ __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The value itself, of which the compiler knows nothing: it computes what follows from it no earlier. Of an
-// unrolled loop it would otherwise compute all descriptors ahead, and spill registers.
+// Returns the value, hidden from the compiler, which therefore computes what depends on it no earlier. In an
+// unrolled loop the compiler would otherwise compute all descriptors ahead, and spill registers.
 __device__ __forceinline__ uint64_t Opaque(uint64_t value) {
   asm volatile("" : "+l"(value));
   return value;

@@ -1,8 +1,7 @@
 #pragma once
 
 // Rows processed four adjacent columns at a time: with one vector load or store if the matrix is aligned for
-// it
-// (`aligned`), else element by element up to the last column. A thread has the same columns either way, so
+// it (`aligned`), else element by element up to the last column. A thread has the same columns either way, so
 // the bits are the same.
 
 #include <algorithm>

@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(1024) ReduceKernel(const __grid_constant__ Red
   const float* const streams = op.streams.row(r);
   HeldStreams<aligned> held;
   held.Load(streams, count, 4 * thread, width);
-  // Loaded now, by the last threads, which have no output to sum, and stored when they have arrived.
+  // The last threads, which have no output to sum, load these now and store them once they have arrived.
   const int32_t from_end = threads - 1 - thread;
   const float own_base = from_end < outputs ? op.base[from_end] : 0.0f;
   const float own_scale = from_end < ScalesOf(op) ? op.scale[from_end] : 0.0f;

@@ -1,4 +1,4 @@
-// tree_sum, merge_columns: what the ranks of a tensor group computed apart becomes rows again. take_columns:
+// tree_sum and merge_columns make rows of what the ranks of a tensor group computed apart. take_columns puts
 // columns in another order.
 
 #include "base/check.h"

@@ -53,7 +53,8 @@ class CudaDevice : public Device {
  private:
   // Allocates `count` adjacent weights, uninitialised; returns the first.
   absl::StatusOr<PackedWeight> AllocateWeights(const WeightLayout& layout, int count);
-  // Their array in device memory. Synchronizes the setup stream, so the weights' upload has finished.
+  // The array of `count` weights from `first` on, in device memory. Synchronizes the setup stream, so the
+  // weights' upload has finished.
   absl::StatusOr<PackedWeights> ArrayOf(const WeightLayout& layout, const PackedWeight& first, int count);
 
   const std::string name_;

@@ -114,8 +114,7 @@ DeviceMemory CudaMemory::usage() const {
 }
 
 // "no memory on NVIDIA H200: need 80.00 GiB for KV cache, free 12.31 GiB of 139.80 GiB; held: weights 120.02
-// GiB,
-// ..."
+// GiB, ..."
 std::string CudaMemory::OutOfMemory(size_t bytes, std::string_view purpose) const {
   const DeviceMemory now = usage();
   std::string text = absl::StrFormat("no memory on %s: need %s for %s, free %s of %s", device_name_,

@@ -44,8 +44,7 @@ std::string SpinLimitReport() {
   if (written.thread_count == 0) return "";
   return absl::StrFormat(
       "; %s:%d: mbarrier \"%s\", parity %d, did not complete for seconds in block (%d, %d, %d), thread %d "
-      "(%d "
-      "threads gave up)",
+      "(%d threads gave up)",
       report->file, report->line, report->barrier, report->parity, report->block.x, report->block.y,
       report->block.z, report->thread.x, report->thread_count);
 }

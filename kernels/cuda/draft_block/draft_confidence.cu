@@ -1,5 +1,5 @@
-// A block per seat. Bytes of a seat of V4-Flash: 17,408 of its row and the token's, and as many of the
-// weight.
+// A block per seat. Bytes of a seat of V4-Flash: 17,408 of its row and the token's, and another 17,408 of
+// the weight.
 
 #include "kernels/cuda/common/block_reduce.h"
 #include "kernels/cuda/common/ptx.h"

@@ -23,7 +23,7 @@ struct Gemm4BitParams {
   const int32_t* x_rows;
   const unsigned char* x;       // of group 0
   const unsigned char* weight;  // of group 0, weight_4bit.h
-  float4* partials;             // splits > 1: [tiles, splits, sums of a thread / 4, kThreads]
+  float4* partials;             // splits > 1: [tiles, splits, accumulators of a thread / 4, kThreads]
   uint32_t* counters;           // splits > 1: [tiles], zero
   float4* waiting;              // segments > 1: [blocks] sums of segments
   int64_t out_stride;
@@ -97,7 +97,8 @@ __device__ __forceinline__ void StoreOutput(const Gemm4BitParams& p, int64_t row
 
 template <int kTileRows>
 __device__ __forceinline__ void StoreTile(const Gemm4BitParams& p, const GemmItem& item,
-                                          const WarpPlace<kTileRows>& place, const Sums4<kTileRows>& sums) {
+                                          const WarpPlace<kTileRows>& place,
+                                          const Accumulators4<kTileRows>& accumulators) {
   using Tile = Tile4<kTileRows>;
 #pragma unroll
   for (int i = 0; i < Tile::kRowParts; ++i) {
@@ -110,21 +111,22 @@ __device__ __forceinline__ void StoreTile(const Gemm4BitParams& p, const GemmIte
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int32_t output = item.tile_n * kTile4Outputs + place.output + j * 8 + place.lane % 4 * 2 + e;
-          StoreOutput(p, row, item.group * p.out_group_stride + output, output, sums[i][j][half * 2 + e]);
+          StoreOutput(p, row, item.group * p.out_group_stride + output, output,
+                      accumulators[i][j][half * 2 + e]);
         }
       }
     }
   }
 }
 
-// Split k: every block passes its sums on through memory, and the one that comes last adds those of all
-// splits, ascending or by the tree of segments, into `sums`. False in the others.
+// Split k: every block passes its accumulators on through memory, and the one that comes last adds those of
+// all splits, ascending or by the tree of segments, into `accumulators`. False in the others.
 template <int kTileRows, bool kSegmented>
 __device__ bool AddSplits(const Gemm4BitParams& p, const GemmItem& item, int32_t& is_last,
-                          Sums4<kTileRows>& sums) {
-  constexpr int kVectors = Tile4<kTileRows>::kSums / 4;
+                          Accumulators4<kTileRows>& accumulators) {
+  constexpr int kVectors = Tile4<kTileRows>::kAccumulators / 4;
   const int thread = static_cast<int>(threadIdx.x);
-  float(&flat)[kVectors][4] = reinterpret_cast<float(&)[kVectors][4]>(sums);
+  float(&flat)[kVectors][4] = reinterpret_cast<float(&)[kVectors][4]>(accumulators);
   float4* const parts = p.partials + int64_t{item.tile} * p.splits * kVectors * kThreads + thread;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -135,7 +137,8 @@ __device__ bool AddSplits(const Gemm4BitParams& p, const GemmItem& item, int32_t
   if (thread == 0) is_last = CountSplit(p.counters + item.tile, p.splits) ? 1 : 0;
   __syncthreads();
   if (is_last == 0) return false;
-  SumSplits<kVectors, kSegmented ? 4 : 8, kSegmented>(parts, kThreads, p.splits, FlatSums<kTileRows>(sums));
+  SumSplits<kVectors, kSegmented ? 4 : 8, kSegmented>(parts, kThreads, p.splits,
+                                                      FlatAccumulators<kTileRows>(accumulators));
   return true;
 }
 
@@ -153,10 +156,10 @@ __device__ __forceinline__ void FindRows(const Gemm4BitParams& p, const GemmItem
   x_row[row] = source;
 }
 
-// The sums times the tensor scales of the tile's outputs.
+// The accumulators times the tensor scales of the tile's outputs.
 template <int kTileRows>
 __device__ __forceinline__ void ScaleTile(const float* tensor_scales, const WarpPlace<kTileRows>& place,
-                                          Sums4<kTileRows>& sums) {
+                                          Accumulators4<kTileRows>& accumulators) {
   using Tile = Tile4<kTileRows>;
 #pragma unroll
   for (int j = 0; j < Tile::kOutputParts; ++j) {
@@ -165,8 +168,8 @@ __device__ __forceinline__ void ScaleTile(const float* tensor_scales, const Warp
       const float scale = tensor_scales[place.output + j * 8 + place.lane % 4 * 2 + e];
 #pragma unroll
       for (int i = 0; i < Tile::kRowParts; ++i) {
-        sums[i][j][e] *= scale;
-        sums[i][j][2 + e] *= scale;
+        accumulators[i][j][e] *= scale;
+        accumulators[i][j][2 + e] *= scale;
       }
     }
   }
@@ -175,9 +178,9 @@ __device__ __forceinline__ void ScaleTile(const float* tensor_scales, const Warp
 // Ends a chain of k: NVFP4's tensor scales multiply it.
 template <class Format, int kTileRows>
 __device__ __forceinline__ void EndChain(const unsigned char* tile, const WarpPlace<kTileRows>& place,
-                                         Sums4<kTileRows>& sums) {
+                                         Accumulators4<kTileRows>& accumulators) {
   if constexpr (Format::kCodes == Codes4::kNvfp4) {
-    ScaleTile<kTileRows>(reinterpret_cast<const float*>(tile), place, sums);
+    ScaleTile<kTileRows>(reinterpret_cast<const float*>(tile), place, accumulators);
   }
 }
 
@@ -198,11 +201,11 @@ __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Share
     if (step < count) LoadStep<Format>(p, weight, begin + step, step, shared);
     CpAsyncCommit();
   }
-  Sums4<kTileRows> sums;
-  ClearSums<kTileRows>(sums);
-  constexpr int kSums = Tile4<kTileRows>::kSums;
-  constexpr int64_t kWaitingVectors = WaitingBytes(kWaitingSets, kThreads, kSums) / 16;
-  WaitingSums<kSums, 0> waiting(nullptr, p.waiting + blockIdx.x * kWaitingVectors, kThreads);
+  Accumulators4<kTileRows> accumulators;
+  ClearAccumulators<kTileRows>(accumulators);
+  constexpr int kAccumulators = Tile4<kTileRows>::kAccumulators;
+  constexpr int64_t kWaitingVectors = WaitingBytes(kWaitingSets, kThreads, kAccumulators) / 16;
+  WaitingSums<kAccumulators, 0> waiting(nullptr, p.waiting + blockIdx.x * kWaitingVectors, kThreads);
   int32_t chain_end = kSegmented ? p.steps / p.segments : count;  // the step that a segment ends before
   int32_t segment = 0;
   for (int32_t step = 0; step < count; ++step) {
@@ -212,21 +215,21 @@ __device__ void ComputeItem(const Gemm4BitParams& p, const GemmItem& item, Share
     if (next < count) LoadStep<Format>(p, weight, begin + next, next % kStages, shared);
     CpAsyncCommit();
     const int stage = step % kStages;
-    MultiplyBlock<Format, kTileRows>(shared.x[stage], shared.weight[stage], place, sums);
+    MultiplyBlock<Format, kTileRows>(shared.x[stage], shared.weight[stage], place, accumulators);
     if constexpr (kSegmented) {
       if (step + 1 < chain_end) continue;
-      EndChain<Format, kTileRows>(tile, place, sums);
-      AddSegment(segment++, p.segments / p.splits, waiting, FlatSums<kTileRows>(sums));
+      EndChain<Format, kTileRows>(tile, place, accumulators);
+      AddSegment(segment++, p.segments / p.splits, waiting, FlatAccumulators<kTileRows>(accumulators));
       chain_end += p.steps / p.segments;
-      if (step + 1 < count) ClearSums<kTileRows>(sums);
+      if (step + 1 < count) ClearAccumulators<kTileRows>(accumulators);
     }
   }
   CpAsyncWait<0>();
   if constexpr (kTileRows < 64 || !kSegmented) {
-    if (p.splits > 1 && !AddSplits<kTileRows, kSegmented>(p, item, shared.is_last, sums)) return;
+    if (p.splits > 1 && !AddSplits<kTileRows, kSegmented>(p, item, shared.is_last, accumulators)) return;
   }
-  if constexpr (!kSegmented) EndChain<Format, kTileRows>(tile, place, sums);
-  StoreTile<kTileRows>(p, item, place, sums);
+  if constexpr (!kSegmented) EndChain<Format, kTileRows>(tile, place, accumulators);
+  StoreTile<kTileRows>(p, item, place, accumulators);
 }
 
 template <class Format, int kTileRows, bool kSegmented>

@@ -9,8 +9,8 @@
 // sum over all k16 groups of codes times scales, which BF16 holds exactly, then times the tensor scale. They
 // do not depend on tile sizes, row indices or row counts. With splits of k, the sums of the splits are added
 // in ascending order: the number of splits decides bits, and Splits4Bit (gemm_plan.h) takes it from the
-// weight's shape. Of a weight with segments, which have whole blocks, these are the values of the segments;
-// splits share them.
+// weight's shape. A weight with segments has whole blocks in each: the above holds for each segment, and
+// splits share the segments.
 
 #include <cstdint>
 

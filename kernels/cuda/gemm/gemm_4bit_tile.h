@@ -34,22 +34,23 @@ struct Tile4 {
   static constexpr int kOutputs = kTile4Outputs / kWarpsN;
   static constexpr int kRowParts = kRows / 16;       // of an mma
   static constexpr int kOutputParts = kOutputs / 8;  // of an mma
-  static constexpr int kSums = kRowParts * kOutputParts * 4;
+  static constexpr int kAccumulators = kRowParts * kOutputParts * 4;
 };
 
-// The sums of a thread, in the order of mma's fragments.
+// The accumulators of a thread, in the order of mma's fragments.
 template <int kTileRows>
-using Sums4 = float[Tile4<kTileRows>::kRowParts][Tile4<kTileRows>::kOutputParts][4];
+using Accumulators4 = float[Tile4<kTileRows>::kRowParts][Tile4<kTileRows>::kOutputParts][4];
 
 template <int kTileRows>
-__device__ __forceinline__ float (&FlatSums(Sums4<kTileRows>& sums))[Tile4<kTileRows>::kSums] {
-  return reinterpret_cast<float(&)[Tile4<kTileRows>::kSums]>(sums);
+__device__ __forceinline__ float (
+    &FlatAccumulators(Accumulators4<kTileRows>& accumulators))[Tile4<kTileRows>::kAccumulators] {
+  return reinterpret_cast<float(&)[Tile4<kTileRows>::kAccumulators]>(accumulators);
 }
 
 template <int kTileRows>
-__device__ __forceinline__ void ClearSums(Sums4<kTileRows>& sums) {
+__device__ __forceinline__ void ClearAccumulators(Accumulators4<kTileRows>& accumulators) {
 #pragma unroll
-  for (auto& row : sums) {
+  for (auto& row : accumulators) {
 #pragma unroll
     for (auto& part : row) {
 #pragma unroll
@@ -88,10 +89,11 @@ struct WarpPlace {
   int lane = static_cast<int>(threadIdx.x) % 32;
 };
 
-// sums += scale * group. `scales`: of the group, of the tile's 64 outputs.
+// accumulators += scale * group. `scales`: of the group, of the tile's 64 outputs.
 template <int kTileRows>
 __device__ __forceinline__ void Promote(const unsigned char* scales, const WarpPlace<kTileRows>& place,
-                                        const Sums4<kTileRows>& group, Sums4<kTileRows>& sums) {
+                                        const Accumulators4<kTileRows>& group,
+                                        Accumulators4<kTileRows>& accumulators) {
   using Tile = Tile4<kTileRows>;
 #pragma unroll
   for (int j = 0; j < Tile::kOutputParts; ++j) {
@@ -102,7 +104,7 @@ __device__ __forceinline__ void Promote(const unsigned char* scales, const WarpP
     for (int i = 0; i < Tile::kRowParts; ++i) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        sums[i][j][e] = fmaf(scale[e % 2], group[i][j][e], sums[i][j][e]);
+        accumulators[i][j][e] = fmaf(scale[e % 2], group[i][j][e], accumulators[i][j][e]);
       }
     }
   }
@@ -127,12 +129,13 @@ __device__ __forceinline__ QuarterWords<kTileRows> LoadQuarter(const unsigned ch
   return words;
 }
 
-// A quarter of a block. `first`: the sums begin with it. NVFP4's codes are multiplied by their scales first,
-// which BF16 holds exactly.
+// A quarter of a block. `first`: the accumulators begin with it. NVFP4's codes are multiplied by their scales
+// first, which BF16 holds exactly.
 template <class Format, int kTileRows>
 __device__ __forceinline__ void MultiplyQuarter(const unsigned char (&x)[kTileRows][kRowPitch4],
                                                 const unsigned char* weight, int quarter, bool first,
-                                                const WarpPlace<kTileRows>& place, Sums4<kTileRows>& sums) {
+                                                const WarpPlace<kTileRows>& place,
+                                                Accumulators4<kTileRows>& accumulators) {
   using Tile = Tile4<kTileRows>;
   const QuarterWords<kTileRows> words = LoadQuarter<kTileRows>(weight, place, quarter);
 #pragma unroll
@@ -156,38 +159,39 @@ __device__ __forceinline__ void MultiplyQuarter(const unsigned char (&x)[kTileRo
 #pragma unroll
       for (int i = 0; i < Tile::kRowParts; ++i) {
         if (first && half == 0) {
-          FirstMmaBf16(sums[i][j], a[i], b);
+          FirstMmaBf16(accumulators[i][j], a[i], b);
         } else {
-          MmaBf16(sums[i][j], a[i], b);
+          MmaBf16(accumulators[i][j], a[i], b);
         }
       }
     }
   }
 }
 
-// A block of 128 inputs. NVFP4 has no sums of groups. The loop over groups stays one for larger tiles, which
-// lack the registers for two groups side by side.
+// A block of 128 inputs. NVFP4 has no accumulators of groups. The loop over groups stays one for larger
+// tiles, which lack the registers for two groups side by side.
 template <class Format, int kTileRows>
 __device__ __forceinline__ void MultiplyBlock(const unsigned char (&x)[kTileRows][kRowPitch4],
                                               const unsigned char (&weight)[kMaxBlock4Bytes],
-                                              const WarpPlace<kTileRows>& place, Sums4<kTileRows>& sums) {
+                                              const WarpPlace<kTileRows>& place,
+                                              Accumulators4<kTileRows>& accumulators) {
   if constexpr (Format::kCodes == Codes4::kNvfp4) {
 #pragma unroll
     for (int quarter = 0; quarter < kBlock4Quarters; ++quarter) {
-      MultiplyQuarter<Format, kTileRows>(x, weight, quarter, /*first=*/false, place, sums);
+      MultiplyQuarter<Format, kTileRows>(x, weight, quarter, /*first=*/false, place, accumulators);
     }
     return;
   }
   constexpr int kGroups = kBlock4Quarters / Format::kGroupQuarters;
 #pragma unroll(kTileRows == 16 ? kGroups : 1)
   for (int index = 0; index < kGroups; ++index) {
-    Sums4<kTileRows> group;
+    Accumulators4<kTileRows> group;
 #pragma unroll
     for (int quarter = 0; quarter < Format::kGroupQuarters; ++quarter) {
       MultiplyQuarter<Format, kTileRows>(x, weight, index * Format::kGroupQuarters + quarter,
                                          /*first=*/quarter == 0, place, group);
     }
-    Promote<kTileRows>(weight + Scale4At(0, index), place, group, sums);
+    Promote<kTileRows>(weight + Scale4At(0, index), place, group, accumulators);
   }
 }
 

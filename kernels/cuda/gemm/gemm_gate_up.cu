@@ -12,9 +12,9 @@ namespace {
 
 constexpr int kTileN = kQuantGroup;  // of gate and of up: one scale group of the output
 constexpr int kPairThreads = 2 * kGroupThreads;
-constexpr int kSums = kTileN / 2;
-using ExchangedSums = float[kSums][kGroupThreads];
-using Tile = TileShape<2, kTileN, /*pair=*/true, sizeof(ExchangedSums)>;
+constexpr int kAccumulators = kTileN / 2;
+using ExchangedAccumulators = float[kAccumulators][kGroupThreads];
+using Tile = TileShape<2, kTileN, /*pair=*/true, sizeof(ExchangedAccumulators)>;
 
 struct GateUpParams {
   HopperGemmParams gemm;  // n: of gate alone
@@ -24,22 +24,24 @@ struct GateUpParams {
 
 struct GateUpShared {
   HopperShared<Tile> tile;
-  ExchangedSums up;
+  ExchangedAccumulators up;
 };
 
-// The second warpgroup passes its sums to the first through shared memory.
+// The second warpgroup passes its accumulators to the first through shared memory.
 __global__ void __launch_bounds__(3 * kGroupThreads, 1) GateUpKernel(const __grid_constant__ GateUpParams p) {
   auto& shared = SharedStorage<GateUpShared>();
   RunHopperGemm<true>(
-      p.gemm, shared.tile, [&](const GemmItem& item, const FragmentOrigin& origin, const float(&sum)[kSums]) {
+      p.gemm, shared.tile,
+      [&](const GemmItem& item, const FragmentOrigin& origin, const float(&accumulators)[kAccumulators]) {
         if (threadIdx.x >= kGroupThreads) {
 #pragma unroll
-          for (int i = 0; i < kSums; ++i) shared.up[i][threadIdx.x - kGroupThreads] = sum[i];
+          for (int i = 0; i < kAccumulators; ++i) shared.up[i][threadIdx.x - kGroupThreads] = accumulators[i];
         }
         NamedBarrierSync<kPairThreads>(1);
         if (threadIdx.x < kGroupThreads) {
-          StoreQuantizedTile(p.out, item, origin, item.tile_n,
-                             [&](int i) { return GatedSilu(sum[i], shared.up[i][threadIdx.x], p.limit); });
+          StoreQuantizedTile(p.out, item, origin, item.tile_n, [&](int i) {
+            return GatedSilu(accumulators[i], shared.up[i][threadIdx.x], p.limit);
+          });
         }
         NamedBarrierSync<kPairThreads>(1);  // `up` is read before the next item writes it
       });

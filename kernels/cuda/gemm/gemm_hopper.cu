@@ -40,10 +40,11 @@ __device__ __forceinline__ void StoreOutputs(const HopperGemmParams& p, int64_t 
   }
 }
 
-template <int kSums>
+template <int kAccumulators>
 __device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmItem& item,
-                                          const FragmentOrigin& origin, const float (&sum)[kSums]) {
-  constexpr int kN = 2 * kSums;
+                                          const FragmentOrigin& origin,
+                                          const float (&accumulators)[kAccumulators]) {
+  constexpr int kN = 2 * kAccumulators;
   const int64_t group_column = item.group * p.out_group_stride;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -52,17 +53,19 @@ __device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmI
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
       const int32_t output = item.tile_n * kN + 8 * j + origin.output;
-      StoreOutputs(p, row, group_column + output, output, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+      StoreOutputs(p, row, group_column + output, output, accumulators[4 * j + 2 * half],
+                   accumulators[4 * j + 2 * half + 1]);
     }
   }
 }
 
-// The outputs as queries: the last rope_dim of each head rotated, by pairs of which a thread has both. Rows
+// The outputs as queries: the last rope_dim of each head rotated; a thread has both of a pair. Rows
 // without a slot are not stored.
-template <int kSums>
+template <int kAccumulators>
 __device__ __forceinline__ void StoreRotated(const HopperGemmParams& p, const GemmItem& item,
-                                             const FragmentOrigin& origin, const float (&sum)[kSums]) {
-  constexpr int kN = 2 * kSums;
+                                             const FragmentOrigin& origin,
+                                             const float (&accumulators)[kAccumulators]) {
+  constexpr int kN = 2 * kAccumulators;
   const int32_t first_output = item.tile_n * kN + origin.output;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -75,7 +78,7 @@ __device__ __forceinline__ void StoreRotated(const HopperGemmParams& p, const Ge
     for (int j = 0; j < kN / 8; ++j) {
       const int32_t output = first_output + 8 * j;
       if (output >= p.n) break;
-      float2 x = make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+      float2 x = make_float2(accumulators[4 * j + 2 * half], accumulators[4 * j + 2 * half + 1]);
       if (p.bias != nullptr) x = make_float2(x.x + p.bias[output], x.y + p.bias[output + 1]);
       if (column >= 0) {
         const float2 angle = *reinterpret_cast<const float2*>(cos_sin + column);
@@ -95,7 +98,8 @@ struct KernelShared {
   int32_t is_last[Tile::kConsumers];  // of a tile's blocks, this one has counted last
 };
 
-// Two groups of 128 outputs have no registers to spare for it. A tree takes more.
+// Whether the tile's kernel has the registers to split k: two groups of 128 outputs do not, and a tree of
+// segments takes more.
 template <class Tile>
 constexpr bool kCanSplit =
     Tile::kSegmented ? Tile::kConsumers == 1 && Tile::kN < 128 : Tile::kConsumers == 1 || Tile::kN < 128;
@@ -108,13 +112,13 @@ __device__ __forceinline__ void SyncConsumerGroup(int group) {
   }
 }
 
-// Split k: every block passes its sums on through memory, and the one that comes last adds those of all
-// splits, ascending or by the tree of segments, into `sum`. False in the others. The consumer groups of a
-// block are independent.
+// Split k: every block passes its accumulators on through memory, and the one that comes last adds those of
+// all splits, ascending or by the tree of segments, into `accumulators`. False in the others. The consumer
+// groups of a block are independent.
 template <class Tile>
 __device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const FragmentOrigin& origin,
-                          int32_t (&is_last)[Tile::kConsumers], float (&sum)[Tile::kSums]) {
-  constexpr int kVectors = Tile::kSums / 4;
+                          int32_t (&is_last)[Tile::kConsumers], float (&accumulators)[Tile::kAccumulators]) {
+  constexpr int kVectors = Tile::kAccumulators / 4;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   const int64_t tile = int64_t{item.tile} * Tile::kConsumers + group;
@@ -124,14 +128,15 @@ __device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       __stcg(parts + (item.split * kVectors + i) * kGroupThreads,
-             make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+             make_float4(accumulators[4 * i], accumulators[4 * i + 1], accumulators[4 * i + 2],
+                         accumulators[4 * i + 3]));
     }
   }
   SyncConsumerGroup(group);
   if (thread == 0) is_last[group] = CountSplit(p.counters + tile, p.splits) ? 1 : 0;
   SyncConsumerGroup(group);
   if (is_last[group] == 0) return false;
-  if (warp_has_rows) SumSplits<kVectors, 16, Tile::kSegmented>(parts, kGroupThreads, p.splits, sum);
+  if (warp_has_rows) SumSplits<kVectors, 16, Tile::kSegmented>(parts, kGroupThreads, p.splits, accumulators);
   return true;
 }
 
@@ -140,16 +145,19 @@ __global__ void __launch_bounds__((Tile::kConsumers + 1) * kGroupThreads, 1)
     HopperGemmKernel(const __grid_constant__ HopperGemmParams p) {
   auto& shared = SharedStorage<KernelShared<Tile>>();
   RunHopperGemm<kF8>(
-      p, shared.tile, [&](const GemmItem& item, const FragmentOrigin& origin, float(&sum)[Tile::kSums]) {
+      p, shared.tile,
+      [&](const GemmItem& item, const FragmentOrigin& origin, float(&accumulators)[Tile::kAccumulators]) {
         if constexpr (kCanSplit<Tile>) {
-          if (p.splits > 1 && !AddSplits<Tile>(p, item, origin, shared.is_last, sum)) return;
+          if (p.splits > 1 && !AddSplits<Tile>(p, item, origin, shared.is_last, accumulators)) return;
         }
         if constexpr (!kF8 && Tile::kN == kQuantGroup && !Tile::kSegmented) {
           if (p.out_f8) {
-            return StoreQuantizedTile(p.out_f8, item, origin, item.group, [&](int i) { return sum[i]; });
+            return StoreQuantizedTile(p.out_f8, item, origin, item.group,
+                                      [&](int i) { return accumulators[i]; });
           }
         }
-        p.cos_sin != nullptr ? StoreRotated(p, item, origin, sum) : StoreTile(p, item, origin, sum);
+        p.cos_sin != nullptr ? StoreRotated(p, item, origin, accumulators)
+                             : StoreTile(p, item, origin, accumulators);
       });
 }
 

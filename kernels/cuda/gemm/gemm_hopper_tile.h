@@ -44,9 +44,9 @@ struct HopperGemmParams {
   int32_t scale_rows;    // whose scales are loaded per tile; FP8
   int32_t x_grouped;     // 1: group g reads matrix g of x; 0: all groups read matrix 0
   int32_t pair_stores;   // 1: outputs 2 i and 2 i + 1 of a row can be stored together
-  float4* partials;      // splits > 1: [tiles, consumer groups, splits, sums of a thread / 4, 128]
+  float4* partials;      // splits > 1: [tiles, consumer groups, splits, accumulators of a thread / 4, 128]
   uint32_t* counters;    // splits > 1: [tiles, consumer groups], zero
-  float4* waiting;       // [blocks] sums of segments that wait in device memory
+  float4* waiting;       // [blocks] accumulators of segments that wait in device memory
   QuantizedRows out_f8;  // GemmProblem::out_f8
   // How out_bf16 gets the outputs rotated, as queries (RopeQueryParams); null: not rotated.
   const float* cos_sin;
@@ -69,7 +69,7 @@ struct TileShape {
   static constexpr int kRows = pair ? 64 : 64 * kConsumers;
   static constexpr int kN = tile_n;
   static constexpr int kWeightRows = pair ? consumers * kN : kN;
-  static constexpr int kSums = kN / 2;  // of a thread
+  static constexpr int kAccumulators = kN / 2;  // of a thread
   // Narrow tiles get more stages, so that enough bytes are in flight to hide memory latency.
   static constexpr int kStages =
       (kGemmSharedBudget - other_bytes - kWaitingBytes) / GemmStageBytes(kRows, kWeightRows);
@@ -196,7 +196,7 @@ __device__ void LoadRowScales(const HopperGemmParams& p, HopperShared<Tile>& sha
 
 // Each operand of a stage has a warp of its own, whose first thread requests it: a request takes some 40
 // instructions of latency, so one thread for all of them does not keep up with memory. The warp of the
-// weights also announces the bytes of all operands; those of the others may arrive before.
+// weights also announces the bytes of all operands; the other operands may arrive before it does.
 template <bool kF8, class Tile>
 __device__ __forceinline__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
   if (threadIdx.x % 32 != 0) return;
@@ -228,7 +228,7 @@ struct FragmentOrigin {
 };
 
 // Stores the rows of a tile with 128 outputs as scale group `group` of `out`. Four lanes have a row, 32
-// columns each. value(sum): what becomes of accumulator `sum`, before it is rounded to BF16.
+// columns each. value(i): what becomes of accumulator i, before it is rounded to BF16.
 template <class Value>
 __device__ __forceinline__ void StoreQuantizedTile(const QuantizedRows& out, const GemmItem& item,
                                                    const FragmentOrigin& origin, int32_t group,
@@ -272,8 +272,8 @@ struct GroupOffsets {
 };
 
 // Issues one stage's wgmmas into `d`; from zero unless `add`.
-template <bool kF8, int kSums>
-__device__ __forceinline__ void Multiply(float (&d)[kSums], const unsigned char* x,
+template <bool kF8, int kAccumulators>
+__device__ __forceinline__ void Multiply(float (&d)[kAccumulators], const unsigned char* x,
                                          const unsigned char* weight, bool add) {
   const uint64_t a = KMajorDescriptor(x);
   const uint64_t b = KMajorDescriptor(weight);
@@ -290,9 +290,9 @@ __device__ __forceinline__ void Multiply(float (&d)[kSums], const unsigned char*
 }
 
 // The FP8 product of one stage, before or after its wgmmas have ended.
-template <int kSums>
+template <int kAccumulators>
 struct F8Block {
-  float sums[kSums];
+  float accumulators[kAccumulators];
   float scale[2];  // of the thread's two rows, times the weight's
   int stage;
 };
@@ -306,69 +306,72 @@ struct F8Consumer {
   int32_t scale_row = 0;  // of the thread's first row, among the loaded scales
 
   // Issues the product of the next stage, whose k tile is `step`.
-  __device__ __forceinline__ void Start(F8Block<Tile::kSums>& block, int32_t step) {
+  __device__ __forceinline__ void Start(F8Block<Tile::kAccumulators>& block, int32_t step) {
     const int stage = block.stage = pipeline.stage;
     MbarrierWait(shared.full[stage], pipeline.parity, "gemm stage full");
     const float weight_scale =
         shared.weight_scales[stage][Tile::kPair ? offsets.group : 0][step % kScalesPerLoad];
     block.scale[0] = __fmul_rn(shared.x_scales[stage][scale_row], weight_scale);
     block.scale[1] = __fmul_rn(shared.x_scales[stage][scale_row + 8], weight_scale);
-    Multiply<true>(block.sums, shared.x[stage] + offsets.x, shared.weight[stage] + offsets.weight, false);
+    Multiply<true>(block.accumulators, shared.x[stage] + offsets.x, shared.weight[stage] + offsets.weight,
+                   false);
     pipeline.Next();
   }
 
   // After the wait for the product.
-  __device__ __forceinline__ void Promote(const F8Block<Tile::kSums>& block, float (&sum)[Tile::kSums]) {
+  __device__ __forceinline__ void Promote(const F8Block<Tile::kAccumulators>& block,
+                                          float (&accumulators)[Tile::kAccumulators]) {
     ReleaseStage(shared.empty[block.stage]);
 #pragma unroll
-    for (int i = 0; i < Tile::kSums; ++i) sum[i] = fmaf(block.scale[i / 2 % 2], block.sums[i], sum[i]);
+    for (int i = 0; i < Tile::kAccumulators; ++i)
+      accumulators[i] = fmaf(block.scale[i / 2 % 2], block.accumulators[i], accumulators[i]);
   }
 
-  // sum += the products of `steps`. If `overlapped`, one stage's product runs while the one before it is
-  // promoted, which takes twice the registers. The order of the additions is the same.
+  // accumulators += the products of `steps`. If `overlapped`, one stage's product runs while the one before
+  // it is promoted, which takes twice the registers. The order of the additions is the same.
   template <bool overlapped>
-  __device__ __forceinline__ void Sum(const StepRange& steps, float (&sum)[Tile::kSums]) {
-    F8Block<Tile::kSums> even;
+  __device__ __forceinline__ void Sum(const StepRange& steps, float (&accumulators)[Tile::kAccumulators]) {
+    F8Block<Tile::kAccumulators> even;
     if constexpr (!overlapped) {
       for (int32_t step = steps.first; step < steps.end; ++step) {
         Start(even, step);
-        WarpgroupWaitAll(even.sums);
-        Promote(even, sum);
+        WarpgroupWaitAll(even.accumulators);
+        Promote(even, accumulators);
       }
       return;
     }
-    F8Block<Tile::kSums> odd;
+    F8Block<Tile::kAccumulators> odd;
     int32_t step = steps.first;
     Start(even, step);
     while (true) {
       if (++step == steps.end) {
-        WarpgroupWaitAll(even.sums);
-        return Promote(even, sum);
+        WarpgroupWaitAll(even.accumulators);
+        return Promote(even, accumulators);
       }
       Start(odd, step);
-      WarpgroupWaitAllButOne(even.sums);
-      Promote(even, sum);
+      WarpgroupWaitAllButOne(even.accumulators);
+      Promote(even, accumulators);
       if (++step == steps.end) {
-        WarpgroupWaitAll(odd.sums);
-        return Promote(odd, sum);
+        WarpgroupWaitAll(odd.accumulators);
+        return Promote(odd, accumulators);
       }
       Start(even, step);
-      WarpgroupWaitAllButOne(odd.sums);
-      Promote(odd, sum);
+      WarpgroupWaitAllButOne(odd.accumulators);
+      Promote(odd, accumulators);
     }
   }
 };
 
-template <int kSums>
-__device__ __forceinline__ void Clear(float (&sum)[kSums]) {
+template <int kAccumulators>
+__device__ __forceinline__ void Clear(float (&accumulators)[kAccumulators]) {
 #pragma unroll
-  for (float& value : sum) value = 0.0f;
+  for (float& value : accumulators) value = 0.0f;
 }
 
-// sum = the products of an item. sum_up(steps) writes those of a chain.
+// accumulators = the products of an item. sum_up(steps) writes those of a chain.
 template <class Tile, class SumUp>
 __device__ __forceinline__ void SumItem(const HopperGemmParams& p, HopperShared<Tile>& shared,
-                                        const GemmItem& item, float (&sum)[Tile::kSums],
+                                        const GemmItem& item, float (&accumulators)[Tile::kAccumulators],
                                         const SumUp& sum_up) {
   const StepRange steps(p, item);
   if constexpr (!Tile::kSegmented) {
@@ -377,31 +380,31 @@ __device__ __forceinline__ void SumItem(const HopperGemmParams& p, HopperShared<
     constexpr int kThreads = Tile::kConsumers * kGroupThreads;
     constexpr int kNear = SetsInShared(Tile::kN);
     constexpr int kFarBytes = DeviceWaitingBytes(Tile::kRows, Tile::kN);
-    WaitingSums<Tile::kSums, kNear> waiting(shared.waiting,
-                                            p.waiting + int64_t{blockIdx.x} * (kFarBytes / 16), kThreads);
+    WaitingSums<Tile::kAccumulators, kNear> waiting(
+        shared.waiting, p.waiting + int64_t{blockIdx.x} * (kFarBytes / 16), kThreads);
     const int32_t count = p.segments / p.splits, length = p.steps / p.segments;
     for (int32_t index = 0; index < count; ++index) {
       const int32_t first = steps.first + index * length;
       sum_up(StepRange(first, first + length));
-      AddSegment(index, count, waiting, sum);
+      AddSegment(index, count, waiting, accumulators);
     }
   }
 }
 
-// The epilogue store(item, origin, sums) receives this thread's accumulators of an item.
+// The epilogue store(item, origin, accumulators) receives this thread's accumulators of an item.
 template <class Tile, class Store>
 __device__ void ConsumeF8(const HopperGemmParams& p, HopperShared<Tile>& shared, const Store& store) {
   // Two groups with 128 outputs each have no registers to spare; one multiplies while the other promotes.
-  constexpr bool kOverlapped = Tile::kConsumers == 1 || Tile::kSums <= 32;
+  constexpr bool kOverlapped = Tile::kConsumers == 1 || Tile::kAccumulators <= 32;
   F8Consumer<Tile> consumer{shared};
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
-    float sum[Tile::kSums];
+    float accumulators[Tile::kAccumulators];
     consumer.scale_row = consumer.origin.row + item.first_row % kScaleAlignment;
-    SumItem<Tile>(p, shared, item, sum, [&](const StepRange& steps) {
-      Clear(sum);
-      consumer.template Sum<kOverlapped>(steps, sum);
+    SumItem<Tile>(p, shared, item, accumulators, [&](const StepRange& steps) {
+      Clear(accumulators);
+      consumer.template Sum<kOverlapped>(steps, accumulators);
     });
-    store(item, consumer.origin, sum);
+    store(item, consumer.origin, accumulators);
   });
 }
 
@@ -411,24 +414,24 @@ __device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<Tile>& share
   const GroupOffsets<Tile> offsets;
   PipelineState<Tile::kStages> pipeline;
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
-    float sum[Tile::kSums];
-    SumItem<Tile>(p, shared, item, sum, [&](const StepRange& steps) {
-      // The sums of the segment before are not what wgmma begins with. Where the assembler takes them to be,
-      // it serialises the wgmmas.
-      if constexpr (Tile::kSegmented) Clear(sum);
+    float accumulators[Tile::kAccumulators];
+    SumItem<Tile>(p, shared, item, accumulators, [&](const StepRange& steps) {
+      // The accumulators of the segment before are not what wgmma begins with. Where the assembler takes them
+      // to be, it serialises the wgmmas.
+      if constexpr (Tile::kSegmented) Clear(accumulators);
       int last = 0;  // the stage whose wgmmas may be in flight
       for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {
         MbarrierWait(shared.full[pipeline.stage], pipeline.parity, "gemm stage full");
-        Multiply<false>(sum, shared.x[pipeline.stage] + offsets.x,
+        Multiply<false>(accumulators, shared.x[pipeline.stage] + offsets.x,
                         shared.weight[pipeline.stage] + offsets.weight, step > steps.first);
         WarpgroupWait<1>();
         if (step > steps.first) ReleaseStage(shared.empty[last]);
         last = pipeline.stage;
       }
-      WarpgroupWaitAll(sum);
+      WarpgroupWaitAll(accumulators);
       ReleaseStage(shared.empty[last]);
     });
-    store(item, origin, sum);
+    store(item, origin, accumulators);
   });
 }
 

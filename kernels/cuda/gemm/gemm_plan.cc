@@ -20,12 +20,12 @@ constexpr double kStart = 1.8;
 constexpr double kEnd = 0.7;
 constexpr double kEpilogue = 0.3;
 constexpr double kLaunch = 1.0;
-// Partial sums: store, fence, count; then a round of loads for every so many splits (split_sum.h).
+// Partial sums: store, fence, count; then rounds of loads, each of several splits (split_sum.h).
 constexpr double kExchange = 1.8;
 constexpr double kExchangeRound = 0.6;
 
-// Cycles of a step of Hopper's kernels, as an H200 takes them for tiles of 16 x 32 to 128 x 128: what every
-// step takes, however narrow, of BF16 and of FP8, whose sums are promoted; and for each row of either operand
+// Cycles of a step of Hopper's kernels, from an H200's times for tiles of 16 x 32 to 128 x 128: a constant
+// for BF16 and one for FP8, which also promotes its accumulators, and a part for each row of either operand
 // that TMA writes to shared memory.
 constexpr double kStepBf16 = 130;
 constexpr double kStepF8 = 200;
@@ -95,7 +95,7 @@ double StepUs(GemmTile tile, bool f8, const GemmRates& rates) {
   return std::max(std::max(wgmma, step) / rates.cycles_per_us, loads);
 }
 
-// splits_at_once: whose sums a round of loads has.
+// splits_at_once: the splits whose sums one round of loads reads.
 double ExchangeUs(const GemmSize& size, int32_t splits, int32_t splits_at_once, const GemmRates& rates) {
   if (splits == 1) return 0;
   const int32_t rounds = (splits + splits_at_once - 1) / splits_at_once;

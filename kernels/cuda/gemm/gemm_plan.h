@@ -28,8 +28,8 @@
 
 namespace foredraft::cuda {
 
-// An output tile. Of HopperGemm: a multiple of 16 rows, up to 128 (above 64 the kernel has two consumer
-// warpgroups), and 16, 32, 64 or 128 outputs. Of Gemm4Bit: 16, 32 or 64 rows, 64 outputs.
+// An output tile. HopperGemm has a multiple of 16 rows, up to 128 (above 64 the kernel has two consumer
+// warpgroups), and 16, 32, 64 or 128 outputs; Gemm4Bit has 16, 32 or 64 rows and 64 outputs.
 struct GemmTile {
   int32_t rows = 0;
   int32_t outputs = 0;

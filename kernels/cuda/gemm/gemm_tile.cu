@@ -79,11 +79,13 @@ struct WarpTile {
 
 template <int kTileRows>
 struct Accumulators {
-  static constexpr int kSums = WarpTile<kTileRows>::kRowParts * WarpTile<kTileRows>::kOutputParts * 4;
+  static constexpr int kAccumulators = WarpTile<kTileRows>::kRowParts * WarpTile<kTileRows>::kOutputParts * 4;
 
   float v[WarpTile<kTileRows>::kRowParts][WarpTile<kTileRows>::kOutputParts][4];
 
-  __device__ __forceinline__ float (&flat())[kSums] { return reinterpret_cast<float(&)[kSums]>(v); }
+  __device__ __forceinline__ float (&flat())[kAccumulators] {
+    return reinterpret_cast<float(&)[kAccumulators]>(v);
+  }
 
   __device__ __forceinline__ void Clear() {
 #pragma unroll
@@ -258,7 +260,7 @@ __device__ void ComputeItem(const TileGemmParams& p, const GemmItem& item, TileS
   }
   Accumulators<kTileRows> sum;
   sum.Clear();
-  [[maybe_unused]] SumsInRegisters<Accumulators<kTileRows>::kSums> waiting;
+  [[maybe_unused]] SumsInRegisters<Accumulators<kTileRows>::kAccumulators> waiting;
   for (int32_t step = 0; step < steps; ++step) {
     CpAsyncWait<kStages - 2>();
     __syncthreads();  // this stage has arrived for all threads, and the stage loaded next is free

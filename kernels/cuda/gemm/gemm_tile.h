@@ -6,7 +6,7 @@
 // Bits of an output: with BF16 weights, one accumulator over k16 groups in ascending order. With FP8 weights,
 // for each block of 128 inputs a sum from zero over its k16 groups (E4M3 codes are exact in BF16), then out =
 // fma(scale of x * scale of w, sum, out), blocks ascending. They do not depend on tile sizes, row indices or
-// row counts. Of a weight with segments, these are the values of its segments.
+// row counts. For a weight with segments the above holds for each segment.
 
 #include <cstdint>
 

@@ -14,16 +14,16 @@
 
 namespace foredraft::cuda {
 
-// Of a tree over `count` sums, a power of two.
+// The levels of a tree over `count` sums, a power of two.
 constexpr int TreeLevels(int count) { return count == 1 ? 0 : 1 + TreeLevels(count / 2); }
 static_assert(TreeLevels(kMaxSegments) == kWaitingSets);
 
-// Sums in memory of a block: [sets, kSums / 4, threads]. The first kNear sets may lie elsewhere than the
-// others.
-template <int kSums, int kNear>
+// Sums in memory of a block: [sets, kAccumulators / 4, threads]. The first kNear sets may lie elsewhere than
+// the others.
+template <int kAccumulators, int kNear>
 struct WaitingSums {
   static constexpr int kLevels = kWaitingSets;
-  static constexpr int kVectors = kSums / 4;
+  static constexpr int kVectors = kAccumulators / 4;
   float4* near;
   float4* far;
   int threads;
@@ -38,14 +38,14 @@ struct WaitingSums {
   }
 
   template <int kLevel>
-  __device__ __forceinline__ void Keep(const float (&sum)[kSums]) {
+  __device__ __forceinline__ void Keep(const float (&sum)[kAccumulators]) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       Vector<kLevel>(i) = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
     }
   }
   template <int kLevel>
-  __device__ __forceinline__ void AddTo(float (&sum)[kSums]) const {
+  __device__ __forceinline__ void AddTo(float (&sum)[kAccumulators]) const {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const float4 kept = Vector<kLevel>(i);
@@ -57,28 +57,28 @@ struct WaitingSums {
   }
 };
 
-// The same in registers, where there are some left.
-template <int kSums, int levels = kWaitingSets>
+// Waiting sums in registers, for kernels that have some left.
+template <int kAccumulators, int levels = kWaitingSets>
 struct SumsInRegisters {
   static constexpr int kLevels = levels;
-  float sums[kLevels > 0 ? kLevels : 1][kSums];
+  float sums[kLevels > 0 ? kLevels : 1][kAccumulators];
 
   template <int kLevel>
-  __device__ __forceinline__ void Keep(const float (&sum)[kSums]) {
+  __device__ __forceinline__ void Keep(const float (&sum)[kAccumulators]) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sums[kLevel][i] = sum[i];
+    for (int i = 0; i < kAccumulators; ++i) sums[kLevel][i] = sum[i];
   }
   template <int kLevel>
-  __device__ __forceinline__ void AddTo(float (&sum)[kSums]) const {
+  __device__ __forceinline__ void AddTo(float (&sum)[kAccumulators]) const {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sum[i] = __fadd_rn(sums[kLevel][i], sum[i]);
+    for (int i = 0; i < kAccumulators; ++i) sum[i] = __fadd_rn(sums[kLevel][i], sum[i]);
   }
 };
 
 // Segment `index` of `count`, a power of two, joins the others. After the last one `sum` has the sum of all.
-template <int kLevel = 0, class Waiting, int kSums>
+template <int kLevel = 0, class Waiting, int kAccumulators>
 __device__ __forceinline__ void AddSegment(int32_t index, int32_t count, Waiting& waiting,
-                                           float (&sum)[kSums]) {
+                                           float (&sum)[kAccumulators]) {
   if constexpr (kLevel < Waiting::kLevels) {
     if ((index >> kLevel & 1) == 0) {
       if (index + 1 < count) waiting.template Keep<kLevel>(sum);

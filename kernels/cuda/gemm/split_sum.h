@@ -26,7 +26,7 @@ __device__ __forceinline__ bool CountSplit(uint32_t* counter, int32_t splits) {
 // values[0] = the sum of the first `count` values by the binary tree; `count` is a power of two, or more than
 // kCount.
 template <int kCount, int kVectors>
-__device__ __forceinline__ void FoldTree(int32_t count, float4 (&values)[kCount][kVectors]) {
+__device__ __forceinline__ void SumTree(int32_t count, float4 (&values)[kCount][kVectors]) {
 #pragma unroll
   for (int width = 1; width < kCount; width *= 2) {
 #pragma unroll
@@ -65,7 +65,7 @@ __device__ __forceinline__ void SumSplits(const float4* parts, int64_t vector_st
       }
     }
     if constexpr (kTree) {
-      FoldTree<kSplits>(splits - first, values);
+      SumTree<kSplits>(splits - first, values);
 #pragma unroll
       for (float& sum : sums) sum = -0.0f;
     }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kExpertSlices = 8;
 constexpr int kThreads = 128;
-// Blocks of a column block's rows where the rows are a range, which may be empty: few, so that they end soon.
+// Blocks along the rows where the rows are a range. It may be empty, and few blocks end soon.
 constexpr int32_t kRangeBlocks = 512;
 
 template <int columns>
@@ -330,8 +330,8 @@ void LaunchAddPartialsNorm(Stream& stream, const AddPartialsNormParams& p) {
          p);
 }
 
-// Whether there is a kernel that does both: partial sums of as many ranks in the type that they exchange
-// (ExpertExchange), rows that a block holds in registers.
+// Whether one kernel adds and norms. It exists for some numbers of ranks, for partial sums in the type that
+// these exchange (ExpertExchange), and for rows that a block holds in registers.
 bool AddsAndNorms(const AddPartialsNormParams& p) {
   const AddPartialsParams& add = p.partials;
   return NormThreads(p.norm.x.cols) <= kMostNormThreads && add.shared_parts == 1 &&

@@ -24,7 +24,7 @@ struct RouteShared {
   }
 };
 
-// The experts of the row's token, sorted: each goes to the place that has as many ids before it.
+// The experts of the row's token, sorted: each goes to the place whose index is the count of smaller ids.
 __device__ void ChooseByToken(const RouteSoftplusParams& p, int32_t r, const RouteShared& shared,
                               int32_t lane) {
   const int32_t id = p.ids[r];

@@ -21,8 +21,8 @@ class LargestLogit {
  public:
   __device__ explicit LargestLogit(int32_t first_chunk) : chunk_(first_chunk) {}
 
-  // Adds the thread's columns of the chunk in the stage. NaN or +infinity makes a row unusable, but not
-  // where an adjustment made it (`adjusted`): there AdjustChunk has looked at the raw logits.
+  // Adds the thread's columns of the chunk in the stage. A NaN or +infinity makes the row unusable. Adjusted
+  // logits (`adjusted`) are exempt: AdjustChunk has checked the raw ones.
   template <class Scale>
   __device__ __forceinline__ void AddChunk(const ChunkStage& stage, int32_t chunk, bool adjusted,
                                            const Scale& scale) {

@@ -295,7 +295,7 @@ __device__ float GumbelOf(uint32_t x) { return static_cast<float>(-log(-log(Unit
 
 // At least GumbelOf this output: as -log u >= 1 - u, the noise is at most -log(1 - u), and 1 - u is
 // (~x + 0.5) 2^-32. The approximate logarithm, the roundings to float here and there and those of GumbelOf
-// are together below 1e-4, of which ten times is added.
+// are together below 1e-4; ten times that is added.
 __device__ __forceinline__ float GumbelBound(uint32_t x) {
   constexpr float kLn2 = 0.693147181f;
   return (32.0f * kLn2 + 1e-3f) - kLn2 * __log2f(static_cast<float>(~x) + 0.5f);

@@ -19,10 +19,10 @@ class MessagesTools {
  public:
   // tools. `body` is the request's text.
   void ReadList(FieldReader& fields, std::string_view body);
-  // A block tool_addition or tool_removal. `text`: that of the block; `message`: what it is of, as read so
+  // A block tool_addition or tool_removal. `text`: the block's; `message`: the one that it is in, as read so
   // far.
   void ReadChange(FieldReader& block, std::string_view text, const std::string& type, ChatMessage& message);
-  // tool_choice, which may name what a block has defined.
+  // Reads tool_choice, which may name a tool that a block has defined.
   ChatTools Take(FieldReader& fields);
 
  private:

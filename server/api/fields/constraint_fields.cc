@@ -32,9 +32,9 @@ constexpr NamedKind kAtTheTop[] = {{"guided_json", Constraint::kJsonSchema},
                                    {"grammar", Constraint::kGbnf}};
 
 // The one constraint of a request; a second is refused.
-class TheConstraint {
+class SingleConstraint {
  public:
-  explicit TheConstraint(FieldReader& fields) : fields_(fields) {}
+  explicit SingleConstraint(FieldReader& fields) : fields_(fields) {}
 
   void Set(ClientConstraint constraint) {
     if (read_.has_value()) {
@@ -62,7 +62,7 @@ std::string ReadSource(FieldReader& fields, const char* field, const json& value
 
 // `object`: the text of the object that `fields` reads. `path` stands before the field's name in errors.
 void ReadNamed(FieldReader& fields, const NamedKind& named, std::string_view object, const std::string& path,
-               TheConstraint& constraint) {
+               SingleConstraint& constraint) {
   const json* value = fields.Find(named.field);
   if (value == nullptr) return;
   ClientConstraint read{.field = path + named.field, .kind = named.kind};
@@ -85,7 +85,7 @@ void ReadNamed(FieldReader& fields, const NamedKind& named, std::string_view obj
   constraint.Set(std::move(read));
 }
 
-void ReadJsonSchema(FieldReader& format, std::string_view text, TheConstraint& constraint) {
+void ReadJsonSchema(FieldReader& format, std::string_view text, SingleConstraint& constraint) {
   const json* object = format.Find("json_schema");
   if (object == nullptr || !object->is_object()) {
     return format.Refuse("json_schema", object == nullptr
@@ -100,7 +100,7 @@ void ReadJsonSchema(FieldReader& format, std::string_view text, TheConstraint& c
   format.Keep(fields.status());
 }
 
-void ReadResponseFormat(FieldReader& fields, std::string_view body, TheConstraint& constraint) {
+void ReadResponseFormat(FieldReader& fields, std::string_view body, SingleConstraint& constraint) {
   const json* object = fields.Find("response_format");
   if (object == nullptr) return;
   if (!object->is_object()) {
@@ -127,7 +127,7 @@ void ReadResponseFormat(FieldReader& fields, std::string_view body, TheConstrain
 
 // Anthropic's form: {"format": {"type": "json_schema", "schema": ...}} beside an effort, which ReadThinking
 // reads.
-void ReadOutputConfig(FieldReader& fields, std::string_view body, TheConstraint& constraint) {
+void ReadOutputConfig(FieldReader& fields, std::string_view body, SingleConstraint& constraint) {
   const json* config = fields.Find("output_config");
   if (config == nullptr || !config->is_object()) return;
   FieldReader around(*config, "output_config.", fields.context());
@@ -148,7 +148,7 @@ void ReadOutputConfig(FieldReader& fields, std::string_view body, TheConstraint&
 }
 
 // The Responses API's: {"format": {"type", "schema", ...}, "verbosity"}
-void ReadTextFormat(FieldReader& fields, std::string_view body, TheConstraint& constraint) {
+void ReadTextFormat(FieldReader& fields, std::string_view body, SingleConstraint& constraint) {
   const json* text = fields.Find("text");
   if (text == nullptr) return;
   if (!text->is_object()) return fields.Refuse("text", absl::StrCat(ShowJson(*text), ", allowed an object"));
@@ -177,7 +177,7 @@ void ReadTextFormat(FieldReader& fields, std::string_view body, TheConstraint& c
 }
 
 // vLLM's object of constraints.
-void ReadStructuredOutputs(FieldReader& fields, std::string_view body, TheConstraint& constraint) {
+void ReadStructuredOutputs(FieldReader& fields, std::string_view body, SingleConstraint& constraint) {
   const json* object = fields.Find("structured_outputs");
   if (object == nullptr) return;
   if (!object->is_object()) {
@@ -186,7 +186,7 @@ void ReadStructuredOutputs(FieldReader& fields, std::string_view body, TheConstr
   const std::string path = "structured_outputs.";
   FieldReader read(*object, path, fields.context());
   const std::string_view text = MemberText(body, "structured_outputs");
-  TheConstraint here(read);
+  SingleConstraint here(read);
   for (const NamedKind& named : kInStructuredOutputs) ReadNamed(read, named, text, path, here);
   const bool compact = read.Bool("disable_any_whitespace", false);
   read.End();
@@ -199,7 +199,7 @@ void ReadStructuredOutputs(FieldReader& fields, std::string_view body, TheConstr
 }  // namespace
 
 std::optional<ClientConstraint> ReadConstraint(FieldReader& fields, std::string_view body) {
-  TheConstraint constraint(fields);
+  SingleConstraint constraint(fields);
   ReadResponseFormat(fields, body, constraint);
   if (fields.context().wire == NotedWire::kResponses) ReadTextFormat(fields, body, constraint);
   if (fields.context().wire == NotedWire::kMessages) ReadOutputConfig(fields, body, constraint);

@@ -149,7 +149,7 @@ void FieldReader::EndUnknown(const std::string& scope, const std::string& key) {
 }
 
 void FieldReader::End() {
-  // A message has few fields, most of which were asked for. Of an object that has many, each is looked up.
+  // A message has few fields, most of which were asked for. In an object that has many, each is looked up.
   constexpr size_t kFewFields = 32;
   const bool is_small = object_.size() <= kFewFields;
   std::string scope;

@@ -227,7 +227,7 @@ ChatTool ReadCustomTool(FieldReader& fields) {
   tool.description = fields.String("description").value_or("");
   tool.deferred = fields.Bool("defer_loading", false);
   tool.parameters = kCustomParameters;
-  // A grammar of the text would have to be kept by the quoted text.
+  // A grammar for the text would have to hold for its quoted form in the call.
   if (const json* format = fields.Find("format"); format != nullptr && *format != json{{"type", "text"}}) {
     fields.Drop("format");
   }

@@ -22,7 +22,7 @@ namespace foredraft {
 // equal tools one counts. `custom` gets the names of custom tools. Faults are kept in `fields`.
 ChatTools ReadTools(FieldReader& fields, std::string_view body, std::set<std::string>& custom);
 
-// A list of tools, of which equal ones count once.
+// A list of tools. Equal ones count once.
 class ToolList {
  public:
   // `read` is called for each member of the list `name` with its place in the request and its text; `text` is

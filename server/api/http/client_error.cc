@@ -106,7 +106,7 @@ std::string ClientText(const FieldNames& names, std::string_view text) {
       size_t end = at;
       while (end < text.size() && IsNameByte(static_cast<unsigned char>(text[end]))) ++end;
       const std::string word(text.substr(at, end - at));
-      // Words of one part may be words of the sentence.
+      // A name of one part may be an ordinary word of the sentence.
       const bool is_field =
           word.starts_with("chat.") || word.starts_with("sampling.") || word == "max_tokens";
       renamed.append(is_field ? ClientName(names, word) : word);

@@ -38,14 +38,14 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   // From each call, as it is submitted or refused.
   void CallHasBegun();
   void SetTraceParent(const std::string& header);
-  // What had no effect. What is known of the request before its calls begin is among that of each call.
+  // Sets what had no effect. The notes of each call include those from before the calls began.
   void SetIgnored(const FieldNotes& notes);
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written);
   void ChoiceEnded(int index, ChoiceEnd ended);
   // Answers without a choice: with a body, or with an error.
   void SendBody(std::string body);
   void SendError(const absl::Status& status);
-  // For the function that Write is given.
+  // The answer's form, for the function that Write is given.
   AnswerFormat& format() { return *format_; }
   HttpExchange& exchange() { return *exchange_; }
 

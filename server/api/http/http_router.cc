@@ -30,7 +30,7 @@ constexpr char kMetricsPath[] = "/metrics";
 // The longest name of a model in a request: every event repeats a name that an alias with a * took.
 constexpr size_t kMaxNameBytes = 256;
 
-// The media type without its parameters, of which JSON has none.
+// Compares the media type without its parameters: JSON has none.
 bool IsJsonType(std::string_view content_type) {
   const std::string_view type = content_type.substr(0, content_type.find(';'));
   return absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(absl::string_view(type.data(), type.size())),
@@ -170,7 +170,7 @@ HttpAnswer HttpRouter::Models(const std::string& path) const {
     answer.body = ModelsBody(card, started_);
     return answer;
   }
-  // All behind it is the name, slashes included.
+  // Everything behind the prefix is the name, slashes included.
   const std::optional<std::string> name =
       PercentDecoded(std::string_view(path).substr(std::string_view(kModelsPath).size() + 1));
   if (!name.has_value()) {
@@ -259,7 +259,7 @@ void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   FieldNotes notes;
   absl::StatusOr<ReadResult> read = OrOutOfMemory([&] { return Read(http, wire, notes); });
   if (!read.ok()) return Refuse(exchange, wire.noted(), wire.ErrorFormat(), read.status(), notes);
-  // Before any of the choices has a copy.
+  // Checked before any of the choices has a copy.
   const absl::Status checked = OrOutOfMemory([&] { return Check(read->request); });
   if (!checked.ok()) return Refuse(exchange, wire.noted(), std::move(read->format), checked, notes);
   if (read->request.page != nullptr) return SendPage(exchange, wire, *std::move(read));

@@ -51,7 +51,7 @@ class HttpRouter final : public HttpService {
   const HttpWire& first_wire() const { return *wires_.front(); }
   HttpAnswer HealthPage() const;
   HttpAnswer UnknownPath(const std::string& path) const;
-  // To another method than those; OPTIONS asks which these are.
+  // The answer to a method that the path does not take; OPTIONS asks which ones it takes.
   HttpAnswer OnlyMethods(const HttpWire& wire, const std::string& method, const char* methods) const;
   // A caller without the right token.
   HttpAnswer RefuseCaller(const HttpRequest& head, const HttpWire& wire, const absl::Status& refused,
@@ -63,12 +63,12 @@ class HttpRouter final : public HttpService {
   HttpAnswer VersionPage() const;
   // A page that takes GET, by its normal path; nothing for other paths.
   std::optional<HttpAnswer> AnswerPage(const HttpRequest& head, const std::string& path) const;
-  // What is sent to a path that takes POST, by its head.
+  // Checks a request to a path that takes POST by its head.
   std::optional<HttpAnswer> CheckPost(const HttpRequest& head, const HttpWire& wire) const;
   // The id of the request is that of its header, else of its body, else a new one. `notes` are set also where
   // the request is refused.
   absl::StatusOr<ReadResult> Read(const HttpRequest& http, const HttpWire& wire, FieldNotes& notes) const;
-  // The model's name and how long everything is.
+  // Checks the model's name and the lengths of all fields.
   absl::Status Check(const WireRequest& request) const;
   void Refuse(const std::shared_ptr<HttpExchange>& exchange, NotedWire wire,
               std::unique_ptr<AnswerFormat> format, const absl::Status& status, const FieldNotes& notes);

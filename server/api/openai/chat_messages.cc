@@ -107,7 +107,7 @@ std::string ReadThinkingText(FieldReader& fields) {
 }
 
 // The calls of the last assistant's message by their names. Made only where a result asks for it, and once
-// for a message: both may be as many as a body holds.
+// for a message: calls and results may be as many as a body holds.
 class CallsByName {
  public:
   // `calls` stay where they are until the next one.

@@ -160,7 +160,7 @@ json CustomDelta(const CallDelta& call, JsonStringReader& reader) {
   return input.empty() ? json() : json{{"index", call.index}, {"custom", {{"input", input}}}};
 }
 
-// Of a stream: a call's id and name come once, its arguments piece by piece.
+// The calls of a stream's event: a call's id and name come once, its arguments piece by piece.
 json CallDeltas(const AnswerShape& shape, const std::vector<CallDelta>& calls, ChoiceProgress& progress) {
   json deltas = json::array();
   for (const CallDelta& call : calls) {

@@ -60,7 +60,7 @@ absl::StatusOr<std::string> Tokenized(const RequestValidator& validator, const W
       " (server.max_detokenize_ids, or the context where it is longer)"));
 }
 
-// With the request's name of the list.
+// The status under the request's name of the list.
 absl::Status OfTokens(const absl::Status& status) {
   constexpr std::string_view kOurs = "token_ids";
   const std::string text(status.message());

@@ -1,7 +1,7 @@
 #pragma once
 
-// The conversation in a request of OpenAI's Responses API: instructions, and a list of items, of which
-// several may be one message.
+// The conversation in a request of OpenAI's Responses API: instructions, and a list of items. Several
+// items may be one message.
 
 #include <string_view>
 

@@ -85,7 +85,7 @@ json ResponsesFormat::ItemOf(size_t index, const AnswerBlock& block, const char*
   return item;
 }
 
-// What ends the answer ends its last item early, but for a stop behind whole calls.
+// The end of the answer cuts its last item short, except for a stop behind whole calls.
 const char* ResponsesFormat::StatusOf(size_t index, const OutputEnd* end) const {
   const AnswerBlock& block = blocks_.blocks()[index];
   const bool is_last = index + 1 == blocks_.blocks().size();
@@ -158,7 +158,7 @@ json ResponsesFormat::EndedResponse(const ChoiceEnd& choice) const {
   return response;
 }
 
-// Codex knows its context's end by the code alone, and tries others again.
+// Codex tells a full context by the code alone; after any other error it tries again.
 json ResponsesFormat::FailedResponse(const absl::Status& status) const {
   json response = Response("failed");
   const bool is_too_long = PromptSizeOf(status).has_value();

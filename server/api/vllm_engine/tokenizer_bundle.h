@@ -14,8 +14,8 @@ struct TokenizerBundle {
   std::string sha256;  // of `zip`, lower-case hex
 };
 
-// NOT_FOUND if the directory has neither tokenizer.json nor tiktoken.model. Of the other files
-// (tokenizer_config.json, chat_template.jinja and the like) those that exist are packed.
+// NOT_FOUND if the directory has neither tokenizer.json nor tiktoken.model. The other files
+// (tokenizer_config.json, chat_template.jinja and the like) are packed where they exist.
 absl::StatusOr<TokenizerBundle> MakeTokenizerBundle(const std::string& directory);
 
 }  // namespace foredraft

@@ -28,7 +28,7 @@ struct Conversation {
   bool continues = false;                 // the answer goes on with the last message, an assistant's
   std::optional<bool> clear_thinking;     // the request's wish for GLM's past answers
   std::optional<bool> preserve_thinking;  // the request's wish for Kimi's past answers
-  std::string_view schema;                // that the answer follows, as JSON; empty: none is shown
+  std::string_view schema;                // JSON text, which the answer follows; empty: none is shown
   // The client's index of each message, for the names of fields in errors.
   std::span<const size_t> indices;
   // By message: of a result, which of its answer's calls it answers (ConversationOrder).
@@ -81,7 +81,7 @@ struct ChatSetup {
   std::string thinking_opening;      // R1 and V3: "<think>\n", "<think>" or nothing
   bool has_thinking = true;          // V3 and Kimi-K2-Instruct have none
   std::string default_system;        // Kimi-K2: of conversations without a system text at their beginning
-  bool compact_json = false;         // Kimi-K2: of the tools
+  bool compact_json = false;         // Kimi-K2: the JSON of the tools
   std::string references_begin, references_end;  // around definitions of tools in a result
   bool reminds_of_system = false;                // DSML: later system texts are a user's, between tags
   bool moves_system = false;                     // R1, V3, V3.1: later system texts move to the front

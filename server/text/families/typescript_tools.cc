@@ -88,7 +88,7 @@ struct Type {
   std::vector<Type> parts = {};            // kObject: the properties; kArray: the item; kAnyOf: the choices
   const Json* other_properties = nullptr;  // kObject: additionalProperties; null: none
   std::vector<Type> type_of_others = {};   // where that is a schema: its type
-  // Of a property.
+  // The next three describe a property.
   std::string name = {};
   bool is_optional = false;
   const Json* default_value = nullptr;  // null: none

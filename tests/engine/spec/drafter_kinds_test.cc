@@ -1,4 +1,4 @@
-// The table of drafters: what configuration selects a row, and the plain numbers that others take from it.
+// The table of drafters: what configuration selects a row, and the requirements that others read from it.
 
 #include "engine/kinds/drafter_kinds.h"
 
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, DrafterCheck, ::testing::ValuesIn(kChecks),
 struct NumbersCase {
   const DrafterKind* kind;
   int max_draft_len;
-  DrafterNumbers numbers;
+  DrafterRequirements requirements;
 };
 
 // docs/speculation.md: module counts in "Symbols", rows ahead in 1.6, the reserve in 4, the margin in 5,
@@ -129,7 +129,7 @@ TEST(DrafterKinds, NumbersAreThoseOfTheSpecification) {
     UseDrafter(c.kind, c.max_draft_len, ModelConfig(), options);
     EXPECT_EQ(options.drafter, c.kind);
     EXPECT_EQ(options.max_draft_len, c.max_draft_len);
-    EXPECT_TRUE(options.drafter_numbers == c.numbers) << c.kind->name << " " << c.max_draft_len;
+    EXPECT_TRUE(options.drafter_requirements == c.requirements) << c.kind->name << " " << c.max_draft_len;
     EXPECT_EQ(options.position_count(), 100 + 2 * c.max_draft_len);
   }
 }
@@ -145,13 +145,13 @@ TEST(DrafterKinds, NumbersOfABlockDrafter) {
     options.max_num_tokens = 16;
     options.batch_sizes = {8};
     UseDrafter(&kDSpark, draft_len, model, options);
-    EXPECT_TRUE(options.drafter_numbers == (DrafterNumbers{.module_count = 3, .block_rows = 5}));
+    EXPECT_TRUE(options.drafter_requirements == (DrafterRequirements{.module_count = 3, .block_rows = 5}));
     EXPECT_EQ(options.position_count(), 100 + draft_len);
     EXPECT_EQ(options.largest_forward(), 8 * std::max(5, draft_len + 1));
     EXPECT_TRUE(SlotRowsOf(options, model).empty());
   }
-  // Others have no such numbers, and are refused before they are used.
-  EXPECT_TRUE(kDSpark.numbers(ModelConfig(), 5) == DrafterNumbers());
+  // Others have no such requirements, and are refused before they are used.
+  EXPECT_TRUE(kDSpark.requirements(ModelConfig(), 5) == DrafterRequirements());
 }
 
 TEST(DrafterKinds, WithoutDraftsThereIsNoDrafter) {
@@ -159,7 +159,7 @@ TEST(DrafterKinds, WithoutDraftsThereIsNoDrafter) {
   UseDrafter(&kVanilla, 3, ModelConfig(), options);
   UseDrafter(&kVanilla, 0, ModelConfig(), options);
   EXPECT_EQ(options.drafter, nullptr);
-  EXPECT_TRUE(options.drafter_numbers == DrafterNumbers());
+  EXPECT_TRUE(options.drafter_requirements == DrafterRequirements());
   EXPECT_TRUE(SlotRowsOf(options, ModelConfig()).empty());
 }
 

@@ -35,7 +35,7 @@ struct Chosen {
 Chosen Choose(const std::vector<HostGpu>& gpus, ConfigSources sources = {}, const char* backend = "cuda") {
   sources.overrides.push_back({"backend", backend});
   sources.overrides.push_back({"max_seq_len", "8192"});
-  const HostFacts host = {.cores = 8, .ram_bytes = 2048 * kGiB};
+  const HostResources host = {.cores = 8, .ram_bytes = 2048 * kGiB};
   const absl::StatusOr<ConfigSources> found = DirectoryConfig(
       R1(), host, [&gpus] { return gpus; }, std::move(sources));
   CHECK(found.ok()) << found.status();

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "config/config_reader.h"
-#include "engine/kinds/model_limits.h"
+#include "engine/kinds/compute_model_limits.h"
 #include "engine/kinds/read_model_config.h"
 
 namespace foredraft {
@@ -23,7 +23,7 @@ struct Verdict {
 
 // Of R1's whole shape, whose weights are 660 GiB, with a cache of 32,768 tokens and 1 GiB for swapped
 // sequences.
-Verdict Judge(const HostFacts& host, const std::string& more = "") {
+Verdict Judge(const HostResources& host, const std::string& more = "") {
   const absl::StatusOr<ModelConfig> model = ReadModelConfig("deploy/configs/r1-shape-61x256.json");
   EXPECT_TRUE(model.ok()) << model.status();
   absl::StatusOr<LoadedConfig> loaded = ParseConfig(
@@ -34,7 +34,7 @@ Verdict Judge(const HostFacts& host, const std::string& more = "") {
        .environment = {},
        .overrides = {}});
   EXPECT_TRUE(loaded.ok()) << loaded.status();
-  const ModelLimits limits = ModelLimitsOf(*model);
+  const ModelLimits limits = ComputeModelLimits(*model);
   EXPECT_EQ(ResolveDefaults(host, &limits, *loaded), absl::OkStatus());
   Verdict verdict;
   verdict.refused = CheckMemory(loaded->config, *model, host, &verdict.doubt);

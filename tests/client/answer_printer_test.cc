@@ -1,4 +1,4 @@
-#include "client/answer_text.h"
+#include "client/answer_printer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ v1::GenerateChunk Chunk(const std::vector<Token>& tokens, int thinking_tokens = 
 
 // All chunks of one answer.
 std::string Shown(const AnswerStyle& style, const std::vector<v1::GenerateChunk>& chunks) {
-  AnswerText answer(style);
+  AnswerPrinter answer(style);
   std::string out;
   for (const v1::GenerateChunk& chunk : chunks) out += answer.Add(chunk);
   return out + answer.End();
@@ -41,18 +41,18 @@ const std::vector<Token> kThinkingAnswer = {{"5+81", kFirst},      {"=", kDrafte
                                             {"</think>", kTarget}, {"\nThe", kDrafted}, {" answer"},
                                             {" is 86.", kDrafted}};
 
-TEST(AnswerText, NamesTheSectionsAndLeavesTheTagsOutWithoutColour) {
+TEST(AnswerPrinter, NamesTheSectionsAndLeavesTheTagsOutWithoutColour) {
   EXPECT_EQ(Shown({}, {Chunk(kThinkingAnswer, 3)}), "thinking: 5+81=86\nanswer: The answer is 86.");
   EXPECT_EQ(Shown({}, {Chunk({{"only an answer"}})}), "only an answer");
   EXPECT_EQ(Shown({.thinking = false}, {Chunk(kThinkingAnswer, 3)}), "The answer is 86.");
 }
 
-TEST(AnswerText, DimsThinkingWithColour) {
+TEST(AnswerPrinter, DimsThinkingWithColour) {
   EXPECT_EQ(Shown({.colour = true}, {Chunk(kThinkingAnswer, 3)}),
             "\x1b[0m\x1b[2m5+81=86\x1b[0m\nThe answer is 86.");
 }
 
-TEST(AnswerText, PutsDraftsInBracketsOrInGreen) {
+TEST(AnswerPrinter, PutsDraftsInBracketsOrInGreen) {
   EXPECT_EQ(Shown({.drafts = true}, {Chunk(kThinkingAnswer, 3)}),
             "thinking: 5+81[=86]\nanswer: [The] answer[ is 86.]");
   const std::string green = Shown({.colour = true, .drafts = true}, {Chunk(kThinkingAnswer, 3)});
@@ -61,7 +61,7 @@ TEST(AnswerText, PutsDraftsInBracketsOrInGreen) {
   EXPECT_THAT(green, Not(HasSubstr("think>")));
 }
 
-TEST(AnswerText, LineBreaksStayWithinASectionAndOutsideOfBrackets) {
+TEST(AnswerPrinter, LineBreaksStayWithinASectionAndOutsideOfBrackets) {
   const std::vector<Token> tokens = {
       {"a\n"}, {"b.\n", kDrafted}, {"c\n\n"}, {"</think>"}, {"\n\nd\n", kDrafted}};
   EXPECT_EQ(Shown({.drafts = true}, {Chunk(tokens, 3)}), "thinking: a\n[b.]\nc\nanswer: [d]");
@@ -70,14 +70,14 @@ TEST(AnswerText, LineBreaksStayWithinASectionAndOutsideOfBrackets) {
             "thinking: a\n[b.]\nc\nanswer: [d]");
 }
 
-TEST(AnswerText, OnATerminalTheModelsTextCannotDriveIt) {
+TEST(AnswerPrinter, OnATerminalTheModelsTextCannotDriveIt) {
   const std::vector<Token> tokens = {{"a\n\tb\x1b[2J"}, {"\xc2\x9b\x31m\xe4\xb8\xad"}};
   EXPECT_EQ(Shown({.escapes = true}, {Chunk(tokens)}), "a\n\tb\\x1b[2J\\u009b1m\xe4\xb8\xad");
   EXPECT_EQ(Shown({}, {Chunk(tokens)}), "a\n\tb\x1b[2J\xc2\x9b\x31m\xe4\xb8\xad");
 }
 
 // However the tokens are spread over chunks.
-TEST(AnswerText, ShowsTheSameHoweverTheTextIsCut) {
+TEST(AnswerPrinter, ShowsTheSameHoweverTheTextIsCut) {
   const std::string whole = Shown({.drafts = true}, {Chunk(kThinkingAnswer, 3)});
   for (size_t cut = 1; cut < kThinkingAnswer.size(); ++cut) {
     const auto middle = kThinkingAnswer.begin() + static_cast<std::ptrdiff_t>(cut);
@@ -89,7 +89,7 @@ TEST(AnswerText, ShowsTheSameHoweverTheTextIsCut) {
 }
 
 // The server holds back text that may begin a stop string: it comes after the tokens that it belongs to.
-TEST(AnswerText, HeldBackTextKeepsTheOriginOfItsTokens) {
+TEST(AnswerPrinter, HeldBackTextKeepsTheOriginOfItsTokens) {
   v1::GenerateChunk first = Chunk({{"a", kFirst}, {"bc", kDrafted}, {"d"}});
   v1::GenerateChunk second = Chunk({{"e", kDrafted}, {"f"}});
   first.set_text("ab");
@@ -97,13 +97,13 @@ TEST(AnswerText, HeldBackTextKeepsTheOriginOfItsTokens) {
   EXPECT_EQ(Shown({.drafts = true}, {first, second}), "a[bc]d[e]f");
 }
 
-TEST(AnswerText, APromptThatEndedInThinkingIsKnownFromTheFirstChunk) {
+TEST(AnswerPrinter, APromptThatEndedInThinkingIsKnownFromTheFirstChunk) {
   EXPECT_EQ(Shown({}, {Chunk({{"<think>"}, {"a"}, {"</think>"}, {"b"}}, 1)}), "thinking: a\nanswer: b");
   EXPECT_EQ(Shown({}, {Chunk({{"</think>"}, {"b"}})}), "b");
   EXPECT_EQ(Shown({}, {Chunk({{"a"}, {"<think>"}, {"b"}}, 1)}), "a\nthinking: b");
 }
 
-TEST(AnswerText, AChatsPartsComeApart) {
+TEST(AnswerPrinter, AChatsPartsComeApart) {
   v1::GenerateChunk first = Chunk({{"b", kDrafted}}), second = Chunk({{"c"}}), third;
   first.set_thinking("a<think>");
   first.add_token_origins(kFirst);
@@ -120,8 +120,8 @@ TEST(AnswerText, AChatsPartsComeApart) {
             "thinking: a<think>\nanswer: [b]c\nd\ncall add {\"a\": \"\\x1b[2J\"}\ne");
 }
 
-TEST(AnswerText, TheLegendCountsTokensOfEachOrigin) {
-  AnswerText plain({.drafts = true}), green({.colour = true, .drafts = true});
+TEST(AnswerPrinter, TheLegendCountsTokensOfEachOrigin) {
+  AnswerPrinter plain({.drafts = true}), green({.colour = true, .drafts = true});
   plain.Add(Chunk(kThinkingAnswer, 3));
   green.Add(Chunk(kThinkingAnswer, 3));
   EXPECT_EQ(plain.Legend(), "tokens: 4 [drafted and accepted], 2 of the target, 1 of the prefill");

@@ -1,4 +1,4 @@
-#include "config/host_facts.h"
+#include "config/host_resources.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,8 +62,8 @@ TEST_F(Cgroups, CoresAreTheLowestOnTheWay) {
   EXPECT_EQ(Read("0::/\n").cores, 0);
 }
 
-TEST(HostFacts, AreSane) {
-  const HostFacts host = ReadHostFacts();
+TEST(HostResources, AreSane) {
+  const HostResources host = ReadHostResources();
   EXPECT_GE(host.cores, 1);
   EXPECT_GT(host.ram_bytes, int64_t{1} << 26);
 }

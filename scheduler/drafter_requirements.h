@@ -7,7 +7,7 @@
 namespace foredraft {
 
 // The defaults are those of a server that drafts nothing.
-struct DrafterNumbers {
+struct DrafterRequirements {
   // MTP modules that run: M of docs/speculation.md; or stages of the model's own drafter. Each has weights
   // and cache rows.
   int module_count = 0;
@@ -19,8 +19,8 @@ struct DrafterNumbers {
   // Only blocks within the first prompt_len - offer_margin tokens may be reused: later ones are written
   // again.
   int offer_margin = 0;
-  // Given tokens in a step (resume) are at most K + 1, and at most this. Like drafts that the plan forces,
-  // they are not those that the drafter has written rows of.
+  // Given tokens in a step (resume) are at most K + 1, and at most this. The drafter has written rows of its
+  // own drafts, not of given tokens or of drafts that the plan forces.
   int given_limit = 1 << 20;
   // Rows that a forward of drafts has per sequence, where it makes all of them at once; 0: no such forward.
   int block_rows = 0;
@@ -28,7 +28,7 @@ struct DrafterNumbers {
   // Drafts that the plan may force upon a slot in a step: its last ones (SlotMasks::forced_drafts).
   int forced_limit() const { return given_limit - 1; }
 
-  bool operator==(const DrafterNumbers&) const = default;
+  bool operator==(const DrafterRequirements&) const = default;
 };
 
 }  // namespace foredraft

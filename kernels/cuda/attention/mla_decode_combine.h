@@ -12,7 +12,8 @@ namespace foredraft::cuda {
 // Vectors are loaded kBatch at a time before the first of them is used: a load from the L2 cache takes 270 to
 // 450 cycles, and one by one each would wait for the one before it.
 template <int kCount, int kStride, class Sums>
-__device__ __forceinline__ void FoldOutputs(const float4* running, const FoldStep (&step)[2], Sums&& sums) {
+__device__ __forceinline__ void CombineOutputs(const float4* running, const CombineStep (&step)[2],
+                                               Sums&& sums) {
   constexpr int kBatch = kCount % 8 == 0 ? 8 : kCount % 4 == 0 ? 4 : 1;
 #pragma unroll
   for (int begin = 0; begin < kCount; begin += kBatch) {
@@ -22,10 +23,10 @@ __device__ __forceinline__ void FoldOutputs(const float4* running, const FoldSte
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       float* const merged = sums(begin + j);
-      merged[0] = FoldSum(before[j].x, merged[0], step[0]);
-      merged[1] = FoldSum(before[j].y, merged[1], step[0]);
-      merged[2] = FoldSum(before[j].z, merged[2], step[1]);
-      merged[3] = FoldSum(before[j].w, merged[3], step[1]);
+      merged[0] = CombineSum(before[j].x, merged[0], step[0]);
+      merged[1] = CombineSum(before[j].y, merged[1], step[0]);
+      merged[2] = CombineSum(before[j].z, merged[2], step[1]);
+      merged[3] = CombineSum(before[j].w, merged[3], step[1]);
     }
   }
 }

@@ -1,4 +1,4 @@
-#include "client/answer_text.h"
+#include "client/answer_printer.h"
 
 #include <algorithm>
 #include <utility>
@@ -103,7 +103,7 @@ std::vector<TokenSpans::Piece> TokenSpans::Divide(std::string_view text, size_t 
   return pieces;
 }
 
-std::string AnswerText::Add(const v1::GenerateChunk& chunk) {
+std::string AnswerPrinter::Add(const v1::GenerateChunk& chunk) {
   spans_.Add(chunk);
   if (style_.apart) {
     std::string out = Print(PartsOf(chunk));
@@ -114,7 +114,7 @@ std::string AnswerText::Add(const v1::GenerateChunk& chunk) {
   return Print(thinking_text_->Add(chunk.text()));
 }
 
-std::vector<TextPart> AnswerText::PartsOf(const v1::GenerateChunk& chunk) {
+std::vector<TextPart> AnswerPrinter::PartsOf(const v1::GenerateChunk& chunk) {
   std::vector<TextPart> parts;
   for (const bool is_thinking : {true, false}) {
     const std::string& text = is_thinking ? chunk.thinking() : chunk.text();
@@ -125,7 +125,7 @@ std::vector<TextPart> AnswerText::PartsOf(const v1::GenerateChunk& chunk) {
   return parts;
 }
 
-void AnswerText::PrintCall(const v1::ToolCall& call, std::string& out) {
+void AnswerPrinter::PrintCall(const v1::ToolCall& call, std::string& out) {
   held_breaks_.clear();
   ChangeLook({}, out);
   if (section_.has_value()) out += "\n";
@@ -136,7 +136,7 @@ void AnswerText::PrintCall(const v1::ToolCall& call, std::string& out) {
   held_breaks_ = "\n";  // text behind the call has a line of its own
 }
 
-std::string AnswerText::End() {
+std::string AnswerPrinter::End() {
   std::string out;
   if (thinking_text_.has_value()) out = Print(thinking_text_->End());
   held_breaks_.clear();
@@ -144,7 +144,7 @@ std::string AnswerText::End() {
   return out;
 }
 
-std::string AnswerText::Print(const std::vector<TextPart>& parts) {
+std::string AnswerPrinter::Print(const std::vector<TextPart>& parts) {
   std::string out;
   for (const TextPart& part : parts) {
     if (part.is_thinking && !style_.thinking) {
@@ -162,7 +162,7 @@ std::string AnswerText::Print(const std::vector<TextPart>& parts) {
 }
 
 // The part from byte `from` on.
-void AnswerText::PrintText(const TextPart& part, size_t from, std::string& out) {
+void AnswerPrinter::PrintText(const TextPart& part, size_t from, std::string& out) {
   const std::string_view text = std::string_view(part.text).substr(from);
   for (const TokenSpans::Piece& piece : spans_.Divide(text, part.begin + from)) {
     const size_t end = piece.text.find_last_not_of('\n') + 1;
@@ -179,7 +179,7 @@ void AnswerText::PrintText(const TextPart& part, size_t from, std::string& out) 
 
 // A section begins on a line of its own; line breaks that the model put there itself are left out. An answer
 // without thinking has no sections to tell apart.
-void AnswerText::BeginSection(bool is_thinking, std::string& out) {
+void AnswerPrinter::BeginSection(bool is_thinking, std::string& out) {
   held_breaks_.clear();
   ChangeLook({}, out);
   if (section_.has_value()) out += "\n";
@@ -191,7 +191,7 @@ void AnswerText::BeginSection(bool is_thinking, std::string& out) {
 }
 
 // Closes the marks of the look before, breaks the lines that wait, and opens the marks of the new one.
-void AnswerText::ChangeLook(const Look& look, std::string& out) {
+void AnswerPrinter::ChangeLook(const Look& look, std::string& out) {
   const Look before = std::exchange(look_, look);
   const bool changes = before != look;
   const bool was_draft = before.origin == v1::TOKEN_ORIGIN_DRAFTED;
@@ -208,7 +208,7 @@ void AnswerText::ChangeLook(const Look& look, std::string& out) {
   if (look.origin == v1::TOKEN_ORIGIN_FIRST) out += kCyan;
 }
 
-std::string AnswerText::Legend() const {
+std::string AnswerPrinter::Legend() const {
   const int drafted = spans_.count(v1::TOKEN_ORIGIN_DRAFTED), target = spans_.count(v1::TOKEN_ORIGIN_TARGET),
             first = spans_.count(v1::TOKEN_ORIGIN_FIRST);
   if (!style_.colour) {

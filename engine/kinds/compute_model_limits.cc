@@ -1,4 +1,4 @@
-#include "engine/kinds/model_limits.h"
+#include "engine/kinds/compute_model_limits.h"
 
 #include <algorithm>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 CacheBytes CacheBytesOf(const ModelConfig& model, const Config& config) {
   const int draft_len = config.speculative_config ? config.speculative_config->max_draft_len : 0;
-  const DrafterNumbers drafter = DrafterNumbersOf(config, model);
+  const DrafterRequirements drafter = DrafterRequirementsOf(config, model);
   const std::vector<CacheGroup> groups = CacheGroupsOf(
       model, drafter.module_count, config.kv_cache_config.tokens_per_block, CacheFormat(config));
   const std::vector<int> counts =
@@ -81,7 +81,7 @@ KvFormat CacheFormat(const Config& config) {
   return {KvDTypeNamed(NameOf(cache.dtype)), cache.attention_products == AttentionProducts::kFp8};
 }
 
-ModelLimits ModelLimitsOf(const ModelConfig& model) {
+ModelLimits ComputeModelLimits(const ModelConfig& model) {
   const bool bound_by_indexer = model.longest_sequence() < model.max_position_embeddings;
   return {.vocab_size = model.vocab_size,
           .longest_sequence = model.longest_sequence(),

@@ -76,9 +76,9 @@ struct AnswerStyle {
   bool escapes = false;  // for a terminal: what it would act on is written as an escape (VisibleText)
 };
 
-class AnswerText {
+class AnswerPrinter {
  public:
-  explicit AnswerText(const AnswerStyle& style) : style_(style) {}
+  explicit AnswerPrinter(const AnswerStyle& style) : style_(style) {}
 
   // What to print for a chunk. An escape sequence may be left open until End.
   std::string Add(const v1::GenerateChunk& chunk);

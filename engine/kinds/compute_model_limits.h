@@ -8,7 +8,7 @@
 namespace foredraft {
 
 // What a configuration for this model is checked against.
-ModelLimits ModelLimitsOf(const ModelConfig& model);
+ModelLimits ComputeModelLimits(const ModelConfig& model);
 // What kv_cache_config says of the cache's rows.
 KvFormat CacheFormat(const Config& config);
 

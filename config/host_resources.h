@@ -9,7 +9,7 @@
 
 namespace foredraft {
 
-struct HostFacts {
+struct HostResources {
   int cores = 1;
   int64_t ram_bytes = 0;
   int64_t swap_bytes = 0;
@@ -21,12 +21,12 @@ struct HostFacts {
 // The cores this process may run on and the RAM of the machine, or the limits of its cgroups if they are
 // lower. The admin socket is in the directory that systemd gives a service or a user; without one there is
 // none.
-HostFacts ReadHostFacts();
+HostResources ReadHostResources();
 
 // The lowest limits of the groups in `groups`, the text of /proc/self/cgroup (cgroup v1 or v2), and of those
 // around them, whose files are below `root` (/sys/fs/cgroup). 0: none.
 struct CgroupLimits {
-  double cores = 0;  // of CPU time in a period, over the period
+  double cores = 0;  // CPU time per period, divided by the period
   std::string cores_file;
   int64_t memory_bytes = 0;
   std::string memory_file;

@@ -1,4 +1,4 @@
-#include "config/host_facts.h"
+#include "config/host_resources.h"
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -76,7 +76,7 @@ std::string AdminAddress() {
 std::string Gib(int64_t bytes) { return absl::StrFormat("%.1f", static_cast<double>(bytes) / (1 << 30)); }
 
 // Takes the limits where they are lower than what `host` has.
-void TakeLimits(const CgroupLimits& limits, HostFacts& host) {
+void TakeLimits(const CgroupLimits& limits, HostResources& host) {
   std::vector<std::string> granted;
   if (limits.cores > 0 && limits.cores < host.cores) {
     granted.push_back(absl::StrFormat("%.4g of %d cores (%s)", limits.cores, host.cores, limits.cores_file));
@@ -115,8 +115,8 @@ CgroupLimits ReadCgroupLimits(const std::string& groups, const std::string& root
   return limits;
 }
 
-HostFacts ReadHostFacts() {
-  HostFacts host;
+HostResources ReadHostResources() {
+  HostResources host;
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (sched_getaffinity(0, sizeof(cores), &cores) == 0) host.cores = std::max(CPU_COUNT(&cores), 1);
