@@ -28,7 +28,8 @@ class CommittedDrafts {
   std::vector<float> Forward(MtpDevice::Part part, const std::vector<int32_t>& tokens, int first,
                              int prompt_len, const std::vector<float>& previous);
 
-  // Of a model that drafts with an MTP module, and of one with DSpark's stages. target: the target's outputs.
+  // Of a model that drafts with an MTP module or a head, and of one with DSpark's stages. target: what the
+  // module takes of the target.
   std::vector<int32_t> OfModule(const std::vector<int32_t>& tokens, int prompt_len, int count,
                                 const std::vector<float>& target);
   std::vector<int32_t> OfBlock(const std::vector<int32_t>& tokens, int count);
