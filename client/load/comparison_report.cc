@@ -180,7 +180,7 @@ std::string NoDraftsText(const ComparisonReport& report) {
     text += TextRow("note", "the daemon has no speculative_config: it drafts nothing at any K");
   } else if (has_k0) {
     text +=
-        TextRow("note", "K=0 drafts nothing, but each step still runs the MTP module to keep its cache warm");
+        TextRow("note", "K=0 drafts nothing, but each step still runs the drafter to keep its cache warm");
     if (!report.baseline) {
       text += TextRow("", "--baseline ADDRESS adds a daemon without speculative_config, which does not");
     }

@@ -108,12 +108,14 @@ void PrintJson(const MtpCheckResult& result) {
 void AddValidateMtp(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "validate-mtp",
-      "Run the chain of drafts of a small checkpoint, of its MTP module or of DSpark, compare each boundary "
-      "with a float64 reference, and every draft that a server's engine makes with one made from scratch");
+      "Run the chain of drafts of a small checkpoint, of its MTP module, of DSpark or of an Eagle3 head, "
+      "compare each boundary with a float64 reference, and every draft that a server's engine makes with one "
+      "made from scratch");
   auto options = std::make_shared<ValidateOptions>();
   command
-      ->add_option("--model", options->dir,
-                   "Hugging Face checkpoint directory, with MTP weights or DSpark stages")
+      ->add_option(
+          "--model", options->dir,
+          "Hugging Face checkpoint directory, with MTP weights or DSpark stages, or without them with --head")
       ->required()
       ->type_name("DIR");
   command->add_option("--head", options->head_dir, "an Eagle3 head's checkpoint directory: checks its drafts")

@@ -10,6 +10,7 @@
 #include "engine/spec/drafter_kind.h"
 #include "engine/spec/dspark/dspark_drafter.h"
 #include "engine/spec/eagle/eagle_drafter.h"
+#include "engine/spec/eagle3/eagle3_drafter.h"
 
 namespace foredraft {
 namespace {
@@ -22,6 +23,11 @@ int32_t PromptToken(int slot, int position, int vocab_size) {
   return static_cast<int32_t>((hash >> 8) % static_cast<uint32_t>(vocab_size));
 }
 
+const DrafterKind* DrafterOf(const ModelConfig& config) {
+  if (config.draft_head != nullptr) return &kEagle3;
+  return config.dspark.has_value() ? &kDSpark : &kEagle;
+}
+
 }  // namespace
 
 StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
@@ -31,7 +37,7 @@ StepBench::StepBench(const StepBenchOptions& options, const ModelConfig& config,
   EngineOptions engine;
   engine.layout = options.layout;
   engine.max_batch_size = options.max_rows;
-  UseDrafter(config.dspark.has_value() ? &kDSpark : &kEagle, options.max_draft_len, config, engine);
+  UseDrafter(DrafterOf(config), options.max_draft_len, config, engine);
   // As the daemon loads them: with stages of DSpark the target's forward writes their keys.
   if (engine.drafter == nullptr && weights.Find<V4Weights>() != nullptr) weights.Get<V4Weights>().dspark = {};
   engine.tokens_per_block = options.tokens_per_block;

@@ -22,17 +22,20 @@ namespace foredraft {
 
 // The tokens of a step with K drafts, as published: of R1's MTP module used again (TensorRT-LLM), of that of
 // V4-Pro's first checkpoint, and of V4-Pro-0813's DSpark (both InferenceX, coding, thinking, as served by
-// vLLM).
+// vLLM); of Eagle3 heads with MLA for three drafts alone (lightseekorg/kimi-k2.5-eagle3-mla, MT-Bench).
 inline float AcceptedLength(const ModelConfig& config, int draft_len) {
   constexpr float kOfR1[] = {1.0f, 1.92f, 2.4f, 2.82f};
   constexpr float kOfV4[] = {1.0f, 1.79f, 2.27f, 2.49f};
   constexpr float kOfDSpark[] = {1.0f, 1.84f, 2.51f, 3.01f, 3.36f, 3.61f};
+  constexpr float kThreeOfHead = 2.94f;
+  if (config.draft_head != nullptr) return draft_len == 0 ? 1.0f : kThreeOfHead;
   if (config.dspark.has_value()) return kOfDSpark[draft_len];
   return FindV4Shape(config) != nullptr ? kOfV4[draft_len] : kOfR1[draft_len];
 }
 
 // The K that are measured or predicted.
 inline std::vector<int> BenchDraftLens(const ModelConfig& config) {
+  if (config.draft_head != nullptr) return {0, 3};
   return config.dspark.has_value() ? std::vector<int>{0, 1, 2, 3, 4, 5} : std::vector<int>{0, 1, 3};
 }
 

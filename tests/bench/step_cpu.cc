@@ -19,12 +19,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "client/measure/summary.h"
 #include "client/measure/table.h"
 #include "engine/kinds/read_model_config.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
 #include "engine/model/model_config.h"
+#include "engine/spec/eagle3/eagle3_drafter.h"
 #include "tests/bench/step_meter.h"
 #include "tests/bench/step_options.h"
 
@@ -110,9 +113,11 @@ void PrintSteps(const Report& report, const std::vector<Line>& lines) {
 
 // The gain of drafts at one row, against a model without its module.
 void PrintGain(const Report& report, const std::vector<Line>& lines) {
-  Heading(report.options, "Drafts, one sequence, forced acceptance",
-          "Tokens per second over those without drafts, at the acceptance lengths published for R1's MTP, "
-          "V4-Pro's and V4-Pro's DSpark; predicted from the bounds of the steps. Spread over rounds.");
+  Heading(
+      report.options, "Drafts, one sequence, forced acceptance",
+      "Tokens per second over those without drafts, at the acceptance lengths published for R1's MTP, "
+      "V4-Pro's, V4-Pro's DSpark and Kimi-K2.5's Eagle3 head; predicted from the bounds of the steps. Spread "
+      "over rounds.");
   Table table({"K", "accepted length", "gain", "predicted", "measured / predicted"});
   const MeasuredSteps& base = lines[0].measured;
   for (const Line& line : lines) {
@@ -135,7 +140,8 @@ void PrintGain(const Report& report, const std::vector<Line>& lines) {
 
 void Steps(const Report& report, const BenchModel& model) {
   const Options& options = report.options;
-  const bool module = model.config.num_nextn_predict_layers > 0 && !options.Wants("plain");
+  const bool drafts = model.config.num_nextn_predict_layers > 0 || model.config.draft_head != nullptr;
+  const bool module = drafts && !options.Wants("plain");
   // The model without its module is measured only at few rows, where drafts pay.
   std::vector<int> plain_rows = options.rows;
   if (module) std::erase_if(plain_rows, [](int rows) { return rows > kMostPlainRows; });
@@ -164,6 +170,7 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
   ModelConfig dense = config;
   dense.first_k_dense_replace = dense.num_hidden_layers + 1;
   dense.num_nextn_predict_layers = 0;
+  dense.draft_head = nullptr;
   const auto model = MakeBenchModel("", dense, options.threads);
   if (!model.ok()) return model.status();
   const std::vector<int> rows = {1, 2, 4, 8};
@@ -290,14 +297,27 @@ void Prefill(const Report& report, const BenchModel& model) {
   table.Print(options.markdown);
 }
 
+// "MODEL" or "MODEL+HEAD", each a checkpoint or a config.json.
+absl::StatusOr<ModelConfig> ReadConfig(const std::string& model, const std::string& head) {
+  ASSIGN_OR_RETURN(ModelConfig config,
+                   ReadModelConfig(absl::EndsWith(model, ".json") ? model : model + "/config.json"));
+  if (head.empty()) return config;
+  Config of_head;
+  if (absl::EndsWith(head, ".json")) of_head.load_format = LoadFormat::kDummy;
+  of_head.speculative_config.emplace().speculative_model = head;
+  RETURN_IF_ERROR(kEagle3.read(of_head, config));
+  return config;
+}
+
 absl::Status Run(const Options& options) {
-  const bool checkpoint = !absl::EndsWith(options.model, ".json");
-  const auto config = ReadModelConfig(checkpoint ? options.model + "/config.json" : options.model);
+  const std::pair<std::string, std::string> parts = absl::StrSplit(options.model, absl::MaxSplits('+', 1));
+  const bool checkpoint = !absl::EndsWith(parts.first, ".json");
+  const auto config = ReadConfig(parts.first, parts.second);
   if (!config.ok()) return config.status();
   CpuRates rates(options.threads, size_t(options.buffer_mb) << 20);
   const Report report{options, rates, *config};
   {
-    const auto model = MakeBenchModel(checkpoint ? options.model : "", *config, options.threads);
+    const auto model = MakeBenchModel(checkpoint ? parts.first : "", *config, options.threads);
     if (!model.ok()) return model.status();
     std::vector<double> bandwidths, dots;
     for (int i = 0; i < options.rounds; ++i) {

@@ -8,7 +8,8 @@
 //                   [--nccl|--windows] [--kernels] [--json FILE] [--markdown] [--quick]
 //   --markdown   the lines as tables for RESULTS.md
 // Backend cpu (step_cpu.cc): steps and prefills with drafts, their bytes and products.
-//   --model      a checkpoint, or the config.json of one: random weights then; default deploy/configs/yardstick.json
+//   --model      a checkpoint, or the config.json of one: random weights then; default deploy/configs/yardstick.json;
+//                MODEL+HEAD: with an Eagle3 head, likewise
 //   --only       sections; default all but plain, which is the table without drafts. DeepSeek-V4 has no dense layers
 //                and skips dense
 //   --context    positions each sequence has at the start, computed from random prompts; default 128

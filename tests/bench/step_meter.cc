@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/match.h"
 #include "base/check.h"
+#include "engine/checkpoint/dummy_weights.h"
+#include "engine/model/draft_head.h"
 #include "engine/model_weights.h"
+#include "engine/spec/eagle3/eagle3_drafter.h"
 
 namespace foredraft {
 namespace {
@@ -31,12 +35,19 @@ absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, con
                                           int threads) {
   BenchModel model{.config = config, .device = MakeCpuDevice(threads)};
   const auto stream = model.device->CreateStream();
-  const int modules = config.num_nextn_predict_layers;
+  const bool has_head = config.draft_head != nullptr;
+  const int modules = has_head ? 0 : config.num_nextn_predict_layers;
   auto weights = checkpoint_dir.empty()
                      ? MakeDummyWeights(config, modules, *model.device, *stream, {})
                      : LoadWeights(checkpoint_dir, config, modules, *model.device, *stream, {});
   if (!weights.ok()) return weights.status();
   model.weights = *std::move(weights);
+  if (!has_head) return model;
+  auto head = absl::EndsWith(config.draft_head->dir, ".json")
+                  ? MakeDummyWeights(kEagle3.describe(config), *model.device, *stream, {})
+                  : kEagle3.load(config, *model.device, *stream);
+  if (!head.ok()) return head.status();
+  model.weights.SetDrafter(*std::move(head));
   return model;
 }
 

@@ -25,7 +25,8 @@ struct BenchModel {
   std::unique_ptr<Device> device;
   LoadedWeights weights;
 };
-// A checkpoint's, or random ones of that shape where `checkpoint_dir` is empty.
+// A checkpoint's, or random ones of that shape where `checkpoint_dir` is empty; those of config.draft_head,
+// whose `dir` is a directory or a config.json, likewise.
 absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, const ModelConfig& config,
                                           int threads);
 

@@ -1,7 +1,7 @@
-// DeepSeek-V4, and the models of DeepSeek-V3's family with sparse attention, through scheduler and engine on
-// backend cuda: the same tokens and the same bits of logprobs with and without drafts, from graphs and
-// eagerly, in chunks, and over two ranks. One sequence is long enough that an entry of 128 tokens is read,
-// that windows slide, and that the indexer has to choose.
+// DeepSeek-V4, the models of DeepSeek-V3's family with sparse attention, and Eagle3 heads, through scheduler
+// and engine on backend cuda: the same tokens and the same bits of logprobs with and without drafts, from
+// graphs and eagerly, in chunks, and over two ranks. One sequence is long enough that an entry of 128 tokens
+// is read, that windows slide, and that the indexer has to choose.
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/engine/eagle3_heads.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
 
@@ -160,6 +161,44 @@ TEST(V4OnHost, DSparkDraftsDoNotDependOnHowTheyWereComputed) {
   }
   EXPECT_GT(checked, 20);
   EXPECT_GT(confidences, 10);
+}
+
+// An Eagle3 head of the shapes of kimi_k2, the target, which chooses among half of its tokens.
+constexpr HeadForm kSmallHead = {"of_kimi_k2", R"({
+  "hidden_size": 48, "vocab_size": 128, "draft_vocab_size": 64, "intermediate_size": 40, "num_attention_heads": 3,
+  "num_key_value_heads": 3, "q_lora_rank": 16, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+  "v_head_dim": 16, "fc_norm": true, "eagle_config": null, "aux_hidden_state_layer_ids": [1, 2]})"};
+
+// Drafts of a head from graphs and eagerly, on one rank and two: every draft is the one of a computation from
+// the committed tokens alone, on a poisoned cache.
+TEST(HeadsOnHost, TokensAreTheSameAndDraftsDoNotDependOnHowTheyWereComputed) {
+  constexpr char kTarget[] = "tests/golden/checkpoints/kimi_k2";
+  const LoadedModel& model = LoadModelOnce(std::string(kTarget) + "+" + RandomHeadDir(kSmallHead, kTarget));
+  const std::vector<Request> requests = Requests({{21, 5}, {1, 7}});
+  const RunRecord plain = RunRequests(model, Plain(), requests);
+  FromScratch scratch(*model.device, model.config, model.weights, 64);
+  int checked = 0;
+  for (const Setting& setting : {Drafting(3, /*graphs=*/true, 1), Drafting(2, /*graphs=*/false, 2)}) {
+    SCOPED_TRACE(setting.DebugString());
+    const RunRecord run = RunRequests(model, setting, requests);
+    EXPECT_EQ(run.replays > 0, setting.graphs);
+    ExpectTheSame(run, plain);
+    for (size_t id = 0; id < requests.size(); ++id) {
+      const Request& request = requests[id];
+      scratch.SetRules(request);
+      for (const StepRecord& step : run.requests[id].records) {
+        if (step.drafts.empty()) continue;
+        std::vector<int32_t> tokens = request.prompt_ids;
+        const std::vector<int32_t>& output = run.requests[id].token_ids;
+        tokens.insert(tokens.end(), output.begin(), output.begin() + step.token_count);
+        EXPECT_EQ(step.drafts, scratch.Drafts(tokens, static_cast<int>(request.prompt_ids.size()),
+                                              static_cast<int>(step.drafts.size()), request.sampling))
+            << "request " << id << " after " << step.token_count << " tokens";
+        checked += static_cast<int>(step.drafts.size());
+      }
+    }
+  }
+  EXPECT_GT(checked, 20);
 }
 
 }  // namespace

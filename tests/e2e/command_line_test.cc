@@ -280,6 +280,14 @@ TEST(CommandLine, ValidateMtpComparesEveryBoundary) {
   EXPECT_EQ(result["drafts_verified"], 2 * 3 * 3);
 }
 
+TEST(CommandLine, ValidateMtpComparesAHead) {
+  const RunResult run = Foredraft({"validate-mtp", "--model", "deploy/models/abacus", "--head",
+                                   "deploy/models/abacus-eagle3", "--drafts", "2", "--steps", "2"});
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("eagle3_full_chain"), HasSubstr("serving sampled drafts"),
+                             HasSubstr("serving cache"), testing::Not(HasSubstr("FAILED"))));
+}
+
 TEST(CommandLine, ValidateMtpSaysWhatACheckpointLacks) {
   const std::filesystem::path dir = TestDir("without_modules");
   for (const auto& file : std::filesystem::directory_iterator("tests/golden/checkpoints/grouped")) {

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "nlohmann/json.hpp"
-#include "tests/engine/test_requests.h"
 #include "tools/synth/synth.h"
 
 namespace foredraft {
@@ -40,7 +39,7 @@ const std::vector<HeadForm>& HeadForms() {
   return forms;
 }
 
-std::string RandomHeadDir(const HeadForm& form) {
+std::string RandomHeadDir(const HeadForm& form, const std::string& target_dir) {
   static auto* const written = new std::map<std::string, std::string>;
   std::string& dir = (*written)[form.name];
   if (!dir.empty()) return dir;
@@ -51,7 +50,7 @@ std::string RandomHeadDir(const HeadForm& form) {
   const std::string head_json = dir + ".json";
   std::ofstream(head_json) << config.dump();
   const auto report = WriteRandomHead(
-      {.config_json = absl::StrCat(kAbacusDir, "/config.json"), .out_dir = dir, .seed = 5}, head_json);
+      {.config_json = absl::StrCat(target_dir, "/config.json"), .out_dir = dir, .seed = 5}, head_json);
   CHECK(report.ok()) << report.status().ToString();
   return dir;
 }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/engine/test_requests.h"
+
 namespace foredraft {
 
 inline constexpr char kAbacusEagle3Dir[] = "deploy/models/abacus-eagle3";
@@ -17,7 +19,7 @@ struct HeadForm {
 // The switches one by one and together, and vocabularies and heads of either kind.
 const std::vector<HeadForm>& HeadForms();
 
-// The directory of a random head of this form, which is written once for a binary.
-std::string RandomHeadDir(const HeadForm& form);
+// The directory of a random head of this form for a target, which is written once for a binary.
+std::string RandomHeadDir(const HeadForm& form, const std::string& target_dir = kAbacusDir);
 
 }  // namespace foredraft

@@ -28,6 +28,12 @@ fault("no rows without drafts" ${eagle} [=[const Ops& ops = step.ops();]=]
       [=[if (draft_count == 0 && FAULT) return;
   const Ops& ops = step.ops();]=])
 
+set(picker engine/spec/draft_picker.cc)
+fault("noise of the first draft" ${picker} [=[.draft_index = draft_index - 1});]=]
+      [=[.draft_index = FAULT ? 0 : draft_index - 1});]=])
+fault("drafts that are not counted" ${picker} [=[.stored_drafts = draft_index - 1,]=]
+      [=[.stored_drafts = FAULT ? 0 : draft_index - 1,]=])
+
 fault("lost boundary" engine/spec/mtp_modules.cc [=[if (span.first_position == 0) continue;]=]
       [=[if (span.first_position == 0 || FAULT) continue;]=])
 

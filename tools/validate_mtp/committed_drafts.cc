@@ -64,7 +64,7 @@ std::vector<int32_t> CommittedDrafts::Drafts(const std::vector<int32_t>& tokens,
   CHECK_GE(tokens.size(), size_t(prompt_len) + 1);
   device_.PoisonCache();
   // t_P is not in the target's cache.
-  const std::vector<float> target = Forward(MtpDevice::Part::kTarget, {tokens.begin(), tokens.end() - 1},
+  const std::vector<float> target = Forward(device_.below_module(), {tokens.begin(), tokens.end() - 1},
                                             /*first=*/0, prompt_len, {});
   return device_.config().dspark.has_value() ? OfBlock(tokens, count)
                                              : OfModule(tokens, prompt_len, count, target);

@@ -28,7 +28,8 @@ class CommittedDrafts {
   std::vector<float> Forward(MtpDevice::Part part, const std::vector<int32_t>& tokens, int first,
                              int prompt_len, const std::vector<float>& previous);
 
-  // The drafts of a model with MTP modules, and of one with DSpark's stages. target: the target's outputs.
+  // The drafts of a model that drafts with an MTP module or a head, and of one with DSpark's stages. target:
+  // the target's outputs that the module takes.
   std::vector<int32_t> OfModule(const std::vector<int32_t>& tokens, int prompt_len, int count,
                                 const std::vector<float>& target);
   std::vector<int32_t> OfBlock(const std::vector<int32_t>& tokens, int count);

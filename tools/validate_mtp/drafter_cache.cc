@@ -5,6 +5,7 @@
 #include "engine/model/deepseek_v3/deepseek_v3.h"
 #include "engine/model/deepseek_v4/deepseek_v4_cache.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/model_kind.h"
 
 namespace foredraft {
 namespace {
@@ -29,7 +30,10 @@ int FirstRead(const ModelConfig& config, int last) {
 std::vector<DrafterLayerRows> RowsOfDrafter(const ModelConfig& config, int module_count) {
   CacheRegistry registry(/*tokens_per_block=*/1);
   std::vector<DrafterLayerRows> drafter;
-  if (FindV4Shape(config) != nullptr) {
+  if (config.draft_head != nullptr) {
+    drafter.push_back(
+        {.keys = RegisterRows(config, /*module_count=*/0, DType::kBF16, registry), .index_keys = {}});
+  } else if (FindV4Shape(config) != nullptr) {
     const auto layers = RegisterV4Rows(config, module_count, DType::kBF16, registry);
     for (int i = 0; i < module_count; ++i) {
       drafter.push_back({.keys = layers[config.num_hidden_layers + i].keys, .index_keys = {}});

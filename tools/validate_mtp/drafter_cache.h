@@ -12,13 +12,13 @@
 
 namespace foredraft {
 
-// The rows of one MTP module, or of one of DSpark's stages.
+// The rows of one MTP module, of a head, or of one of DSpark's stages.
 struct DrafterLayerRows {
   CacheHandle keys;        // latents, or keys
   CacheHandle index_keys;  // of an MTP module with an indexer
 };
 
-// [module_count], of a cache whose model has so many modules, or stages.
+// [module_count], of a cache whose model has so many modules, or stages; of a head: [1].
 std::vector<DrafterLayerRows> RowsOfDrafter(const ModelConfig& config, int module_count);
 
 // The bytes of a row; empty where the position has no memory.

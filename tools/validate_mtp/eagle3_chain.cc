@@ -11,13 +11,16 @@
 #include "base/status_macros.h"
 #include "engine/model/draft_head.h"
 #include "engine/spec/eagle3/eagle3_description.h"
-#include "tools/validate_mtp/eagle3_device.h"
 #include "tools/validate_mtp/eagle3_reference.h"
+#include "tools/validate_mtp/eagle3_served.h"
+#include "tools/validate_mtp/mtp_device.h"
+#include "tools/validate_mtp/serving_drafter.h"
 
 namespace foredraft {
 namespace {
 
 using reference::Eagle3Reference;
+using reference::Eagle3References;
 using reference::HeadRow;
 using reference::Vector;
 using reference::Weights;
@@ -27,15 +30,9 @@ Vector Row(const std::vector<float>& rows, size_t row, size_t width) {
           rows.begin() + static_cast<std::ptrdiff_t>((row + 1) * width)};
 }
 
-// The reference in both precisions.
-struct References {
-  Eagle3Reference exact;
-  Eagle3Reference rounded;
-};
-
 class Eagle3Chain {
  public:
-  Eagle3Chain(Eagle3Device& device, References own, References full, const MtpCheckOptions& options)
+  Eagle3Chain(MtpDevice& device, Eagle3References own, Eagle3References full, const MtpCheckOptions& options)
       : device_(device), own_(std::move(own)), full_(std::move(full)), options_(options) {}
 
   void Run(const std::vector<std::vector<int32_t>>& prompts) {
@@ -44,9 +41,8 @@ class Eagle3Chain {
   }
 
   std::vector<Boundary> Results() const {
-    Boundary drafts = drafts_.result();
-    drafts.left_out = near_ties_;
-    return {fused_.result(), layer_.result(), logits_.result(), full_chain_.result(), drafts};
+    return {fused_.result(), layer_.result(), logits_.result(), full_chain_.result(),
+            WithNearTies(drafts_.result(), near_ties_)};
   }
 
  private:
@@ -56,13 +52,13 @@ class Eagle3Chain {
 
   // Runs rows of the target and keeps f of each and the token after each sequence's last one.
   void Target(const DeviceRows& rows) {
-    const Eagle3Device::TargetRun run = device_.RunTarget(rows);
-    const std::vector<int32_t> best =
-        BestTokens(device_.TargetLogits(run.outputs), device_.config().vocab_size);
+    const std::vector<float> outputs = device_.Run(MtpDevice::Part::kTarget, rows);
+    const std::vector<int32_t> best = BestTokens(device_.Logits(0, outputs), device_.config().vocab_size);
+    const std::vector<float> all = device_.Run(MtpDevice::Part::kFused, rows);
     for (size_t row = 0; row < rows.ids.size(); ++row) {
       std::vector<Vector> taps;
-      for (const std::vector<float>& tap : run.taps) taps.push_back(Row(tap, row, width()));
-      const Vector fused = Row(run.fused, row, width());
+      for (const std::vector<float>& tap : device_.read_layers()) taps.push_back(Row(tap, row, width()));
+      const Vector fused = Row(all, row, width());
       fused_.Add(fused, own_.exact.Fuse(taps), own_.rounded.Fuse(taps));
       last_fused_[rows.slots[row]] = fused;
       next_[rows.slots[row]] = best[row];
@@ -93,7 +89,7 @@ class Eagle3Chain {
       const Vector& previous = all_fused_[slot][position - 1];
       of_head.previous.insert(of_head.previous.end(), previous.begin(), previous.end());
     }
-    const std::vector<float> outputs = device_.RunHead(of_head);
+    const std::vector<float> outputs = device_.Run(MtpDevice::Part::kForward, of_head);
     for (size_t row = 0; row < of_head.ids.size(); ++row) CompareRow(of_head, row, outputs);
   }
 
@@ -114,7 +110,7 @@ class Eagle3Chain {
 
   // Compares the logits of the head's own vocabulary, and where a token is not in it: -infinity.
   std::vector<int32_t> Drafts(const std::vector<float>& outputs) {
-    const std::vector<float> logits = device_.HeadLogits(outputs);
+    const std::vector<float> logits = device_.Logits(1, outputs);
     const std::vector<int32_t>& tokens = head().token_ids;
     for (size_t row = 0; row < lengths_.size(); ++row) {
       Vector own, all = Row(logits, row, vocab_size());
@@ -158,7 +154,7 @@ class Eagle3Chain {
     }
     const DeviceRows of_target = rows;
     for (int draft = 1;; ++draft) {
-      const std::vector<float> outputs = device_.RunHead(rows);
+      const std::vector<float> outputs = device_.Run(MtpDevice::Part::kForward, rows);
       for (size_t i = 0; i < lengths_.size(); ++i) {
         CompareRow(rows, i, outputs);
         if (draft > 1) {
@@ -184,8 +180,8 @@ class Eagle3Chain {
     for (int32_t& length : lengths_) ++length;
   }
 
-  Eagle3Device& device_;
-  References own_, full_;
+  MtpDevice& device_;
+  Eagle3References own_, full_;
   const MtpCheckOptions options_;
   std::vector<int32_t> lengths_;  // of each sequence: the position of its next row
   std::vector<int32_t> next_;     // the token there
@@ -218,29 +214,36 @@ absl::StatusOr<HeadWeights> OpenHead(const DraftHead& head) {
 absl::StatusOr<MtpCheckResult> CheckEagle3Chain(const std::string& dir, const ModelConfig& config,
                                                 Device& device, const LoadedWeights& weights,
                                                 const MtpCheckOptions& options) {
-  ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> prompts, ChainPrompts(config, options));
-  Eagle3Device::Size size = {.slots = static_cast<int>(prompts.size())};
-  for (const std::vector<int32_t>& prompt : prompts) {
-    const int length = static_cast<int>(prompt.size());
-    size.rows += length;
-    size.positions = std::max(size.positions, length + options.steps + options.draft_len + 1);
-  }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Eagle3Device> on_device,
-                   Eagle3Device::Create(device, config, weights, size));
+  ASSIGN_OR_RETURN(const Prompts prompts, ChainPrompts(config, options));
   ASSIGN_OR_RETURN(const Weights exact, Weights::Open(dir, config, Weights::Precision::kExact));
   ASSIGN_OR_RETURN(const Weights rounded, Weights::Open(dir, config, Weights::Precision::kBf16));
   const DraftHead& head = *config.draft_head;
   ASSIGN_OR_RETURN(const HeadWeights of_head, OpenHead(head));
   const auto references = [&] {
-    return References{Eagle3Reference(head, of_head.exact, exact),
-                      Eagle3Reference(head, of_head.rounded, rounded)};
+    return Eagle3References{Eagle3Reference(head, of_head.exact, exact),
+                            Eagle3Reference(head, of_head.rounded, rounded)};
   };
+  const ServingCheckOptions serving = {.draft_len = options.draft_len, .steps = options.steps};
+  ASSIGN_OR_RETURN(const std::unique_ptr<ServingEngine> engine,
+                   ServingEngine::Create(config, weights, prompts, serving));
+  int rows = 0;
+  for (const std::vector<int32_t>& prompt : prompts) rows += static_cast<int>(prompt.size());
+  ASSIGN_OR_RETURN(const std::unique_ptr<MtpDevice> on_device,
+                   MtpDevice::Create(device, config, weights,
+                                     {.slots = static_cast<int>(prompts.size()),
+                                      .positions = engine->position_count(),
+                                      .rows = std::max(rows, engine->max_seq_len())}));
   Eagle3Chain chain(*on_device, references(), references(), options);
   chain.Run(prompts);
+  MtpCheckResult result = {.boundaries = chain.Results()};
+  ASSIGN_OR_RETURN(result.boundaries.emplace_back(),
+                   CheckSampledDrafts(*engine, *on_device, references(), prompts, serving));
   for (const Weights* const each : {&exact, &rounded, &of_head.exact, &of_head.rounded}) {
     RETURN_IF_ERROR(each->status());
   }
-  MtpCheckResult result = {.boundaries = chain.Results()};
+  ASSIGN_OR_RETURN(const std::vector<Boundary> served,
+                   CheckServingDrafter(device, config, weights, prompts, serving));
+  result.boundaries.insert(result.boundaries.end(), served.begin(), served.end());
   for (const std::vector<int32_t>& prompt : prompts) {
     result.prompt_lens.push_back(static_cast<int>(prompt.size()));
   }

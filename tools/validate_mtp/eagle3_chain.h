@@ -6,6 +6,9 @@
 // tokens and drafts behind it. eagle3_fused, eagle3_layer and eagle3_logits are compared each from the
 // device's own input; eagle3_full_chain is the reference on its own, whose recycled rows take its own
 // outputs; eagle3_drafts are its tokens, near ties left out.
+//
+// Then a server's engine runs the same prompts: sampled and with penalties, against float64 down to the token
+// (eagle3_served.h), and greedily, against the committed tokens alone (serving_drafter.h).
 
 #include <string>
 

@@ -46,4 +46,10 @@ class Eagle3Reference : protected ReferenceParts {
   std::map<int, std::map<int, MlaReference::CachedRow>> cached_;  // by sequence and position
 };
 
+// The reference in both precisions.
+struct Eagle3References {
+  Eagle3Reference exact;
+  Eagle3Reference rounded;
+};
+
 }  // namespace foredraft::reference

@@ -11,6 +11,7 @@
 #include "engine/cache/cache_groups.h"
 #include "engine/model/block_draft_model.h"
 #include "engine/model/deepseek_v4/deepseek_v4_shape.h"
+#include "engine/model/draft_head.h"
 #include "engine/model/model_kind.h"
 #include "tools/validate_mtp/drafter_cache.h"
 
@@ -27,6 +28,10 @@ std::vector<PrefillSpan> SpansOf(const DeviceRows& rows) {
     ++spans.back().row_count;
   }
   return spans;
+}
+
+ForwardCapacity CapacityOf(const MtpDevice::Size& size) {
+  return {.rows = size.rows, .decode_rows = size.rows, .positions = size.positions};
 }
 
 }  // namespace
@@ -63,10 +68,10 @@ absl::Status MtpDevice::Allocate(LoadedWeights weights) {
     if (!v4->dspark.stages.empty()) layers_ = v4->layers;
     embed_ = v4->embed;
   }
-  ASSIGN_OR_RETURN(
-      model_,
-      config_.kind->create(device_, comm_, config_, std::move(weights),
-                           {.rows = size_.rows, .decode_rows = size_.rows, .positions = size_.positions}));
+  const std::shared_ptr<const LoadedWeights> of_head = weights.drafter();
+  ASSIGN_OR_RETURN(model_,
+                   config_.kind->create(device_, comm_, config_, std::move(weights), CapacityOf(size_)));
+  if (of_head != nullptr) RETURN_IF_ERROR(AllocateHead(*of_head));
   v3_ = dynamic_cast<DeepseekV3*>(model_.get());
   v4_ = dynamic_cast<DeepseekV4*>(model_.get());
   ASSIGN_OR_RETURN(ids_, device_.AllocateArray<int32_t>(size_.rows));
@@ -82,6 +87,20 @@ absl::Status MtpDevice::Allocate(LoadedWeights weights) {
   RETURN_IF_ERROR(matrix(width(), previous_));
   RETURN_IF_ERROR(matrix(width(), output_));
   return matrix(config_.vocab_size, logits_);
+}
+
+absl::Status MtpDevice::AllocateHead(const LoadedWeights& weights) {
+  ASSIGN_OR_RETURN(head_, Eagle3Head::Create(device_, *model_, *weights.Find<Eagle3Weights>(),
+                                             CapacityOf(size_), DType::kBF16));
+  model_->draft_target()->SetLayerReader(this);
+  return absl::OkStatus();
+}
+
+// Keeps what the head reads, too.
+void MtpDevice::Read(Stream& stream, int layer, Matrix<const float> hidden) const {
+  head_->Read(stream, layer, hidden);
+  const std::vector<int>& taps = config_.draft_head->taps;
+  if (std::find(taps.begin(), taps.end(), layer) != taps.end()) read_layers_.push_back(GetFloats(hidden));
 }
 
 // Every slot has its own blocks of every group, in descending order behind block 0.
@@ -106,8 +125,13 @@ absl::Status MtpDevice::AllocateCache() {
 }
 
 void MtpDevice::Submit(Part part, int module, const Batch& batch, Matrix<float> output) {
-  if (part == Part::kTarget) return model_->RunTarget(*stream_, batch, cache_, output);
-  if (part == Part::kForward) return model_->RunModule(*stream_, module, batch, cache_, output);
+  if (part == Part::kTarget || part == Part::kFused) {
+    read_layers_.clear();
+    model_->RunTarget(*stream_, batch, cache_, output);
+    if (part == Part::kFused) head_->Fuse(*stream_, batch.gemm_form(), output);
+    return;
+  }
+  if (part == Part::kForward) return drafter().RunModule(*stream_, module, batch, cache_, output);
   CHECK(has_parts());
   const Forward f = v4_->ForwardOf(*stream_, batch);
   if (part == Part::kSeed) return SeedStreams(f, batch.previous.columns(0, config_.hidden_size), output);
@@ -151,14 +175,15 @@ std::vector<float> MtpDevice::RunModule(Part part, int module, const DeviceRows&
   Put(output_.data, streams);
   const std::vector<PrefillSpan> spans = SpansOf(rows);
   Batch batch = BatchOf(rows, spans);
-  if (part != Part::kTarget) batch.previous = previous_.first_rows(rows.count());
-  Submit(part, module, batch, output_.first_rows(rows.count()));
-  return GetOutput(rows.count());
+  if (part != Part::kTarget && part != Part::kFused) batch.previous = previous_.first_rows(rows.count());
+  const Matrix<float> output = output_.first_rows(rows.count());
+  Submit(part, module, batch, output);
+  return GetFloats(output);
 }
 
-std::vector<float> MtpDevice::GetOutput(int rows) {
-  std::vector<float> values(static_cast<size_t>(rows) * width());
-  device_.CopyToHost(*stream_, values.data(), output_.data, values.size() * sizeof(float));
+std::vector<float> MtpDevice::GetFloats(Matrix<const float> rows) const {
+  std::vector<float> values(static_cast<size_t>(rows.rows) * rows.cols);
+  device_.CopyToHost(*stream_, values.data(), rows.data, values.size() * sizeof(float));
   stream_->Synchronize();
   return values;
 }
@@ -212,7 +237,7 @@ std::vector<std::vector<float>> MtpDevice::TappedStreams(const DeviceRows& rows)
   std::vector<std::vector<float>> of_layer;
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     V4Layer(f, layers_[layer], v4_->Context(cache_, static_cast<int>(layer)), output);
-    of_layer.push_back(GetOutput(rows.count()));
+    of_layer.push_back(GetFloats(output));
   }
   std::vector<std::vector<float>> tapped;
   for (const int layer : config_.dspark->target_layer_ids) tapped.push_back(of_layer[layer]);
@@ -236,21 +261,16 @@ std::vector<float> MtpDevice::MarkovBias(const std::vector<int32_t>& ids) {
   const int rows = static_cast<int>(ids.size());
   Put(ids_, ids);
   model_->block_drafts()->MarkovBias(*stream_, ids_, logits_.first_rows(rows));
-  std::vector<float> values(static_cast<size_t>(rows) * config_.vocab_size);
-  device_.CopyToHost(*stream_, values.data(), logits_.data, values.size() * sizeof(float));
-  stream_->Synchronize();
-  return values;
+  return GetFloats(logits_.first_rows(rows));
 }
 
 std::vector<float> MtpDevice::Logits(int level, const std::vector<float>& outputs) {
   const int rows = static_cast<int>(outputs.size()) / width();
   CHECK_LE(rows, size_.rows);
   Put(output_.data, outputs);
-  model_->Logits(*stream_, level, output_.first_rows(rows), logits_.first_rows(rows), nullptr);
-  std::vector<float> values(static_cast<size_t>(rows) * config_.vocab_size);
-  device_.CopyToHost(*stream_, values.data(), logits_.data, values.size() * sizeof(float));
-  stream_->Synchronize();
-  return values;
+  const DraftLevels& levels = level == 0 ? *model_ : drafter();
+  levels.Logits(*stream_, level, output_.first_rows(rows), logits_.first_rows(rows), nullptr);
+  return GetFloats(logits_.first_rows(rows));
 }
 
 }  // namespace foredraft

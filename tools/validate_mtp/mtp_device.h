@@ -4,7 +4,8 @@
 // what `foredraft validate-mtp` compares with mtp_reference.h. It calls the recipes that serve
 // (engine/model), eagerly, and reads what they wrote. Cache rows that no forward has written are NaN.
 //
-// W is the width of what a level gives to the next: D, for DeepSeek-V4 the streams, N D. One thread.
+// W is the width of what a level gives to the next: D, for DeepSeek-V4 the streams, N D. An Eagle3 head in a
+// checkpoint of its own runs in the place of an MTP module. One thread.
 
 #include <memory>
 #include <vector>
@@ -16,7 +17,9 @@
 #include "engine/model/batch.h"
 #include "engine/model/deepseek_v3/deepseek_v3.h"
 #include "engine/model/deepseek_v4/deepseek_v4.h"
+#include "engine/model/draft_target.h"
 #include "engine/model/model_config.h"
+#include "engine/spec/eagle3/eagle3_head.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -40,25 +43,25 @@ std::vector<int32_t> BestTokens(const std::vector<float>& logits, int vocab_size
 // The rows of a block of DSpark behind `token`, which is at `position`.
 DeviceRows BlockRowsOf(const DSparkShape& shape, int slot, int token, int position);
 
-class MtpDevice {
+class MtpDevice : private LayerReader {
  public:
   struct Size {
     int slots = 0;
     int positions = 0;  // per slot
     int rows = 0;       // of a forward
   };
-  // The parts of a chain that can be run apart.
-  enum class Part { kTarget, kForward, kSeed, kProjection, kLayer };
+  // The parts of a chain that can be run apart. kFused: the target, then what a head makes of its layers.
+  enum class Part { kTarget, kFused, kForward, kSeed, kProjection, kLayer };
 
-  // With one MTP module, or DSpark's stages, in the weights. The device outlives it.
+  // With one MTP module, DSpark's stages or a head in the weights. The device outlives it.
   static absl::StatusOr<std::unique_ptr<MtpDevice>> Create(Device& device, const ModelConfig& config,
                                                            LoadedWeights weights, const Size& size);
 
   // What a part gives for the rows, [R, W]. kLayer takes `streams` [R, W]; kSeed copies the first stream of
   // rows.previous. Idle rows are undefined.
   std::vector<float> Run(Part part, const DeviceRows& rows, const std::vector<float>& streams = {});
-  // [R, V] of outputs [R, W]. level: 0 for the target, 1 for the module, the number of stages for the last
-  // one.
+  // [R, V] of outputs [R, W]. level: 0 for the target, 1 for the module or head, the number of stages for the
+  // last one.
   std::vector<float> Logits(int level, const std::vector<float>& outputs);
 
   // DSpark (docs/dspark.md). A stage's output [R, W] of blocks; rows.previous: the streams that it takes,
@@ -76,10 +79,16 @@ class MtpDevice {
   // [R, V]: what the drafter's head adds to the logits of the token behind each id.
   std::vector<float> MarkovBias(const std::vector<int32_t>& ids);
 
+  // With a head (docs/eagle3.md): [T][R, D], the residual stream behind each layer that it reads, of the last
+  // target forward.
+  const std::vector<std::vector<float>>& read_layers() const { return read_layers_; }
+
   // Sparse attention (docs/deepseek-v3.md section 9): [R][index_topk], the positions that the rows of the
   // module's last forward attend, -1 behind the last one. Only rows that see more than index_topk have any.
   std::vector<std::vector<int32_t>> SelectedPositions(const DeviceRows& rows);
 
+  // What gives what the module or head takes.
+  Part below_module() const { return head_ == nullptr ? Part::kTarget : Part::kFused; }
   // The last row of outputs [R, W].
   std::vector<float> LastRow(const std::vector<float>& outputs) const {
     return {outputs.end() - width(), outputs.end()};
@@ -101,14 +110,21 @@ class MtpDevice {
   MtpDevice(Device& device, const ModelConfig& config, const Size& size)
       : device_(device), config_(config), size_(size), comm_(device.ops()), stream_(device.CreateStream()) {}
 
+  void Read(Stream& stream, int layer, Matrix<const float> hidden) const override;
   absl::Status Allocate(LoadedWeights weights);
+  absl::Status AllocateHead(const LoadedWeights& weights);
   absl::Status AllocateCache();
+  // What runs the levels above the target.
+  const DraftLevels& drafter() const {
+    if (head_ != nullptr) return *head_;
+    return *model_;
+  }
   Batch BatchOf(const DeviceRows& rows, const std::vector<PrefillSpan>& spans) const;
   void Submit(Part part, int module, const Batch& batch, Matrix<float> output);
   std::vector<float> RunModule(Part part, int module, const DeviceRows& rows,
                                const std::vector<float>& streams);
   std::vector<float> Get(Matrix<const bf16> rows);
-  std::vector<float> GetOutput(int rows);
+  std::vector<float> GetFloats(Matrix<const float> rows) const;
   void PutRows(const DeviceRows& rows);
   template <class T>
   void Put(T* to, const std::vector<T>& from);
@@ -122,8 +138,10 @@ class MtpDevice {
   std::vector<V4LayerWeights> layers_;  // of V4 with stages: the target's
   const bf16* embed_ = nullptr;         // of V4: [V, D]
   std::unique_ptr<Model> model_;
-  DeepseekV3* v3_ = nullptr;  // model_, if that is what it is
-  DeepseekV4* v4_ = nullptr;  // likewise
+  DeepseekV3* v3_ = nullptr;          // model_, if that is what it is
+  DeepseekV4* v4_ = nullptr;          // likewise
+  std::unique_ptr<Eagle3Head> head_;  // null without one
+  mutable std::vector<std::vector<float>> read_layers_;
   KvCache cache_;
   int32_t* ids_ = nullptr;  // [rows], likewise the next three
   int32_t* slots_ = nullptr;

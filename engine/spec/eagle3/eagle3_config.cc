@@ -219,6 +219,23 @@ void WarnOf(const DraftHead& head, const ModelConfig& model) {
   }
 }
 
+// A list of another length than the head was trained with: the width of fc says so. `layers`: those of the
+// configuration, which wins over config.json.
+absl::Status CheckTapCount(const Checkpoint& checkpoint, const DraftHead& head,
+                           const std::vector<int>& layers) {
+  const TensorLocation fc = checkpoint.Find("fc.weight");
+  const int64_t width = head.layer.hidden_size, count = static_cast<int64_t>(head.taps.size());
+  if (fc.entry == nullptr || fc.entry->shape.size() != 2 || fc.entry->shape[1] == count * width ||
+      fc.entry->shape[1] % width != 0) {
+    return absl::OkStatus();  // other faults are found where tensors are checked
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "speculative_config.eagle3_layers_to_capture: [%s]%s, allowed %d layers: tensor fc.weight of %s has "
+      "[%d, %d]",
+      absl::StrJoin(head.taps, ", "), layers.empty() ? ", as the head's config.json has it" : "",
+      fc.entry->shape[1] / width, fc.file->path(), fc.entry->shape[0], fc.entry->shape[1]));
+}
+
 }  // namespace
 
 absl::StatusOr<DraftHead> ParseEagle3Config(std::string_view json, const std::string& file,
@@ -245,6 +262,12 @@ absl::Status ReadEagle3(const Config& config, ModelConfig& model) {
   const std::filesystem::path path = speculative.speculative_model;
   std::error_code error;
   const bool is_file = dummy && std::filesystem::is_regular_file(path, error);
+  if (!is_file && !std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("speculative_config.speculative_model: ", path.string(),
+                     ", allowed the checkpoint directory of a head", dummy ? ", or its config.json" : "",
+                     std::filesystem::exists(path, error) ? "" : ": no such directory"));
+  }
   const std::string file = is_file ? path.string() : (path / "config.json").string();
   ASSIGN_OR_RETURN(const std::string text, ReadFileText(file, kMaxConfigBytes));
   ASSIGN_OR_RETURN(DraftHead head,
@@ -254,6 +277,7 @@ absl::Status ReadEagle3(const Config& config, ModelConfig& model) {
     head.token_ids = RandomDraftTokens(head.draft_vocab_size, model.vocab_size);
   } else {
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenEagle3(head.dir));
+    RETURN_IF_ERROR(CheckTapCount(checkpoint, head, speculative.eagle3_layers_to_capture));
     RETURN_IF_ERROR(ReadDraftTokens(checkpoint, head));
   }
   WarnOf(head, model);

@@ -52,10 +52,10 @@ __global__ void __launch_bounds__(kVec4Threads)
 
 __global__ void __launch_bounds__(kVec4Threads)
     TakeColumnsKernel(const __grid_constant__ TakeColumnsParams p) {
-  const int32_t c = static_cast<int32_t>(blockIdx.y * kVec4Threads + threadIdx.x);
-  const int32_t column = c < p.out.cols ? p.index[c] : -1;
   GridDependencySync();
+  const int32_t c = static_cast<int32_t>(blockIdx.y * kVec4Threads + threadIdx.x);
   if (c >= p.out.cols) return;
+  const int32_t column = p.index[c];
   const int32_t r = static_cast<int32_t>(blockIdx.x);
   p.out.row(r)[c] = column < 0 ? -INFINITY : p.x.row(r)[column];
 }

@@ -278,7 +278,7 @@ TEST(ComparisonReport, HasAJsonObjectWithStableKeys) {
 TEST(ComparisonReport, ExplainsKEqualTo0) {
   Reported report{.setup = {.server = Server("a:1", 3)}, .comparison = Timed({{1, 1}})};
   EXPECT_THAT(report.Text(),
-              HasSubstr("note        K=0 drafts nothing, but each step still runs the MTP module"));
+              HasSubstr("note        K=0 drafts nothing, but each step still runs the drafter"));
   EXPECT_THAT(report.Text(), HasSubstr("--baseline ADDRESS"));
 
   report.baseline = Server("b:2", 0);

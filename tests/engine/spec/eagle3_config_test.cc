@@ -141,6 +141,37 @@ TEST(Eagle3Config, RefusesByField) {
               HasSubstr("speculative_config.eagle3_layers_to_capture: layers [5, 61]"));
 }
 
+// From the head that ships, whose fc takes three layers.
+absl::Status ReadHead(const std::string& dir, const std::vector<int>& layers = {}) {
+  ModelConfig target;
+  target.hidden_size = 128;
+  target.vocab_size = 640;
+  target.num_hidden_layers = 8;
+  Config config;
+  config.speculative_config.emplace().speculative_model = dir;
+  config.speculative_config->eagle3_layers_to_capture = layers;
+  return ReadEagle3(config, target);
+}
+
+TEST(Eagle3Files, RefusesAPathThatIsNoHeadsByItsKey) {
+  constexpr char kAllowed[] = ", allowed the checkpoint directory of a head";
+  EXPECT_EQ(
+      ReadHead("/nonexistent").message(),
+      absl::StrCat("speculative_config.speculative_model: /nonexistent", kAllowed, ": no such directory"));
+  EXPECT_EQ(ReadHead("deploy/models/abacus-eagle3/config.json").message(),
+            absl::StrCat("speculative_config.speculative_model: deploy/models/abacus-eagle3/config.json",
+                         kAllowed));
+}
+
+TEST(Eagle3Files, RefusesAnotherNumberOfLayersThanFcTakes) {
+  constexpr char kHead[] = "deploy/models/abacus-eagle3";
+  EXPECT_EQ(ReadHead(kHead), absl::OkStatus());
+  EXPECT_EQ(ReadHead(kHead, {0, 2, 5}), absl::OkStatus());
+  EXPECT_EQ(ReadHead(kHead, {1, 7}).message(),
+            "speculative_config.eagle3_layers_to_capture: [1, 7], allowed 3 layers: tensor fc.weight of "
+            "deploy/models/abacus-eagle3/model.safetensors has [128, 384]");
+}
+
 class DraftTokens : public testing::Test {
  protected:
   // Writes lm_head, and d2t where there are distances, of a head with `own` of 8 tokens.
