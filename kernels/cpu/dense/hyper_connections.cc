@@ -15,10 +15,18 @@ namespace {
 constexpr int64_t kOutputs = 4;  // of `fn`, computed side by side
 
 // out = the first `outputs` rows of fn [kOutputs, count] · x.
-FOREDRAFT_WIDE void Dots(const float* fn, const float* x, int64_t outputs, int64_t count, float* out) {
-  if (outputs == kOutputs) return DotProducts<kOutputs>(x, fn, count, count, out);
-  for (int64_t i = 0; i < outputs; ++i) DotProducts<1>(x, fn + i * count, count, count, out + i);
-}
+struct Dots {
+  template <int kFloats>
+  [[gnu::always_inline]] static void Run(const float* fn, const float* x, int64_t outputs, int64_t count,
+                                         float* out) {
+    if (outputs == kOutputs) {
+      return DotProducts<kFloats, 1, kOutputs>({x, count}, {fn, count}, count, out, kOutputs);
+    }
+    for (int64_t i = 0; i < outputs; ++i) {
+      DotProducts<kFloats, 1, 1>({x, count}, {fn + i * count, count}, count, out + i, 1);
+    }
+  }
+};
 
 FOREDRAFT_WIDE float NormFactor(const float* x, int64_t count, float eps) { return RmsFactor(x, count, eps); }
 
@@ -55,8 +63,8 @@ void Products(const CpuContext& context, Matrix<const float> streams, const floa
   context.pool.ParallelFor(m.rows * groups, kOutputs * width, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item / groups, first = item % groups * kOutputs;
-      Dots(fn + first * width, streams.row(row), std::min(kOutputs, outputs - first), width,
-           m.row(row) + first);
+      RunInRegisters<Dots>(fn + first * width, streams.row(row), std::min(kOutputs, outputs - first), width,
+                           m.row(row) + first);
     }
   });
 }
