@@ -18,6 +18,11 @@ struct RegisterOf {
   typedef float Type __attribute__((vector_size(kFloats * sizeof(float))));
 };
 
+template <>
+struct RegisterOf<1> {
+  typedef float Type;
+};
+
 // The sums of the 16 lanes of each of four vectors, added in LaneSum's order: lane i + lane i + 8, then 4, 2
 // and 1. From four lanes on, the four sums share their additions.
 [[gnu::always_inline]] inline void AddLanes(const float (*lanes)[kSumLanes], float* sums) {
