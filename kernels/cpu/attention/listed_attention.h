@@ -16,7 +16,7 @@
 namespace foredraft::cpu {
 
 inline constexpr int32_t kListSplit = 32;     // keys of one softmax, widened to FP32 once for several heads
-inline constexpr int32_t kMaxListHeads = 16;  // an item has at most these
+inline constexpr int32_t kMaxListHeads = 32;  // an item has at most these
 // And at least these, if the model has them: every item widens its keys.
 inline constexpr int32_t kMinListHeads = 4;
 
