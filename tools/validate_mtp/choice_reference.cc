@@ -9,7 +9,7 @@
 namespace foredraft::reference {
 namespace {
 
-// Of sampling in FP32: a bias, two penalties, the temperature, the difference to the largest logit, the noise
+// Sampling in FP32: a bias, two penalties, the temperature, the difference to the largest logit, the noise
 // and its sum each lose at most half a unit in the last place, 2^-24 of the largest value among them.
 constexpr double kFloatSteps = 7;
 

@@ -39,8 +39,8 @@ struct Choices {
   std::vector<int32_t> possible;  // ascending, `best` among them
 };
 
-// Of the token at `position`. logits: [V], -infinity where a token cannot be chosen, another value somewhere.
-// error: the largest of a logit. Stop ids may be chosen: min_tokens is not read.
+// The choices of the token at `position`. logits: [V], -infinity where a token cannot be chosen, another
+// value somewhere. error: the largest of a logit. Stop ids may be chosen: min_tokens is not read.
 Choices PossibleChoices(const SamplingParams& sampling, const ChoiceHistory& history, int position,
                         const Vector& logits, double error);
 

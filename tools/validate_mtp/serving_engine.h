@@ -59,7 +59,7 @@ class ServingEngine {
   void WriteDrafts(int slot, const SlotDrafts& drafts);
   const Rank& rank() const { return engine_->rank(); }
   Stream& stream() { return *stream_; }
-  // Of the longest sequence.
+  // The positions and tokens of the longest sequence.
   int position_count() const { return engine_->options().position_count(); }
   int max_seq_len() const { return engine_->options().max_seq_len; }
 

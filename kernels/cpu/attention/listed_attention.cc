@@ -6,64 +6,70 @@
 namespace foredraft::cpu {
 namespace {
 
-constexpr int32_t kTogether = 4;  // keys whose products and sums run side by side
-
-// kHeads heads side by side. A head's bits do not depend on it.
-template <int32_t kHeads>
-[[gnu::always_inline]] inline void AddToSoftmax(const float* q, const float* keys, int32_t count,
-                                                int64_t width, float scale, ListHead* heads) {
-  float scores[kHeads][kListSplit], weights[kHeads][kListSplit];
-  float* acc[kHeads];
+// scores [kHeads, kListSplit]: of kHeads heads, kKeys keys at a time.
+template <int kFloats, int kHeads, int kKeys>
+[[gnu::always_inline]] inline void Scores(const VectorRows& q, const ListSplit& split, float* scores) {
   int32_t done = 0;
-  for (; done + kTogether <= count; done += kTogether) {
-    DotProductsOfRows<kHeads>(q, keys + done * width, width, scores[0] + done, kListSplit);
+  const auto rest = [&]() -> VectorRows {
+    return {split.keys.data + done * split.keys.stride, split.keys.stride};
+  };
+  for (; done + kKeys <= split.count; done += kKeys) {
+    DotProducts<kFloats, kHeads, kKeys>(q, rest(), split.width, scores + done, kListSplit);
   }
-  for (; done < count; ++done) {
-    for (int32_t h = 0; h < kHeads; ++h) {
-      DotProducts<1>(q + h * width, keys + done * width, width, width, scores[h] + done);
+  for (; done < split.count; ++done) {
+    DotProducts<kFloats, kHeads, 1>(q, rest(), split.width, scores + done, kListSplit);
+  }
+}
+
+// Continues the softmax of a head, whose scores become weights. Returns what its sums are multiplied by.
+[[gnu::always_inline]] inline float ToWeights(const ListSplit& split, float* scores, ListHead& head) {
+  float largest = head.max;
+  for (int32_t t = 0; t < split.count; ++t) {
+    scores[t] *= split.scale;
+    largest = scores[t] > largest ? scores[t] : largest;
+  }
+  const float keep = Exp(head.max - largest);
+  float sum = head.sum * keep;
+  for (int32_t t = 0; t < split.count; ++t) scores[t] = Exp(scores[t] - largest);
+  for (int32_t t = 0; t < split.count; ++t) sum += scores[t];
+  head.max = largest;
+  head.sum = sum;
+  return keep;
+}
+
+template <int kFloats, int kHeads>
+[[gnu::always_inline]] inline void AddValues(const float* weights, const float* keep, const ListSplit& split,
+                                             ListHead* heads) {
+  float* acc[kHeads];
+  for (int32_t h = 0; h < kHeads; ++h) acc[h] = heads[h].acc;
+  AddWeighted<kFloats, kHeads>({weights, kListSplit, keep, split.keys, split.count, split.width}, acc);
+}
+
+// A head's bits do not depend on the heads beside it.
+struct AddToHeads {
+  template <int kFloats>
+  [[gnu::always_inline]] static void Run(const VectorRows& q, const ListSplit& split, int32_t head_count,
+                                         ListHead* heads) {
+    alignas(64) float weights[kMaxListHeads * kListSplit];
+    float keep[kMaxListHeads];
+    // As many sums as leave registers for what they multiply.
+    constexpr int kHeads = kFloats == 16 ? 4 : kFloats == 8 ? 3 : 1;
+    constexpr int kKeys = kFloats == 16 ? 4 : 2, kSumHeads = 4;
+    int32_t h = 0;
+    const auto queries = [&]() -> VectorRows { return {q.data + h * q.stride, q.stride}; };
+    for (; h + kHeads <= head_count; h += kHeads) {
+      Scores<kFloats, kHeads, kKeys>(queries(), split, weights + h * kListSplit);
+    }
+    for (; h < head_count; ++h) Scores<kFloats, 1, kKeys>(queries(), split, weights + h * kListSplit);
+    for (h = 0; h < head_count; ++h) keep[h] = ToWeights(split, weights + h * kListSplit, heads[h]);
+    for (h = 0; h + kSumHeads <= head_count; h += kSumHeads) {
+      AddValues<kFloats, kSumHeads>(weights + h * kListSplit, keep + h, split, heads + h);
+    }
+    for (; h < head_count; ++h) {
+      AddValues<kFloats, 1>(weights + h * kListSplit, keep + h, split, heads + h);
     }
   }
-  for (int32_t h = 0; h < kHeads; ++h) {
-    ListHead& state = heads[h];
-    float largest = state.max;
-    for (int32_t t = 0; t < count; ++t) {
-      scores[h][t] *= scale;
-      largest = scores[h][t] > largest ? scores[h][t] : largest;
-    }
-    const float keep = Exp(state.max - largest);
-    float sum = state.sum * keep;
-    acc[h] = state.acc;
-    for (int64_t i = 0; i < width; ++i) acc[h][i] *= keep;
-    for (int32_t t = 0; t < count; ++t) weights[h][t] = Exp(scores[h][t] - largest);
-    for (int32_t t = 0; t < count; ++t) sum += weights[h][t];
-    state.max = largest;
-    state.sum = sum;
-  }
-  for (done = 0; done + kTogether <= count; done += kTogether) {
-    AddScaled<kTogether, kHeads>(weights[0] + done, kListSplit, keys + done * width, width, acc);
-  }
-  for (; done < count; ++done) {
-    AddScaled<1, kHeads>(weights[0] + done, kListSplit, keys + done * width, width, acc);
-  }
-}
-
-FOREDRAFT_WIDE void AddToOne(const float* q, const float* keys, int32_t count, int64_t width, float scale,
-                             ListHead* heads) {
-  AddToSoftmax<1>(q, keys, count, width, scale, heads);
-}
-
-constexpr int32_t kHeadsTogether = 4;  // 16 sums of 16 lanes
-
-FOREDRAFT_WIDE void AddToSeveral(const float* q, const float* keys, int32_t count, int64_t width, float scale,
-                                 ListHead* heads) {
-  AddToSoftmax<kHeadsTogether>(q, keys, count, width, scale, heads);
-}
-
-// Registers for several heads.
-bool HasWideRegisters() {
-  static const bool has = __builtin_cpu_supports("avx512f") != 0;
-  return has;
-}
+};
 
 FOREDRAFT_WIDE void Divide(const float* acc, float sum, int64_t width, float* out) {
   for (int64_t i = 0; i < width; ++i) out[i] = acc[i] / sum;
@@ -71,13 +77,8 @@ FOREDRAFT_WIDE void Divide(const float* acc, float sum, int64_t width, float* ou
 
 }  // namespace
 
-void AddKeys(const float* q, const float* keys, int32_t count, int64_t width, float scale, int32_t head_count,
-             ListHead* heads) {
-  int32_t h = 0;
-  for (; HasWideRegisters() && h + kHeadsTogether <= head_count; h += kHeadsTogether) {
-    AddToSeveral(q + h * width, keys, count, width, scale, heads + h);
-  }
-  for (; h < head_count; ++h) AddToOne(q + h * width, keys, count, width, scale, heads + h);
+void AddKeys(const VectorRows& q, const ListSplit& split, int32_t head_count, ListHead* heads) {
+  RunInRegisters<AddToHeads>(q, split, head_count, heads);
 }
 
 void DivideBySum(const ListHead& head, int64_t width, float* out) { Divide(head.acc, head.sum, width, out); }

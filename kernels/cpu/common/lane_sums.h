@@ -1,29 +1,38 @@
 #pragma once
 
 // Several dot products side by side, each with the bits of LaneSum (vector_math.h). One sum alone waits for
-// its own last addition; four hide each other's latency and share the loads of x. Always inlined, to be
-// compiled for the caller's register width (vector_math.h).
+// its own last addition; several hide each other's latency and share what they load. Always inlined, for
+// bodies of RunInRegisters (vector_math.h): kFloats are those of a register.
 
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/device/isa.h"
+
 namespace foredraft {
 
+inline constexpr int kSumLanes = 16;  // LaneSum's accumulators
+
+template <int kFloats>
+struct RegisterOf {
+  typedef float Type __attribute__((vector_size(kFloats * sizeof(float))));
+};
+
+template <>
+struct RegisterOf<1> {
+  typedef float Type;
+};
+
 // The sums of the 16 lanes of each of four vectors, added in LaneSum's order: lane i + lane i + 8, then 4, 2
-// and 1. From halves of 8 lanes on, the four sums share their additions.
-[[gnu::always_inline]] inline void AddLanes(const float (*lanes)[16], float* sums) {
-  typedef float Half __attribute__((vector_size(8 * sizeof(float))));
-  typedef float Quarter __attribute__((vector_size(4 * sizeof(float))));
+// and 1. From four lanes on, the four sums share their additions.
+[[gnu::always_inline]] inline void AddLanes(const float (*lanes)[kSumLanes], float* sums) {
+  typedef RegisterOf<4>::Type Quarter;
   Quarter q[4];
+  FOREDRAFT_UNROLL
   for (int s = 0; s < 4; ++s) {
-    Half low, high;
-    std::memcpy(&low, lanes[s], sizeof low);
-    std::memcpy(&high, lanes[s] + 8, sizeof high);
-    low += high;
-    Quarter first, second;
-    std::memcpy(&first, &low, sizeof first);
-    std::memcpy(&second, reinterpret_cast<const char*>(&low) + sizeof first, sizeof second);
-    q[s] = first + second;
+    Quarter part[4];
+    std::memcpy(part, lanes[s], sizeof part);
+    q[s] = (part[0] + part[2]) + (part[1] + part[3]);
   }
   const Quarter a =
       __builtin_shufflevector(q[0], q[1], 0, 1, 4, 5) + __builtin_shufflevector(q[0], q[1], 2, 3, 6, 7);
@@ -33,88 +42,140 @@ namespace foredraft {
   std::memcpy(sums, &all, sizeof all);
 }
 
-// dots[s] = x · (y + s * stride), [0, count).
-template <int kSums>
-[[gnu::always_inline]] inline void DotProducts(const float* x, const float* y, int64_t stride, int64_t count,
-                                               float* dots) {
-  constexpr int kLanes = 16;
-  typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
-  Lanes sums[kSums] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    Lanes a, b;
-    std::memcpy(&a, x + i, sizeof a);
-    for (int s = 0; s < kSums; ++s) {
-      std::memcpy(&b, y + s * stride + i, sizeof b);
-      sums[s] += a * b;
+// Rows of vectors of `count` elements, `stride` elements apart.
+struct VectorRows {
+  const float* data;
+  int64_t stride;
+};
+
+// The lanes of kCount sums. Members move them register by register: GCC copies a whole array with string
+// instructions.
+template <int kFloats, int kCount>
+struct LaneSums {
+  typedef typename RegisterOf<kFloats>::Type Register;
+  static constexpr int kParts = kSumLanes / kFloats;
+  Register sums[kCount][kParts];
+
+  [[gnu::always_inline]] LaneSums() {
+    FOREDRAFT_UNROLL
+    for (int of = 0; of < kCount; ++of) {
+      FOREDRAFT_UNROLL
+      for (int part = 0; part < kParts; ++part) sums[of][part] = Register{};
     }
   }
-  float lanes[kSums][kLanes];
-  std::memcpy(lanes, sums, sizeof lanes);
-  for (int s = 0; s < kSums; ++s) {
-    for (int lane = 0; i + lane < count; ++lane) lanes[s][lane] += x[i + lane] * y[s * stride + i + lane];
-  }
-  if constexpr (kSums == 4) {
-    AddLanes(lanes, dots);
-  } else {
-    for (int s = 0; s < kSums; ++s) {
-      for (int half = kLanes / 2; half > 0; half /= 2) {
-        for (int lane = 0; lane < half; ++lane) lanes[s][lane] += lanes[s][lane + half];
+  [[gnu::always_inline]] void Store(float (*lanes)[kSumLanes]) const {
+    FOREDRAFT_UNROLL
+    for (int of = 0; of < kCount; ++of) {
+      FOREDRAFT_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        std::memcpy(lanes[of] + part * kFloats, &sums[of][part], sizeof(Register));
       }
-      dots[s] = lanes[s][0];
+    }
+  }
+};
+
+// sums[r * kSums + s] += the products of row r of x and row s of y, [0, count), count a multiple of 16, for
+// kRows rows of x and kSums of y. Element i goes to lane i % 16.
+template <int kFloats, int kRows, int kSums>
+[[gnu::always_inline]] inline void AddProducts(const VectorRows& x, const VectorRows& y, int64_t count,
+                                               LaneSums<kFloats, kRows * kSums>& sums) {
+  typedef typename RegisterOf<kFloats>::Type Register;
+  for (int64_t i = 0; i < count; i += kSumLanes) {
+    FOREDRAFT_UNROLL
+    for (int part = 0; part < kSumLanes / kFloats; ++part) {
+      Register a, b[kSums];
+      FOREDRAFT_UNROLL
+      for (int s = 0; s < kSums; ++s) {
+        std::memcpy(&b[s], y.data + s * y.stride + i + part * kFloats, sizeof a);
+      }
+      FOREDRAFT_UNROLL
+      for (int row = 0; row < kRows; ++row) {
+        std::memcpy(&a, x.data + row * x.stride + i + part * kFloats, sizeof a);
+        FOREDRAFT_UNROLL
+        for (int s = 0; s < kSums; ++s) sums.sums[row * kSums + s][part] += a * b[s];
+      }
     }
   }
 }
 
-// dots[x_s * dots_stride + s] = (x + x_s * count) · (y + s * count), [0, count): kRows rows of x, each with
-// four rows of y, which are loaded once for all of them.
-template <int kRows>
-[[gnu::always_inline]] inline void DotProductsOfRows(const float* x, const float* y, int64_t count,
-                                                     float* dots, int64_t dots_stride) {
-  constexpr int kLanes = 16, kSums = 4;
-  typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
-  Lanes sums[kRows][kSums] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    Lanes a, b[kSums];
-    for (int s = 0; s < kSums; ++s) std::memcpy(&b[s], y + s * count + i, sizeof b[s]);
-    for (int row = 0; row < kRows; ++row) {
-      std::memcpy(&a, x + row * count + i, sizeof a);
-      for (int s = 0; s < kSums; ++s) sums[row][s] += a * b[s];
-    }
+// dots[r * dots_stride + s] = row r of x · row s of y, [0, count).
+template <int kFloats, int kRows, int kSums>
+[[gnu::always_inline]] inline void DotProducts(const VectorRows& x, const VectorRows& y, int64_t count,
+                                               float* dots, int64_t dots_stride) {
+  constexpr int kAll = kRows * kSums, kPadded = (kAll + 3) / 4 * 4;
+  const int64_t whole = count / kSumLanes * kSumLanes;
+  LaneSums<kFloats, kAll> sums;
+  AddProducts<kFloats, kRows, kSums>(x, y, whole, sums);
+  float lanes[kPadded][kSumLanes], all[kPadded];
+  sums.Store(lanes);
+  for (int of = 0; whole < count && of < kAll; ++of) {
+    const float* const a = x.data + of / kSums * x.stride + whole;
+    const float* const b = y.data + of % kSums * y.stride + whole;
+    for (int lane = 0; whole + lane < count; ++lane) lanes[of][lane] += a[lane] * b[lane];
   }
+  for (int of = kAll; of < kPadded; ++of) std::memset(lanes[of], 0, sizeof lanes[of]);
+  FOREDRAFT_UNROLL
+  for (int of = 0; of < kPadded; of += 4) AddLanes(lanes + of, all + of);
+  FOREDRAFT_UNROLL
   for (int row = 0; row < kRows; ++row) {
-    float lanes[kSums][kLanes];
-    std::memcpy(lanes, sums[row], sizeof lanes);
-    for (int s = 0; s < kSums; ++s) {
-      for (int lane = 0; i + lane < count; ++lane) {
-        lanes[s][lane] += x[row * count + i + lane] * y[s * count + i + lane];
-      }
-    }
-    AddLanes(lanes, dots + row * dots_stride);
+    FOREDRAFT_UNROLL
+    for (int s = 0; s < kSums; ++s) dots[row * dots_stride + s] = all[row * kSums + s];
   }
 }
 
-// out[row] += weights[row * weights_stride + s] * (y + s * count), [0, count), in ascending order of s: rows
-// of out are read and written once, those of y loaded once for kRows rows of out.
-template <int kSums, int kRows>
-[[gnu::always_inline]] inline void AddScaled(const float* weights, int64_t weights_stride, const float* y,
-                                             int64_t count, float* const* out) {
-  constexpr int kLanes = 16;
-  typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+// Weighted rows of y, [0, columns), for rows of sums.
+struct WeightedSum {
+  const float* weights;
+  int64_t weights_stride;
+  const float* keep;  // [kRows]
+  VectorRows y;
+  int32_t y_rows;
+  int64_t columns;
+};
+// out[r] = out[r] * keep[r] + the sum over rows t of y, ascending, of weights[r * weights_stride + t] * row
+// t, for kRows rows of out, whose sums stay in registers.
+template <int kFloats, int kRows>
+[[gnu::always_inline]] inline void AddWeighted(const WeightedSum& sum, float* const* out) {
+  typedef typename RegisterOf<kFloats>::Type Register;
+  constexpr int kParts = 2;
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    Lanes sums[kRows], b;
-    for (int row = 0; row < kRows; ++row) std::memcpy(&sums[row], out[row] + i, sizeof sums[row]);
-    for (int s = 0; s < kSums; ++s) {
-      std::memcpy(&b, y + s * count + i, sizeof b);
-      for (int row = 0; row < kRows; ++row) sums[row] += weights[row * weights_stride + s] * b;
-    }
-    for (int row = 0; row < kRows; ++row) std::memcpy(out[row] + i, &sums[row], sizeof sums[row]);
-  }
-  for (; i < count; ++i) {
+  for (; i + kParts * kFloats <= sum.columns; i += kParts * kFloats) {
+    Register sums[kRows][kParts];
+    FOREDRAFT_UNROLL
     for (int row = 0; row < kRows; ++row) {
-      for (int s = 0; s < kSums; ++s) out[row][i] += weights[row * weights_stride + s] * y[s * count + i];
+      FOREDRAFT_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        std::memcpy(&sums[row][part], out[row] + i + part * kFloats, sizeof(Register));
+        sums[row][part] *= sum.keep[row];
+      }
+    }
+    const float* y = sum.y.data + i;
+    for (int32_t t = 0; t < sum.y_rows; ++t, y += sum.y.stride) {
+      Register b[kParts];
+      FOREDRAFT_UNROLL
+      for (int part = 0; part < kParts; ++part) std::memcpy(&b[part], y + part * kFloats, sizeof(Register));
+      FOREDRAFT_UNROLL
+      for (int row = 0; row < kRows; ++row) {
+        const float weight = sum.weights[row * sum.weights_stride + t];
+        FOREDRAFT_UNROLL
+        for (int part = 0; part < kParts; ++part) sums[row][part] += weight * b[part];
+      }
+    }
+    FOREDRAFT_UNROLL
+    for (int row = 0; row < kRows; ++row) {
+      FOREDRAFT_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        std::memcpy(out[row] + i + part * kFloats, &sums[row][part], sizeof(Register));
+      }
+    }
+  }
+  for (; i < sum.columns; ++i) {
+    for (int row = 0; row < kRows; ++row) {
+      float value = out[row][i] * sum.keep[row];
+      for (int32_t t = 0; t < sum.y_rows; ++t) {
+        value += sum.weights[row * sum.weights_stride + t] * sum.y.data[t * sum.y.stride + i];
+      }
+      out[row][i] = value;
     }
   }
 }

@@ -21,6 +21,36 @@
 
 namespace foredraft {
 
+// For loops with a fixed number of sums in registers, which FOREDRAFT_WIDE does not serve: GCC leaves a
+// vector that is wider than a clone's registers in memory. Body::Run<kFloats>(args...), always inlined, is
+// compiled for registers of 4, 8 and 16 floats, and RunInRegisters calls that of the machine's widest. Its
+// bits do not depend on kFloats.
+#if defined(__x86_64__)
+inline int RegisterFloats() {
+  static const int floats = __builtin_cpu_supports("avx512f") ? 16 : __builtin_cpu_supports("avx2") ? 8 : 4;
+  return floats;
+}
+template <class Body, class... Args>
+__attribute__((target("avx512f"))) void RunInRegistersOf16(const Args&... args) {
+  Body::template Run<16>(args...);
+}
+template <class Body, class... Args>
+__attribute__((target("avx2"))) void RunInRegistersOf8(const Args&... args) {
+  Body::template Run<8>(args...);
+}
+#else
+inline int RegisterFloats() { return 4; }
+#endif
+
+template <class Body, class... Args>
+void RunInRegisters(const Args&... args) {
+#if defined(__x86_64__)
+  if (RegisterFloats() == 16) return RunInRegistersOf16<Body>(args...);
+  if (RegisterFloats() == 8) return RunInRegistersOf8<Body>(args...);
+#endif
+  Body::template Run<4>(args...);
+}
+
 // The functions below are always inlined, to be compiled for the caller's register width.
 
 // Sum of term(i) over [0, count): 16 accumulators (element i goes to i % 16), then a fixed tree.
