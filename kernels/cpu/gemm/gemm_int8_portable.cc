@@ -30,7 +30,6 @@ struct PlainLanes {
 
   static void Fetch(const unsigned char*) {}
   static Words Load(const unsigned char* words) { return Read<Words>(words); }
-  static void Store(unsigned char* words, const Words& value) { std::memcpy(words, &value, sizeof(value)); }
   static Words BroadcastWord(const unsigned char* four) { return Words{} + Read<int32_t>(four); }
 
   static Words LowNibbles(const Words& words) { return words & 0x0f0f0f0f; }

@@ -24,9 +24,6 @@ struct Lanes256 {
   static Words Load(const unsigned char* words) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
   }
-  static void Store(unsigned char* words, Words value) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), value);
-  }
   static Words BroadcastWord(const unsigned char* four) {
     int32_t word;
     __builtin_memcpy(&word, four, sizeof(word));
@@ -68,6 +65,8 @@ struct LanesAvx2 : Lanes256 {
   using Sums = __m256i;
   static Sums Start(const unsigned char* start) { return BroadcastWord(start); }
   static Sums Dot(Sums sums, Words bytes, Words x) {
+    // Otherwise GCC adds the products of a run as a tree, for which it keeps all of them in memory.
+    asm("" : "+x"(sums));
     return _mm256_add_epi16(sums, _mm256_maddubs_epi16(bytes, x));
   }
   static Words Widen(Sums sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }

@@ -21,7 +21,6 @@ struct LanesAvx512 {
 
   static void Fetch(const unsigned char* line) { _mm_prefetch(line, _MM_HINT_T0); }
   static Words Load(const unsigned char* words) { return _mm512_loadu_si512(words); }
-  static void Store(unsigned char* words, Words value) { _mm512_storeu_si512(words, value); }
   static Words BroadcastWord(const unsigned char* four) {
     int32_t word;
     __builtin_memcpy(&word, four, sizeof(word));

@@ -60,14 +60,19 @@ class Int8Tile {
         groups_(args.k / Group()),
         group_bytes_(Group() / kOctet * kOctetBytes + Weight::kScaleBytes * kPanelWidth) {}
 
+  // Each block of rows decodes the codes again, in registers: that takes less time than to store and load
+  // them as bytes. Blocks are of nearly one size.
   void Multiply() const {
     for (int32_t i = 0; i < args_.rows * kPanelWidth; ++i) args_.tile[i] = 0.0f;
-    if (args_.rows == 1) {
-      OneRow();
-    } else if (args_.rows <= kBlockRows) {
-      FewRows<kBlockRows>(args_.rows);
-    } else {
-      ManyRows();
+    int32_t first_rows[kMaxTileRows + 1];
+    const int32_t blocks = (args_.rows + kBlockRows - 1) / kBlockRows;
+    for (int32_t block = 0; block <= blocks; ++block) first_rows[block] = args_.rows * block / blocks;
+    const unsigned char* w = args_.panel;
+    for (int32_t group = 0; group < groups_; ++group, w += group_bytes_) {
+      for (int32_t block = 0; block < blocks; ++block) {
+        const int32_t row = first_rows[block];
+        AddRows<kBlockRows>(w, group, row, first_rows[block + 1] - row);
+      }
     }
   }
 
@@ -76,8 +81,6 @@ class Int8Tile {
   static constexpr int kBlockRows = kGroup != 0 || Lanes::kRows < 4 ? Lanes::kRows : 4;
 
   int32_t Group() const { return kGroup != 0 ? kGroup : args_.block_k; }
-  int32_t Octets() const { return Group() / kOctet; }
-  const unsigned char* ScalesOf(const unsigned char* group) const { return group + Octets() * kOctetBytes; }
 
   static Words LowBytes(Words words) {
     const Words nibbles = Lanes::LowNibbles(words);
@@ -88,42 +91,27 @@ class Int8Tile {
     return Weight::kLooksUp ? Lanes::LookUp(nibbles) : nibbles;
   }
 
-  // The bytes of an octet of V vectors, from the weight as it is packed.
-  struct Packed {
-    static constexpr int64_t kBytes = kOctetBytes;
-    template <int V>
-    static void Load(const unsigned char* octet, Words (&bytes)[2][V]) {
-      FOREDRAFT_UNROLL
-      for (int v = 0; v < V; ++v) {
-        const unsigned char* const at = octet + 4 * Lanes::kWidth * v;
-        if (4 * Lanes::kWidth * v % kLineBytes == 0) Lanes::Fetch(at + kInt8FetchDistance);
-        const Words words = Lanes::Load(at);
-        bytes[0][v] = LowBytes(words);
-        bytes[1][v] = HighBytes(words);
-      }
+  // The bytes of an octet of V vectors: of its low nibbles, of its high ones.
+  template <int V>
+  static void LoadOctet(const unsigned char* octet, Words (&bytes)[2][V]) {
+    FOREDRAFT_UNROLL
+    for (int v = 0; v < V; ++v) {
+      const unsigned char* const at = octet + 4 * Lanes::kWidth * v;
+      if (4 * Lanes::kWidth * v % kLineBytes == 0) Lanes::Fetch(at + kInt8FetchDistance);
+      const Words words = Lanes::Load(at);
+      bytes[0][v] = LowBytes(words);
+      bytes[1][v] = HighBytes(words);
     }
-  };
-  // From a decoded group.
-  struct Decoded {
-    static constexpr int64_t kBytes = kDecodedBytes;
-    template <int V>
-    static void Load(const unsigned char* octet, Words (&bytes)[2][V]) {
-      FOREDRAFT_UNROLL
-      for (int v = 0; v < V; ++v) {
-        bytes[0][v] = Lanes::Load(octet + 4 * Lanes::kWidth * v);
-        bytes[1][v] = Lanes::Load(octet + kOctetBytes + 4 * Lanes::kWidth * v);
-      }
-    }
-  };
+  }
 
   // Adds kOctets octets to the sums of a run. x: their codes, of each row.
-  template <class Source, int32_t kOctets, int R, int V>
+  template <int32_t kOctets, int R, int V>
   static void AddOctets(const unsigned char* w, const unsigned char* const (&x)[R], int32_t first,
                         Sums (&sums)[R][V]) {
     FOREDRAFT_UNROLL
-    for (int32_t octet = 0; octet < kOctets; ++octet, w += Source::kBytes) {
+    for (int32_t octet = 0; octet < kOctets; ++octet, w += kOctetBytes) {
       Words bytes[2][V];
-      Source::template Load<V>(w, bytes);
+      LoadOctet(w, bytes);
       FOREDRAFT_UNROLL
       for (int half = 0; half < 2; ++half) {
         FOREDRAFT_UNROLL
@@ -137,7 +125,7 @@ class Int8Tile {
   }
 
   // The integer sums of a run of R rows x V vectors. w: the group's first octet; x: the rows' groups.
-  template <class Source, int R, int V>
+  template <int R, int V>
   void SumRun(const unsigned char* w, const unsigned char* const (&x)[R], int32_t run,
               Words (&totals)[R][V]) const {
     constexpr int32_t kRunOctets = kInt8Run / kOctet;
@@ -148,12 +136,12 @@ class Int8Tile {
       const Sums start = Lanes::Start(x[i] + group + sizeof(float) + run * sizeof(Int8Start));
       for (int v = 0; v < V; ++v) sums[i][v] = start;
     }
-    w += run * kRunOctets * Source::kBytes;
+    w += run * kRunOctets * kOctetBytes;
     if (group - first >= kInt8Run) {
-      AddOctets<Source, kRunOctets>(w, x, first, sums);
+      AddOctets<kRunOctets>(w, x, first, sums);
     } else {
-      for (int32_t k = first; k < group; k += kOctet, w += Source::kBytes) {
-        AddOctets<Source, 1>(w, x, k, sums);
+      for (int32_t k = first; k < group; k += kOctet, w += kOctetBytes) {
+        AddOctets<1>(w, x, k, sums);
       }
     }
     FOREDRAFT_UNROLL
@@ -163,15 +151,15 @@ class Int8Tile {
   }
 
   // Adds a group of R rows x V vectors to the tile.
-  template <class Source, int R, int V>
+  template <int R, int V>
   void AddGroup(const unsigned char* w, const unsigned char* scales, const unsigned char* const (&x)[R],
                 float* tile) const {
     Words totals[R][V];
-    SumRun<Source>(w, x, 0, totals);
+    SumRun(w, x, 0, totals);
     const int32_t group = Group();
     for (int32_t run = 1; run < Int8Runs(group); ++run) {
       Words more[R][V];
-      SumRun<Source>(w, x, run, more);
+      SumRun(w, x, run, more);
       FOREDRAFT_UNROLL
       for (int i = 0; i < R; ++i) {
         for (int v = 0; v < V; ++v) totals[i][v] = Lanes::Add(totals[i][v], more[i][v]);
@@ -206,79 +194,21 @@ class Int8Tile {
     }
   }
 
-  // One row takes its weights as fast as memory gives them.
-  void OneRow() const {
-    constexpr int kAll = kPanelWidth / Lanes::kWidth;
-    const unsigned char* w = args_.panel;
-    for (int32_t group = 0; group < groups_; ++group, w += group_bytes_) {
-      const unsigned char* x[1];
-      FindRows(0, group, x);
-      AddGroup<Packed, 1, kAll>(w, ScalesOf(w), x, args_.tile);
-    }
-  }
-
-  // Calls body(first) for the first output of each set of kVectors vectors.
-  template <class Body>
-  static void ForOutputs(const Body& body) {
-    constexpr int kOutputs = Lanes::kWidth * Lanes::kVectors;
-    for (int first = 0; first < kPanelWidth; first += kOutputs) body(first);
-  }
-
-  // rows <= R.
+  // Rows [row, row + count), count <= R, of the group at `w`.
   template <int R>
-  void FewRows(int32_t rows) const {
-    if constexpr (R > 2) {
-      if (rows < R) return FewRows<R - 1>(rows);
-    }
-    const unsigned char* w = args_.panel;
-    for (int32_t group = 0; group < groups_; ++group, w += group_bytes_) {
-      const unsigned char* x[R];
-      FindRows(0, group, x);
-      ForOutputs([&](int first) {
-        AddGroup<Packed, R, Lanes::kVectors>(w + 4 * first, ScalesOf(w) + Weight::kScaleBytes * first, x,
-                                             args_.tile + first);
-      });
-    }
-  }
-
-  // Rows [row, row + count), count <= R, of a decoded group.
-  template <int R>
-  void RowsOfGroup(const unsigned char* bytes, const unsigned char* scales, int32_t group, int32_t row,
-                   int32_t count) const {
+  void AddRows(const unsigned char* w, int32_t group, int32_t row, int32_t count) const {
     if constexpr (R > 1) {
-      if (count < R) return RowsOfGroup<R - 1>(bytes, scales, group, row, count);
+      if (count < R) return AddRows<R - 1>(w, group, row, count);
     }
+    // One row has registers for the whole panel.
+    constexpr int kAll = kPanelWidth / Lanes::kWidth;
+    constexpr int kVectors = R == 1 ? kAll : Lanes::kVectors;
     const unsigned char* x[R];
     FindRows(row, group, x);
-    ForOutputs([&](int first) {
-      AddGroup<Decoded, R, Lanes::kVectors>(bytes + 4 * first, scales + Weight::kScaleBytes * first, x,
-                                            args_.tile + row * kPanelWidth + first);
-    });
-  }
-
-  void Decode(const unsigned char* w, unsigned char* bytes) const {
-    constexpr int kAll = kPanelWidth / Lanes::kWidth;
-    for (int32_t octet = 0; octet < Octets(); ++octet, w += kOctetBytes, bytes += kDecodedBytes) {
-      Words both[2][kAll];
-      Packed::template Load<kAll>(w, both);
-      for (int v = 0; v < kAll; ++v) {
-        Lanes::Store(bytes + 4 * Lanes::kWidth * v, both[0][v]);
-        Lanes::Store(bytes + kOctetBytes + 4 * Lanes::kWidth * v, both[1][v]);
-      }
-    }
-  }
-
-  // A group is decoded once for all rows.
-  void ManyRows() const {
-    alignas(64) unsigned char bytes[kMostOctets * kDecodedBytes];
-    const int32_t blocks = (args_.rows + kBlockRows - 1) / kBlockRows;
-    const unsigned char* w = args_.panel;
-    for (int32_t group = 0; group < groups_; ++group, w += group_bytes_) {
-      Decode(w, bytes);
-      for (int32_t block = 0; block < blocks; ++block) {
-        const int32_t row = args_.rows * block / blocks, next = args_.rows * (block + 1) / blocks;
-        RowsOfGroup<kBlockRows>(bytes, ScalesOf(w), group, row, next - row);
-      }
+    const unsigned char* const scales = w + Group() / kOctet * kOctetBytes;
+    float* const tile = args_.tile + row * kPanelWidth;
+    for (int first = 0; first < kPanelWidth; first += kVectors * Lanes::kWidth) {
+      AddGroup<R, kVectors>(w + 4 * first, scales + Weight::kScaleBytes * first, x, tile + first);
     }
   }
 
