@@ -81,12 +81,15 @@ struct HostWeight {
 inline constexpr int32_t kMaxGroup = 128;
 
 struct DeviceOptions {
-  int threads = 1;           // CPU: worker threads, the caller included
-  bool pin = false;          // CPU: pin the threads to cores
-  int ranks_here = 1;        // CPU: ranks on this machine, this one included; their threads share the cores
-  bool numa = false;         // CPU: threads read the memory of their own NUMA node; with one rank here
-  std::string topology;      // CPU: a made-up machine, in hwloc's synthetic form; for tests
-  std::string isa;           // CPU: "" or "auto" for the widest, or "amx", "avx512", "avx2", "portable"
+  int threads = 1;       // CPU: worker threads, the caller included
+  bool pin = false;      // CPU: pin the threads to cores
+  int ranks_here = 1;    // CPU: ranks on this machine, this one included; their threads share the cores
+  bool numa = false;     // CPU: threads read the memory of their own NUMA node; with one rank here
+  std::string topology;  // CPU: a made-up machine, in hwloc's synthetic form; for tests
+  std::string isa;       // CPU: "" or "auto" for the widest, or "amx", "avx512", "avx2", "portable"
+  // CPU: products with weights of 4-bit codes round the rows that they read to 8 bits
+  // (kernels/cpu/gemm/int8_rows.h). Other bits than without, the same ones for every isa.
+  bool int8_inputs = false;
   std::string tuning_file;   // CUDA: path of the file that `foredraft tune` wrote, or ""
   bool side_stream = false;  // CUDA: Stream::Fork opens a branch; else it returns the stream itself
   bool pdl = true;           // CUDA: programmatic dependent launches, where the device has them

@@ -46,7 +46,8 @@ struct PlacedDevice {
   PlacedDevice(const std::string& machine, int threads) {
     placement = PlaceThreads(*SyntheticTopology(machine), threads, /*pin=*/false);
     placement.cpus.clear();
-    device = *CpuDevice::CreateOnNodes(placement, std::make_unique<RecordingPlacer>(&regions), "");
+    device =
+        *CpuDevice::CreateOnNodes(placement, std::make_unique<RecordingPlacer>(&regions), DeviceOptions{});
   }
 
   // The node that a byte was asked for; 99 if none was.

@@ -20,7 +20,7 @@ std::vector<int> BatchSizes() {
 
 std::vector<Bytes> RunAlone(const OpCase& op_case, const std::string& isa) {
   std::vector<Bytes> outputs;
-  OpRig rig({.threads = 1, .isa = isa}, RunMode::kEager);
+  OpRig rig({.threads = 1, .isa = isa, .int8_inputs = op_case.int8_inputs}, RunMode::kEager);
   for (int row = 0; row < op_case.row_count; ++row) {
     outputs.push_back(op_case.run(rig, {row})[0]);
   }
@@ -77,7 +77,7 @@ void RepeatBesideTraffic(const OpCase& op_case, const std::string& isa, const st
   const auto recorded = std::exchange(on_read_back, nullptr);  // what is repeated is not recorded
   for (int done = 0; done < repeats; done += kRepeatsOfRig) {
     const RunMode mode = done / kRepeatsOfRig % 2 == 0 ? RunMode::kEager : RunMode::kReplayed;
-    OpRig rig({.threads = ThreadCounts().back(), .isa = isa}, mode);
+    OpRig rig({.threads = ThreadCounts().back(), .isa = isa, .int8_inputs = op_case.int8_inputs}, mode);
     Traffic traffic(rig);
     for (int i = done; i < std::min(repeats, done + kRepeatsOfRig); ++i) {
       SCOPED_TRACE("repeat " + std::to_string(i));
@@ -116,7 +116,7 @@ void ExpectOpHolds(const OpCase& op_case) {
       for (const RunMode mode : {RunMode::kEager, RunMode::kReplayed}) {
         SCOPED_TRACE(std::to_string(threads) + " threads, " +
                      (mode == RunMode::kEager ? "eager" : "replayed"));
-        OpRig rig({.threads = threads, .isa = isa}, mode);
+        OpRig rig({.threads = threads, .isa = isa, .int8_inputs = op_case.int8_inputs}, mode);
         for (const int size : BatchSizes()) {
           const std::vector<int> rows = ChooseRows(noise, op_case, size);
           ExpectSameRows(op_case, rows, op_case.run(rig, rows), alone);

@@ -20,7 +20,8 @@ using Bytes = std::vector<unsigned char>;
 
 struct OpCase {
   std::string name;
-  int row_count;  // distinct rows the case can run
+  int row_count;             // distinct rows the case can run
+  bool int8_inputs = false;  // of the devices that it runs on
   // Runs the op over `rows` (indices below row_count, in this order, repeats allowed); returns each row's
   // output bytes.
   std::function<std::vector<Bytes>(OpRig& rig, const std::vector<int>& rows)> run;

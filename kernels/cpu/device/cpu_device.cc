@@ -25,7 +25,8 @@ namespace {
 bool HasAvx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+         __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&
+         __builtin_cpu_supports("avx512vnni");  // as every CPU with avx512bf16 has
 }
 
 bool HasAvx2() {
@@ -33,6 +34,13 @@ bool HasAvx2() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+bool HasAvxVnni() {
+  // Clang 14 has no "avxvnni" in __builtin_cpu_supports either.
+  constexpr unsigned kAvxVnni = 1 << 4;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return HasAvx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvxVnni) != 0;
 }
 #endif
 
@@ -46,21 +54,22 @@ struct IsaChoice {
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
     {{"amx", "cpu amx-bf16", GemmBf16Amx, nullptr, GemmF8Amx, Gemm4BitAmx, DecodeNvfp4Avx512, nullptr,
-      EndGemmAmx, PackKeysAvx512, PackValuesAvx512, TileScoresAmx, nullptr, nullptr, nullptr,
+      GemmInt8Avx512, EndGemmAmx, PackKeysAvx512, PackValuesAvx512, TileScoresAmx, nullptr, nullptr, nullptr,
       TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
      [] { return HasAvx512() && MayUseAmx(); }},
     {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmBf16SegmentsAvx512, GemmF8Avx512, Gemm4BitAvx512,
-      nullptr, GemmNvfp4Avx512, nullptr, PackKeysAvx512, PackValuesAvx512, TileScoresAvx512, RowScoresAvx512,
-      RowSumsAvx512, OrderSumsAvx512, TileSoftmaxAvx512, TileSumAvx512, DecodeLatentAvx512},
+      nullptr, GemmNvfp4Avx512, GemmInt8Avx512, nullptr, PackKeysAvx512, PackValuesAvx512, TileScoresAvx512,
+      RowScoresAvx512, RowSumsAvx512, OrderSumsAvx512, TileSoftmaxAvx512, TileSumAvx512, DecodeLatentAvx512},
      HasAvx512},
-    {{"avx2", "cpu avx2", GemmBf16Avx2, nullptr, GemmF8Avx2, Gemm4BitAvx2, DecodeNvfp4Avx2, nullptr, nullptr,
-      PackKeysAvx2, PackValuesAvx2, TileScoresAvx2, nullptr, nullptr, nullptr, TileSoftmaxPortable,
-      TileSumAvx2, DecodeLatentPortable},
+    {{"avx2", "cpu avx2", GemmBf16Avx2, nullptr, GemmF8Avx2, Gemm4BitAvx2, DecodeNvfp4Avx2, nullptr,
+      HasAvxVnni() ? GemmInt8AvxVnni : GemmInt8Avx2, nullptr, PackKeysAvx2, PackValuesAvx2, TileScoresAvx2,
+      nullptr, nullptr, nullptr, TileSoftmaxPortable, TileSumAvx2, DecodeLatentPortable},
      HasAvx2},
 #endif
     {{"portable", "cpu portable", GemmBf16Portable, nullptr, GemmF8Portable, Gemm4BitPortable,
-      DecodeNvfp4Portable, nullptr, nullptr, PackKeysPortable, PackValuesPortable, TileScoresPortable,
-      nullptr, nullptr, nullptr, TileSoftmaxPortable, TileSumPortable, DecodeLatentPortable},
+      DecodeNvfp4Portable, nullptr, GemmInt8Portable, nullptr, PackKeysPortable, PackValuesPortable,
+      TileScoresPortable, nullptr, nullptr, nullptr, TileSoftmaxPortable, TileSumPortable,
+      DecodeLatentPortable},
      [] { return true; }},
 };
 
@@ -120,11 +129,11 @@ absl::StatusOr<std::unique_ptr<Device>> CpuDevice::Create(const DeviceOptions& o
       ASSIGN_OR_RETURN(const CpuTopology topology, SyntheticTopology(options.topology));
       ThreadPlacement placement = PlaceThreads(topology, options.threads, /*pin=*/false);
       placement.cpus.clear();
-      return CreateOnNodes(placement, std::make_unique<NoPagePlacer>(), options.isa);
+      return CreateOnNodes(placement, std::make_unique<NoPagePlacer>(), options);
     }
     const ThreadPlacement placement = PlaceThreads(ReadTopology(), options.threads, options.pin);
     if (placement.nodes.size() > 1) {
-      return CreateOnNodes(placement, std::make_unique<KernelPagePlacer>(), options.isa);
+      return CreateOnNodes(placement, std::make_unique<KernelPagePlacer>(), options);
     }
   }
   ASSIGN_OR_RETURN(const IsaKernels* const isa, ChooseIsa(options.isa));
@@ -137,21 +146,22 @@ absl::StatusOr<std::unique_ptr<Device>> CpuDevice::Create(const DeviceOptions& o
 
 absl::StatusOr<std::unique_ptr<Device>> CpuDevice::CreateOnNodes(const ThreadPlacement& placement,
                                                                  std::unique_ptr<PagePlacer> placer,
-                                                                 const std::string& isa) {
-  ASSIGN_OR_RETURN(const IsaKernels* const kernels, ChooseIsa(isa));
+                                                                 const DeviceOptions& options) {
+  ASSIGN_OR_RETURN(const IsaKernels* const isa, ChooseIsa(options.isa));
   try {
-    return std::make_unique<CpuDevice>(placement, std::move(placer), *kernels);
+    return std::make_unique<CpuDevice>(placement, std::move(placer), *isa, options.int8_inputs);
   } catch (const std::system_error& error) {
     return NoThreads(placement.thread_count(), error);
   }
 }
 
 CpuDevice::CpuDevice(const DeviceOptions& options, const IsaKernels& isa)
-    : isa_(isa), pool_(options.threads, options.pin, options.ranks_here) {}
+    : isa_(isa), int8_inputs_(options.int8_inputs), pool_(options.threads, options.pin, options.ranks_here) {}
 
 CpuDevice::CpuDevice(const ThreadPlacement& placement, std::unique_ptr<PagePlacer> placer,
-                     const IsaKernels& isa)
+                     const IsaKernels& isa, bool int8_inputs)
     : isa_(isa),
+      int8_inputs_(int8_inputs),
       pool_(placement),
       placer_(std::move(placer)),
       shared_memory_([nodes = OsNodes(placement), placer = placer_.get()](void* first, size_t bytes) {
@@ -237,7 +247,7 @@ absl::StatusOr<PackedWeights> CpuDevice::MakeRandomWeights(int count, const Rand
 }
 
 std::unique_ptr<Stream> CpuDevice::CreateStream() {
-  return std::make_unique<CpuStream>(CpuContext{pool_, isa_});
+  return std::make_unique<CpuStream>(CpuContext{pool_, isa_, int8_inputs_});
 }
 
 std::unique_ptr<Event> CpuDevice::CreateEvent() { return std::make_unique<CpuEvent>(); }

@@ -34,13 +34,14 @@ class CpuDevice : public Device {
   // INVALID_ARGUMENT for an unknown isa, FAILED_PRECONDITION for one that the machine does not support.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
-  // With the threads on these nodes, whose memory `placer` places.
+  // With the threads on these nodes, whose memory `placer` places. Of the options: isa and int8_inputs.
   static absl::StatusOr<std::unique_ptr<Device>> CreateOnNodes(const ThreadPlacement& placement,
                                                                std::unique_ptr<PagePlacer> placer,
-                                                               const std::string& isa);
+                                                               const DeviceOptions& options);
 
   CpuDevice(const DeviceOptions& options, const IsaKernels& isa);
-  CpuDevice(const ThreadPlacement& placement, std::unique_ptr<PagePlacer> placer, const IsaKernels& isa);
+  CpuDevice(const ThreadPlacement& placement, std::unique_ptr<PagePlacer> placer, const IsaKernels& isa,
+            bool int8_inputs);
   ~CpuDevice() override;
 
   std::string name() const override;
@@ -64,6 +65,7 @@ class CpuDevice : public Device {
 
  private:
   const IsaKernels& isa_;
+  const bool int8_inputs_;
   ThreadPool pool_;
 
   // On a node of the pool, or kNoNode.

@@ -24,6 +24,7 @@ namespace foredraft {
 struct CpuContext {
   ThreadPool& pool;
   const IsaKernels& isa;
+  bool int8_inputs = false;  // DeviceOptions::int8_inputs
 };
 
 template <class Params>

@@ -3,10 +3,11 @@
 // The inner loops that exist once per instruction path. The rest of the backend is compiled for the baseline.
 //
 // The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, decode_nvfp4_<path>.cc,
-// attention_<path>.cc, kv_row_<path>.cc) are compiled with the path's own flags. They include only this
-// header, intrinsics, and headers whose names are internal to each file that includes them (amx_sums.h,
-// amx_tiles.h, codes_avx512.h, rows_avx2.h), and call no other inline function of the project: the linker
-// keeps one copy of an inline function, and an older machine could not run a copy compiled with these flags.
+// gemm_int8_<path>.cc, attention_<path>.cc, kv_row_<path>.cc) are compiled with the path's own flags. They
+// include only this header, intrinsics, and headers whose names are internal to each file that includes them
+// (amx_sums.h, amx_tiles.h, codes_avx512.h, int8_group.h, int8_lanes_<path>.h, int8_tile.h, rows_avx2.h), and
+// call no other inline function of the project: the linker keeps one copy of an inline function, and an older
+// machine could not run a copy compiled with these flags.
 
 #include <cstdint>
 
@@ -28,7 +29,7 @@ inline constexpr int kMaxTileRows = 32;
 // in the same order for any `rows`: the sum of a k block, times its scale; blocks added in order.
 struct GemmTileArgs {
   float* tile;                 // [rows, 32]
-  const uint16_t* const* x;    // [rows] -> [k] bf16 bits
+  const uint16_t* const* x;    // [rows] -> [k] bf16 bits; gemm_int8: rounded groups (gemm/int8_group.h)
   const unsigned char* panel;  // its first pair or group
   const float* scales;         // f8: [k_blocks, 32]; NVFP4: [32], the tensor scales; else null
   const uint16_t* table;       // 4 bits: [16], the values of the codes as bf16 bits; else null
@@ -51,6 +52,11 @@ struct DecodeNvfp4Args {
   int32_t count;
 };
 using DecodeNvfp4Fn = void (*)(const DecodeNvfp4Args& args);
+// Rows that are rounded to 8 bits times 4-bit codes: kernels/cpu/gemm/int8_tile.h. The same bits on every
+// path.
+enum class Int8Codes { kInt4, kF4E2M1, kNvfp4 };
+using GemmInt8Fn = void (*)(const GemmTileArgs& args, Int8Codes codes);
+
 // Follows a thread's last tile of an op, before the thread runs other kernels: the tiles leave registers
 // configured for the next one.
 using EndGemmFn = void (*)();
@@ -196,6 +202,7 @@ struct IsaKernels {
   // One of them: NVFP4 is decoded to BF16 (kernels/cpu/gemm/weight_product.cc), or has a tile of its own.
   DecodeNvfp4Fn decode_nvfp4;
   GemmTileFn gemm_nvfp4;
+  GemmInt8Fn gemm_int8;
   EndGemmFn end_gemm;  // null if there is nothing to do
   PackKeysFn pack_keys;
   PackValuesFn pack_values;
@@ -212,6 +219,7 @@ void GemmBf16Portable(const GemmTileArgs& args);
 void GemmF8Portable(const GemmTileArgs& args);
 void Gemm4BitPortable(const GemmTileArgs& args);
 void DecodeNvfp4Portable(const DecodeNvfp4Args& args);
+void GemmInt8Portable(const GemmTileArgs& args, Int8Codes codes);
 void PackKeysPortable(const PackKeysArgs& args);
 void PackValuesPortable(const PackValuesArgs& args);
 void TileScoresPortable(const TileScoresArgs& args);
@@ -224,6 +232,8 @@ void GemmBf16Avx2(const GemmTileArgs& args);
 void GemmF8Avx2(const GemmTileArgs& args);
 void Gemm4BitAvx2(const GemmTileArgs& args);
 void DecodeNvfp4Avx2(const DecodeNvfp4Args& args);
+void GemmInt8Avx2(const GemmTileArgs& args, Int8Codes codes);
+void GemmInt8AvxVnni(const GemmTileArgs& args, Int8Codes codes);  // the same bits, where the machine has it
 void PackKeysAvx2(const PackKeysArgs& args);
 void PackValuesAvx2(const PackValuesArgs& args);
 void TileScoresAvx2(const TileScoresArgs& args);
@@ -235,6 +245,7 @@ void GemmF8Avx512(const GemmTileArgs& args);
 void Gemm4BitAvx512(const GemmTileArgs& args);
 void DecodeNvfp4Avx512(const DecodeNvfp4Args& args);
 void GemmNvfp4Avx512(const GemmTileArgs& args);
+void GemmInt8Avx512(const GemmTileArgs& args, Int8Codes codes);
 void PackKeysAvx512(const PackKeysArgs& args);
 void PackValuesAvx512(const PackValuesArgs& args);
 void TileScoresAvx512(const TileScoresArgs& args);

@@ -7,7 +7,8 @@ namespace foredraft::cpu {
 void Gemm(const CpuContext& context, const GemmParams& p) {
   CHECK_EQ(p.x.cols, p.weight.k);
   const int64_t row_tiles = (p.x.rows + kMaxTileRows - 1) / kMaxTileRows;
-  const auto x_row = [&](int64_t r) { return p.x.row(r); };
+  const TileInputs inputs(context, p.weight, p.x, p.x.rows);
+  const auto x_row = [&](int64_t r) { return inputs.row(r); };
   const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
     float biased[kPanelWidth];
     if (p.bias != nullptr) {
@@ -21,8 +22,8 @@ void Gemm(const CpuContext& context, const GemmParams& p) {
   const TileGrid grid{.panels = HeaderOf(p.weight).panel_count, .row_tiles = row_tiles};
   ForEachTile(context, grid, cost, [&](int64_t, int64_t panel, int64_t row_tile) {
     const int64_t row = row_tile * kMaxTileRows;
-    ComputeTiles(context.isa, p.weight, panel, row, std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row,
-                 store);
+    const PanelProduct product(context.isa, p.weight, panel, inputs.rounded());
+    ComputeTiles(product, row, std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
   });
 }
 

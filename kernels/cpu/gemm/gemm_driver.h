@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/device/kernels.h"
+#include "kernels/cpu/gemm/int8_rows.h"
 #include "kernels/cpu/gemm/packed_weight.h"
 
 namespace foredraft::cpu {
@@ -19,10 +20,14 @@ using WeightProduct = void (*)(const IsaKernels& isa, GemmTileArgs& args);
 // of the products with its canonical segments where it has some (kernels/rules/weight_segments.h).
 class PanelProduct {
  public:
-  PanelProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t panel);
+  // rounded: the rows are, as TileInputs says.
+  PanelProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t panel, bool rounded);
 
   // tile[row][32] = x[row] times the panel, for `rows` rows, 1 to kMaxTileRows. Moves the pointers in x.
   void Multiply(const uint16_t** x, int32_t rows, float* tile) const;
+
+  int32_t first_output() const { return first_output_; }
+  int32_t outputs() const { return outputs_; }  // up to kPanelWidth
 
  private:
   const IsaKernels& isa_;
@@ -32,6 +37,9 @@ class PanelProduct {
   bool short_segments_ = false;  // and of a kind that isa_.gemm_bf16_segments takes
   int64_t segment_bytes_ = 0;    // from a segment of the panel to the next
   int64_t segment_scales_ = 0;   // FP8: floats from the scales of a segment to the next one's
+  int64_t segment_x_ = 0;        // elements from a segment of a row to the next
+  const int32_t first_output_;
+  const int32_t outputs_;
 };
 
 // The cost of one tile in the thread pool's unit, a scalar operation: about 1/16 per multiply-add if compute
@@ -69,22 +77,20 @@ void ForEachTile(const CpuContext& context, const TileGrid& grid, int64_t cost, 
   });
 }
 
-// Computes rows [row_begin, row_end) of a panel. x_row(r) returns the input row r; store(r, first, count,
-// values) receives outputs [first, first + count) of row r.
+// Computes rows [row_begin, row_end) of a panel. x_row(r) returns the input row r, as GemmTileArgs::x;
+// store(r, first, count, values) receives outputs [first, first + count) of row r.
 template <class XRow, class Store>
-void ComputeTiles(const IsaKernels& isa, const PackedWeight& weight, int64_t panel, int64_t row_begin,
-                  int64_t row_end, const XRow& x_row, const Store& store) {
-  const PanelProduct product(isa, weight, panel);
-  const int32_t first_output = static_cast<int32_t>(panel * kPanelWidth);
-  const int32_t outputs = std::min(weight.n - first_output, kPanelWidth);
-
+void ComputeTiles(const PanelProduct& product, int64_t row_begin, int64_t row_end, const XRow& x_row,
+                  const Store& store) {
   alignas(64) float tile[kMaxTileRows * kPanelWidth];
   const uint16_t* x[kMaxTileRows];
   for (int64_t row = row_begin; row < row_end; row += kMaxTileRows) {
     const auto rows = static_cast<int32_t>(std::min<int64_t>(kMaxTileRows, row_end - row));
-    for (int32_t i = 0; i < rows; ++i) x[i] = &x_row(row + i)->bits;
+    for (int32_t i = 0; i < rows; ++i) x[i] = x_row(row + i);
     product.Multiply(x, rows, tile);
-    for (int32_t i = 0; i < rows; ++i) store(row + i, first_output, outputs, tile + i * kPanelWidth);
+    for (int32_t i = 0; i < rows; ++i) {
+      store(row + i, product.first_output(), product.outputs(), tile + i * kPanelWidth);
+    }
   }
 }
 

@@ -15,14 +15,15 @@ void GroupedGemm(const CpuContext& context, const GroupedGemmParams& p) {
   }
   const TileGrid grid{.weights = chosen_count, .panels = HeaderOf(p.experts.first).panel_count};
   const int64_t cost = TileCost(p.experts.first, rows / chosen_count);
-  const auto x_row = [&](int64_t g) { return p.x.row(p.x_rows != nullptr ? p.x_rows[g] : g); };
+  const TileInputs inputs(context, p.experts.first, p.x, p.x_rows != nullptr ? p.x.rows : rows);
+  const auto x_row = [&](int64_t g) { return inputs.row(p.x_rows != nullptr ? p.x_rows[g] : g); };
   const auto store = [&](int64_t g, int32_t first, int32_t count, const float* values) {
     std::copy_n(values, count, p.out.row(g) + first);
   };
   ForEachTile(context, grid, cost, [&](int64_t index, int64_t panel, int64_t) {
     const int32_t expert = chosen[index];
-    ComputeTiles(context.isa, p.experts.items[expert], panel, p.expert_offsets[expert],
-                 p.expert_offsets[expert + 1], x_row, store);
+    const PanelProduct product(context.isa, p.experts.items[expert], panel, inputs.rounded());
+    ComputeTiles(product, p.expert_offsets[expert], p.expert_offsets[expert + 1], x_row, store);
   });
 }
 

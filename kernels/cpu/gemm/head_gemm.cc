@@ -12,12 +12,12 @@ void HeadGemm(const CpuContext& context, const HeadGemmParams& p) {
       .weights = p.heads.count, .panels = HeaderOf(p.heads.first).panel_count, .row_tiles = row_tiles};
   ForEachTile(context, grid, cost, [&](int64_t head, int64_t panel, int64_t row_tile) {
     const int64_t row = row_tile * kMaxTileRows;
-    const auto x_row = [&](int64_t r) { return p.x.row(r) + head * p.x_head_stride; };
+    const auto x_row = [&](int64_t r) { return &p.x.row(r)[head * p.x_head_stride].bits; };
     const auto store = [&](int64_t r, int32_t first, int32_t count, const float* values) {
       RoundToBf16(values, count, p.out.row(r) + head * p.out_head_stride + first);
     };
-    ComputeTiles(context.isa, p.heads.items[head], panel, row,
-                 std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
+    const PanelProduct product(context.isa, p.heads.items[head], panel, /*rounded=*/false);
+    ComputeTiles(product, row, std::min<int64_t>(row + kMaxTileRows, p.x.rows), x_row, store);
   });
 }
 

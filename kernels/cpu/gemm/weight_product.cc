@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/cpu/common/vector_math.h"
 #include "kernels/cpu/gemm/gemm_driver.h"
+#include "kernels/cpu/gemm/int8_group.h"
 #include "kernels/rules/weight_segments.h"
 
 namespace foredraft::cpu {
@@ -65,7 +66,14 @@ struct ProductRow {
   DType code;
   bool tensor_scale;
   WeightProduct product;
+  WeightProduct int8_product = nullptr;  // with rows that are rounded to 8 bits
 };
+
+template <Int8Codes codes>
+void Int8Product(const IsaKernels& isa, GemmTileArgs& args) {
+  isa.gemm_int8(args, codes);
+}
+
 constexpr ProductRow kProducts[] = {
     {DType::kBF16, false, [](const IsaKernels& isa, GemmTileArgs& args) { isa.gemm_bf16(args); }},
     {DType::kF8E4M3, false, [](const IsaKernels& isa, GemmTileArgs& args) { isa.gemm_f8(args); }},
@@ -73,23 +81,27 @@ constexpr ProductRow kProducts[] = {
      [](const IsaKernels& isa, GemmTileArgs& args) {
        args.table = kInt4Table.bits;
        isa.gemm_4bit(args);
-     }},
+     },
+     Int8Product<Int8Codes::kInt4>},
     {DType::kF4E2M1, false,
      [](const IsaKernels& isa, GemmTileArgs& args) {
        args.table = kF4E2M1Table.bits;
        isa.gemm_4bit(args);
-     }},
+     },
+     Int8Product<Int8Codes::kF4E2M1>},
     {DType::kF4E2M1, true,
      [](const IsaKernels& isa, GemmTileArgs& args) {
        args.table = kF4E2M1Table.bits;
        isa.gemm_nvfp4 != nullptr ? isa.gemm_nvfp4(args) : ComputeNvfp4Tile(isa, args);
-     }},
+     },
+     Int8Product<Int8Codes::kNvfp4>},
 };
 
 // The product of a format that HasKernels takes.
-WeightProduct ProductOf(const WeightFormat& format) {
+WeightProduct ProductOf(const WeightFormat& format, bool rounded) {
   for (const ProductRow& row : kProducts) {
-    if (row.code == format.code && row.tensor_scale == format.tensor_scale) return row.product;
+    if (row.code != format.code || row.tensor_scale != format.tensor_scale) continue;
+    return rounded ? row.int8_product : row.product;
   }
   CHECK(false) << "no product of " << DTypeName(format.code);
   return nullptr;
@@ -114,8 +126,12 @@ FOREDRAFT_WIDE void AddTiles(float* const* tiles, int32_t count, int32_t values)
 
 }  // namespace
 
-PanelProduct::PanelProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t panel)
-    : isa_(isa), product_(ProductOf(weight.format)), segments_(std::max(weight.segments, 1)) {
+PanelProduct::PanelProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t panel, bool rounded)
+    : isa_(isa),
+      product_(ProductOf(weight.format, rounded)),
+      segments_(std::max(weight.segments, 1)),
+      first_output_(static_cast<int32_t>(panel * kPanelWidth)),
+      outputs_(std::min(weight.n - first_output_, kPanelWidth)) {
   const PackedHeader& header = HeaderOf(weight);
   const Panel packed = PanelOf(weight, panel);
   first_.panel = packed.data;
@@ -135,6 +151,7 @@ PanelProduct::PanelProduct(const IsaKernels& isa, const PackedWeight& weight, in
   CHECK(segments_ <= kMaxSegments && weight.k % (2 * segments_) == 0) << segments_ << " of " << weight.k;
   CHECK(!IsQuantised(weight.format) || first_.k % header.block_k == 0) << segments_ << " of " << weight.k;
   segment_bytes_ = bytes / segments_;
+  segment_x_ = rounded ? first_.k / header.block_k * Int8GroupBytes(header.block_k) / 2 : first_.k;
   if (packed.scales != nullptr) segment_scales_ = int64_t{header.k_blocks} / segments_ * kPanelWidth;
 }
 
@@ -160,7 +177,7 @@ void PanelProduct::Multiply(const uint16_t** x, int32_t rows, float* tile) const
     ++pending;
     args.panel += segment_bytes_;
     args.scales += segment_scales_;
-    for (int32_t row = 0; row < rows; ++row) x[row] += args.k;
+    for (int32_t row = 0; row < rows; ++row) x[row] += segment_x_;
   }
 }
 
