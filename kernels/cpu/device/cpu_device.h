@@ -34,7 +34,8 @@ class CpuDevice : public Device {
   // INVALID_ARGUMENT for an unknown isa, FAILED_PRECONDITION for one that the machine does not support.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
-  // With the threads on these nodes, whose memory `placer` places. Of the options: isa and int8_inputs.
+  // With the threads on these nodes, whose memory `placer` places. It reads isa and int8_inputs of the
+  // options.
   static absl::StatusOr<std::unique_ptr<Device>> CreateOnNodes(const ThreadPlacement& placement,
                                                                std::unique_ptr<PagePlacer> placer,
                                                                const DeviceOptions& options);
