@@ -163,17 +163,11 @@ TEST(V4OnHost, DSparkDraftsDoNotDependOnHowTheyWereComputed) {
   EXPECT_GT(confidences, 10);
 }
 
-// An Eagle3 head of the shapes of kimi_k2, the target, which chooses among half of its tokens.
-constexpr HeadForm kSmallHead = {"of_kimi_k2", R"({
-  "hidden_size": 48, "vocab_size": 128, "draft_vocab_size": 64, "intermediate_size": 40, "num_attention_heads": 3,
-  "num_key_value_heads": 3, "q_lora_rank": 16, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
-  "v_head_dim": 16, "fc_norm": true, "eagle_config": null, "aux_hidden_state_layer_ids": [1, 2]})"};
-
 // Drafts of a head from graphs and eagerly, on one rank and two: every draft is the one of a computation from
 // the committed tokens alone, on a poisoned cache.
 TEST(HeadsOnHost, TokensAreTheSameAndDraftsDoNotDependOnHowTheyWereComputed) {
   constexpr char kTarget[] = "tests/golden/checkpoints/kimi_k2";
-  const LoadedModel& model = LoadModelOnce(std::string(kTarget) + "+" + RandomHeadDir(kSmallHead, kTarget));
+  const LoadedModel& model = LoadModelOnce(std::string(kTarget) + "+" + RandomHeadDir(kKimiHead, kTarget));
   const std::vector<Request> requests = Requests({{21, 5}, {1, 7}});
   const RunRecord plain = RunRequests(model, Plain(), requests);
   FromScratch scratch(*model.device, model.config, model.weights, 64);

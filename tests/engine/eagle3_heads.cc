@@ -55,4 +55,24 @@ std::string RandomHeadDir(const HeadForm& form, const std::string& target_dir) {
   return dir;
 }
 
+const HeadForm kKimiHead = {"of_kimi_k2", R"({
+  "hidden_size": 48, "vocab_size": 128, "draft_vocab_size": 64, "intermediate_size": 40, "num_attention_heads": 3,
+  "num_key_value_heads": 3, "q_lora_rank": 16, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+  "v_head_dim": 16, "fc_norm": true, "eagle_config": null, "aux_hidden_state_layer_ids": [1, 2]})"};
+
+std::string NestedKimiDir() {
+  const std::string dir = absl::StrCat(testing::TempDir(), "/nested_kimi");
+  std::filesystem::remove_all(dir);
+  std::ifstream file("tests/golden/checkpoints/kimi_k2/config.json");
+  const nlohmann::json config = {{"architectures", {"KimiK25ForConditionalGeneration"}},
+                                 {"model_type", "kimi_k25"},
+                                 {"vision_config", nlohmann::json::object()},
+                                 {"text_config", nlohmann::json::parse(file)}};
+  const std::string config_json = dir + ".json";
+  std::ofstream(config_json) << config.dump();
+  const auto report = WriteRandomCheckpoint({.config_json = config_json, .out_dir = dir, .seed = 6});
+  CHECK(report.ok()) << report.status().ToString();
+  return dir;
+}
+
 }  // namespace foredraft

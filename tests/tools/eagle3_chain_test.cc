@@ -16,10 +16,11 @@ namespace foredraft {
 namespace {
 
 // Near ties are a few drafts: the others are compared with one token each.
-void ExpectAgreement(const std::string& head_dir, const MtpCheckOptions& options) {
-  const LoadedModel& model = LoadModelOnce(absl::StrCat(kAbacusDir, "+", head_dir), "cpu");
+void ExpectAgreement(const std::string& head_dir, const MtpCheckOptions& options,
+                     const std::string& target_dir = kAbacusDir) {
+  const LoadedModel& model = LoadModelOnce(absl::StrCat(target_dir, "+", head_dir), "cpu");
   const absl::StatusOr<MtpCheckResult> result =
-      CheckEagle3Chain(kAbacusDir, model.config, *model.device, model.weights, options);
+      CheckEagle3Chain(target_dir, model.config, *model.device, model.weights, options);
   ASSERT_TRUE(result.ok()) << result.status();
   for (const Boundary& boundary : result->boundaries) {
     std::cout << absl::StreamFormat("%-22s %5d rows, %d left out, %.2e of %.2e\n", boundary.name,
@@ -49,6 +50,12 @@ TEST(TrainedHead, AgreesWithTheReference) {
     SCOPED_TRACE(seed);
     ExpectAgreement(kAbacusEagle3Dir, {.draft_len = 5, .steps = 12, .seed = seed});
   }
+}
+
+// Its tensors have a prefix.
+TEST(NestedTarget, AgreesWithTheReference) {
+  const std::string target_dir = NestedKimiDir();
+  ExpectAgreement(RandomHeadDir(kKimiHead, target_dir), {.draft_len = 3, .steps = 6}, target_dir);
 }
 
 }  // namespace

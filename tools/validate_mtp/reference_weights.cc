@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/model_weights.h"
 
 namespace foredraft::reference {
 namespace {
@@ -52,12 +53,12 @@ double Element(const std::string& dtype, const char* bytes) {
 
 absl::StatusOr<Weights> Weights::Open(const std::string& dir, const ModelConfig& config,
                                       Precision precision) {
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(dir, config.mtp_file));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(dir, config));
   return Weights(std::move(checkpoint), config, precision);
 }
 
 std::string Weights::Bytes(const std::string& name) const {
-  const auto [file, entry] = checkpoint_.Find(name);
+  const auto [file, entry] = Find(name);
   CHECK(entry != nullptr) << name;
   std::string bytes(entry->bytes, '\0');
   status_.Update(file->Read(*entry, 0, entry->bytes, bytes.data()));
@@ -65,7 +66,7 @@ std::string Weights::Bytes(const std::string& name) const {
 }
 
 Table Weights::Read(const std::string& name) const {
-  const TensorEntry* const entry = checkpoint_.Find(name).entry;
+  const TensorEntry* const entry = Find(name).entry;
   CHECK(entry != nullptr) << name;
   const bool matrix = entry->shape.size() > 1, scalar = entry->shape.empty();
   Table table{.rows = matrix ? entry->shape[0] : 1, .cols = scalar ? 1 : entry->shape.back(), .values = {}};
@@ -103,7 +104,7 @@ Table Weights::Codes4(const std::string& codes, const Table& scales, bool int4) 
 
 // compressed-tensors' 4 bits: INT4 as I32 words, E2M1 as bytes.
 Table Weights::ReadPacked(const std::string& module) const {
-  const bool int4 = checkpoint_.Find(module + ".weight_packed").entry->dtype == "I32";
+  const bool int4 = Find(module + ".weight_packed").entry->dtype == "I32";
   return Codes4(Bytes(module + ".weight_packed"), Exact(module + ".weight_scale"), int4);
 }
 
@@ -122,9 +123,9 @@ const Table& Weights::Matrix(const std::string& module) const {
   const std::string name = module + ".weight";
   if (!Has(name)) {
     table = ReadPacked(module);
-  } else if (checkpoint_.Find(name).entry->dtype == "U8") {
+  } else if (Find(name).entry->dtype == "U8") {
     table = ReadNvfp4(module);
-  } else if (const std::string& dtype = checkpoint_.Find(name).entry->dtype; dtype == "I8") {
+  } else if (const std::string& dtype = Find(name).entry->dtype; dtype == "I8") {
     table = Codes4(Bytes(name), Exact(module + ".scale"), /*int4=*/false);
   } else {
     table = dtype == "F8_E4M3" ? ReadFp8(name, module) : Read(name);

@@ -1,6 +1,7 @@
 #pragma once
 
-// The tensors of a checkpoint as double, under their names in the files, quantised formats dequantised
+// The tensors of a checkpoint as double, under the names of its description without the prefix of a nested
+// model (ModelConfig::tensor_prefix), quantised formats dequantised
 // (docs/deepseek-v3.md section 4, docs/deepseek-v4.md section 8). A tensor is read when it is first asked for
 // and kept. Shares the file reader with the loader, and nothing behind it.
 //
@@ -34,12 +35,15 @@ class Weights {
   const Table& Exact(const std::string& name) const;
   // The values of `<module>.weight`, a vector.
   std::span<const double> Norm(const std::string& module) const { return Exact(module + ".weight").values; }
-  bool Has(const std::string& name) const { return checkpoint_.Find(name).entry != nullptr; }
+  bool Has(const std::string& name) const { return Find(name).entry != nullptr; }
 
   bool rounds() const { return precision_ == Precision::kBf16; }
   const absl::Status& status() const { return status_; }
 
  private:
+  TensorLocation Find(const std::string& name) const {
+    return checkpoint_.Find(config_.tensor_prefix + name);
+  }
   std::string Bytes(const std::string& name) const;
   Table Read(const std::string& name) const;
   Table ReadFp8(const std::string& name, const std::string& module) const;
