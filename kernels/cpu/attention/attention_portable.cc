@@ -20,20 +20,31 @@ Bf16Pair PairOf(uint16_t even, uint16_t odd) { return even | static_cast<Bf16Pai
 
 constexpr int32_t kPairs = kTileLen / 2;
 
-// out[i] = bf16(a) | bf16(b): the scores of one query become its weights. Returns their sum.
-FOREDRAFT_WIDE float Weights(float* scores, int32_t count, float max, Bf16Pair* weights) {
+// The scores of one query become its weights. Returns their sum.
+[[gnu::always_inline]] inline float ToWeights(float* scores, int32_t count, float max, Bf16Pair* weights) {
   for (int32_t t = 0; t < count; ++t) scores[t] = Exp(scores[t] - max);
   const float sum = LaneSum(count, [scores](int64_t t) { return scores[t]; });
   for (int32_t t = count; t < kTileLen; ++t) scores[t] = 0.0f;
-  for (int32_t pair = 0; pair < kPairs; ++pair) {
-    weights[pair] = PairOf(ToBf16(scores[2 * pair]).bits, ToBf16(scores[2 * pair + 1]).bits);
-  }
+  uint16_t rounded[kTileLen];
+  for (int32_t t = 0; t < kTileLen; ++t) rounded[t] = ToBf16(scores[t]).bits;
+  std::memcpy(weights, rounded, sizeof rounded);
   return sum;
+}
+static_assert(std::endian::native == std::endian::little, "adjacent weights are a pair as they are");
+
+// A constant count, which most tiles have, leaves the loops without remainders.
+FOREDRAFT_WIDE float Weights(float* scores, int32_t count, float max, Bf16Pair* weights) {
+  return count == kTileLen ? ToWeights(scores, kTileLen, max, weights)
+                           : ToWeights(scores, count, max, weights);
+}
+
+[[gnu::always_inline]] inline float LargestScaled(float* scores, int32_t count, float scale) {
+  for (int32_t t = 0; t < count; ++t) scores[t] *= scale;
+  return cpu::LargestOf(scores, count);
 }
 
 FOREDRAFT_WIDE float ScaledMax(float* scores, int32_t count, float scale) {
-  for (int32_t t = 0; t < count; ++t) scores[t] *= scale;
-  return cpu::LargestOf(scores, count);
+  return count == kTileLen ? LargestScaled(scores, kTileLen, scale) : LargestScaled(scores, count, scale);
 }
 
 constexpr int kLanes = 16;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/exp.h"
 
@@ -63,10 +64,12 @@ template <class Term>
     for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
   }
   for (int lane = 0; i + lane < count; ++lane) lanes[lane] += term(i + lane);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  }
-  return lanes[0];
+  // Lane i + lane i + 8, then 4, 2 and 1, in vectors that every machine has registers for.
+  typedef float Four __attribute__((vector_size(4 * sizeof(float))));
+  Four part[4];
+  std::memcpy(part, lanes, sizeof part);
+  const Four four = (part[0] + part[2]) + (part[1] + part[3]);
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 // 1 / sqrt(mean(x^2) + eps): the factor of an RMS norm.
