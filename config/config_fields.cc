@@ -34,6 +34,8 @@ std::string AttentionFact(const Config& c) {
   return c.kv_cache_config.attention_products == AttentionProducts::kFp8 ? "attention products F8_E4M3" : "";
 }
 
+std::string Int8Fact(const Config& c) { return c.cpu.inputs == CpuInputs::kInt8 ? "inputs INT8" : ""; }
+
 std::string InputsFact(const Config& c) {
   return c.moe.inputs == MoeInputs::kNvfp4 ? "expert inputs NVFP4" : "";
 }
@@ -327,6 +329,10 @@ const ConfigField kFields[] = {
      "Instruction path of the kernels; `auto` is the widest that the CPU supports: `amx` (AVX-512 with "
      "AMX's BF16 tiles), `avx512` (with BF16 and VBMI), `avx2` (with FMA), `portable`. Each rounds in its "
      "own order, so it is part of the numerics class."},
+    {"cpu.inputs", MEMBER(c.cpu.inputs), Any(), kRestart, kSame, InClass(Int8Fact), kSet,
+     "What products with weights of 4-bit codes (INT4, MXFP4, NVFP4) read: bf16, or with `int8` rows rounded "
+     "to 8 bits in the weight's groups, which the CPU multiplies two to three times as fast "
+     "([cpu-server.md](cpu-server.md), section 5). Tokens are not those of bf16."},
     {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSame,
      NoBits(), kSet,
      "Source of the drafts: the model's MTP modules; the DSpark stages of DeepSeek-V4's checkpoints since "

@@ -137,6 +137,13 @@ TEST(ConfigKeys, RoundedInputsOfExpertsAreAFactWhereTheyAre) {
   EXPECT_TRUE(EngineOptionsOf(config, Model()).nvfp4_inputs);
 }
 
+TEST(ConfigKeys, RoundedInputsOfTheCpuAreAFactWhereTheyAre) {
+  Config config = Resolved();
+  config.cpu.inputs = CpuInputs::kInt8;
+  EXPECT_THAT(ClassFacts(config), ElementsAre("cpu", "kv BF16", "inputs INT8"));
+  EXPECT_THAT(SharedConfigKeys(config), Contains("cpu.inputs: int8"));
+}
+
 TEST(ConfigKeys, AKeyChangesAFactIfItsRowSaysSo) {
   const Config config = Resolved();
   for (const ConfigField& field : ConfigFields()) {
