@@ -23,6 +23,7 @@ enum class RestartPolicy { kExit, kGroup };
 enum class KvDtype { kAuto, kBf16, kFp8 };
 enum class AttentionProducts { kBf16, kFp8 };
 enum class MoeInputs { kAuto, kNvfp4 };
+enum class CpuInputs { kBf16, kInt8 };
 enum class BlockReuseScope { kAll, kToken };
 enum class DecodingType { kMtp, kDSpark, kEagle3 };
 enum class DraftPolicyKind { kFixed, kSchedule, kAdaptive, kConfidence };
@@ -37,6 +38,7 @@ constexpr auto EnumNames(LoadFormat) { return std::to_array<const char*>({"auto"
 constexpr auto EnumNames(RestartPolicy) { return std::to_array<const char*>({"exit", "group"}); }
 constexpr auto EnumNames(KvDtype) { return std::to_array<const char*>({"auto", "bf16", "fp8"}); }
 constexpr auto EnumNames(AttentionProducts) { return std::to_array<const char*>({"bf16", "fp8"}); }
+constexpr auto EnumNames(CpuInputs) { return std::to_array<const char*>({"bf16", "int8"}); }
 constexpr auto EnumNames(MoeInputs) { return std::to_array<const char*>({"auto", "nvfp4"}); }
 constexpr auto EnumNames(BlockReuseScope) { return std::to_array<const char*>({"all", "token"}); }
 constexpr auto EnumNames(DecodingType) { return std::to_array<const char*>({"MTP", "DSpark", "Eagle3"}); }
@@ -171,6 +173,7 @@ struct CpuConfig {
   std::optional<bool> pin;  // unset = true if the threads fit the cores
   CpuNuma numa = CpuNuma::kAuto;
   CpuIsa isa = CpuIsa::kAuto;
+  CpuInputs inputs = CpuInputs::kBf16;
 };
 
 struct SpeculativeConfig {

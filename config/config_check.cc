@@ -141,6 +141,15 @@ void CheckAttentionProducts(const Config& config, Check& check) {
   }
 }
 
+void CheckInputs(const Config& config, Check& check) {
+  constexpr const char* kKey = "cpu.inputs";
+  if (config.cpu.inputs != CpuInputs::kInt8) return;
+  if (config.backend == Backend::kCuda) check.Refuse(kKey, "int8", "bf16 with backend cuda");
+  if (config.moe.inputs == MoeInputs::kNvfp4) {
+    check.Refuse(kKey, "int8", "bf16 where moe.inputs is nvfp4: rows are rounded once");
+  }
+}
+
 void CheckDecodePause(const Config& config, Check& check) {
   const std::string& pause = config.scheduler.max_decode_pause_ms;
   int milliseconds = 0;
@@ -328,6 +337,7 @@ void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors) {
   }
   CheckParallel(config, check);
   CheckAttentionProducts(config, check);
+  CheckInputs(config, check);
   CheckDecodePause(config, check);
   CheckTls(config.server.tls, check);
   CheckListeners(config.server, check);

@@ -48,6 +48,10 @@ void CheckAgainstModel(const ModelLimits& model, const LoadedConfig& loaded, Con
     errors.Add("moe.inputs", RefuseKey(loaded, "moe.inputs", "nvfp4",
                                        "auto with this model, whose routed experts are not in NVFP4"));
   }
+  if (config.cpu.inputs == CpuInputs::kInt8 && !model.has_4bit_weights && !errors.Refused("cpu.inputs")) {
+    errors.Add("cpu.inputs", RefuseKey(loaded, "cpu.inputs", "int8",
+                                       "bf16 with this model, which has no weights of 4-bit codes"));
+  }
   if (config.parallel.attention_tp > 1 && model.check_parallel) model.check_parallel(loaded, errors);
   if (config.max_seq_len > model.longest_sequence) {
     errors.Add("max_seq_len",

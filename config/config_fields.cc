@@ -30,11 +30,13 @@ std::string CacheDtype(const Config& c) {
   return c.kv_cache_config.dtype == KvDtype::kFp8 ? "kv F8_E4M3" : "kv BF16";
 }
 
-std::string AttentionFact(const Config& c) {
+std::string AttentionProductsPart(const Config& c) {
   return c.kv_cache_config.attention_products == AttentionProducts::kFp8 ? "attention products F8_E4M3" : "";
 }
 
-std::string InputsFact(const Config& c) {
+std::string Int8InputsPart(const Config& c) { return c.cpu.inputs == CpuInputs::kInt8 ? "inputs INT8" : ""; }
+
+std::string ExpertInputsPart(const Config& c) {
   return c.moe.inputs == MoeInputs::kNvfp4 ? "expert inputs NVFP4" : "";
 }
 
@@ -287,11 +289,11 @@ const ConfigField kFields[] = {
      "1,024. Tokens are not those of bf16. Attention multiplies in BF16 all the same, see "
      "`attention_products`."},
     {"kv_cache_config.attention_products", MEMBER(c.kv_cache_config.attention_products), Any(), kRestart,
-     kSame, InClass(AttentionFact), kSet,
+     kSame, InClass(AttentionProductsPart), kSet,
      "What attention of generated tokens multiplies: bf16, or with `dtype: fp8` the E4M3 codes of the cache, "
      "by queries and softmax weights that are rounded to E4M3 ([invariants.md](invariants.md), section "
      "3). Tokens are not those of bf16."},
-    {"moe.inputs", MEMBER(c.moe.inputs), Any(), kRestart, kSame, InClass(InputsFact), kSet,
+    {"moe.inputs", MEMBER(c.moe.inputs), Any(), kRestart, kSame, InClass(ExpertInputsPart), kSet,
      "What products of routed experts read: `auto`, what the weights' format asks for, BF16 with NVFP4; or "
      "with an NVFP4 checkpoint that has scales of inputs `nvfp4`: rows rounded to 4 bits, as GPUs with FP4 "
      "products need them (W4A4; [deepseek-v3.md](deepseek-v3.md), section 4). Between ranks such rows take "
@@ -323,6 +325,10 @@ const ConfigField kFields[] = {
      "Instruction path of the kernels; `auto` is the widest that the CPU supports: `amx` (AVX-512 with AMX's "
      "BF16 tiles), `avx512` (with BF16 and VBMI), `avx2` (with FMA), `portable`. Each rounds in its own "
      "order, so it is part of the numerics class."},
+    {"cpu.inputs", MEMBER(c.cpu.inputs), Any(), kRestart, kSame, InClass(Int8InputsPart), kSet,
+     "What products with weights of 4-bit codes (INT4, MXFP4, NVFP4) read: bf16, or with `int8` rows rounded "
+     "to 8 bits in the weight's groups, which the CPU multiplies two to three times as fast "
+     "([cpu-server.md](cpu-server.md), section 5). Tokens are not those of bf16."},
     {"speculative_config.decoding_type", MEMBER(Speculative(c).decoding_type), Any(), kRestart, kSame,
      NoBits(), kSet,
      "Source of the drafts: the model's MTP modules; the DSpark stages of DeepSeek-V4's checkpoints since "

@@ -30,8 +30,8 @@ using MemberOf = std::variant<Types& (*)(Config&)...>;
 using ConfigMember =
     MemberOf<std::string, bool, int, int64_t, double, std::optional<bool>, std::optional<int>,
              std::optional<double>, std::vector<int>, std::vector<std::string>, std::map<int, int>, Backend,
-             LoadFormat, RestartPolicy, KvDtype, AttentionProducts, MoeInputs, DecodingType, DraftPolicyKind,
-             LogLevel, LogFormat, CpuIsa, CpuNuma, BlockReuseScope, UnknownFields>;
+             LoadFormat, RestartPolicy, KvDtype, AttentionProducts, MoeInputs, CpuInputs, DecodingType,
+             DraftPolicyKind, LogLevel, LogFormat, CpuIsa, CpuNuma, BlockReuseScope, UnknownFields>;
 
 // The allowed values, as far as the member's type does not determine them.
 struct ConfigRange {

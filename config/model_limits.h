@@ -28,8 +28,9 @@ struct ModelLimits {
   std::function<void(const LoadedConfig&, ConfigErrors&)> check_drafter;
   // Adds an error for each factor of `parallel` that the model's weights cannot be cut by.
   std::function<void(const LoadedConfig&, ConfigErrors&)> check_parallel;
-  bool nvfp4_experts = true;  // moe.inputs: nvfp4, as far as config.json says
-  bool fp8_products = true;   // kv_cache_config.attention_products: fp8
+  bool nvfp4_experts = true;     // moe.inputs: nvfp4, as far as config.json says
+  bool has_4bit_weights = true;  // cpu.inputs: int8, likewise
+  bool fp8_products = true;      // kv_cache_config.attention_products: fp8
   // The bytes that the cache takes; tokens_per_block and dtype of the configuration are resolved.
   std::function<CacheBytes(const Config&)> cache_bytes;
 };

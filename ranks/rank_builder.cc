@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
                                                .numa = config.cpu.numa == CpuNuma::kAuto,
                                                .topology = "",
                                                .isa = NameOf(config.cpu.isa),
+                                               .int8_inputs = config.cpu.inputs == CpuInputs::kInt8,
                                                .tuning_file = config.cublaslt.tuning_file,
                                                .side_stream = config.cuda.side_stream,
                                                .pdl = config.cuda.pdl});

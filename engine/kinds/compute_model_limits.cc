@@ -97,6 +97,8 @@ ModelLimits ComputeModelLimits(const ModelConfig& model) {
                                     ConfigErrors& errors) { CheckParallel(model, loaded, errors); },
           .nvfp4_experts =
               model.n_routed_experts > 0 && model.experts.value_or(model.projections) == kNvfp4Format,
+          .has_4bit_weights = Is4Bit(model.projections) ||
+                              (model.n_routed_experts > 0 && model.experts && Is4Bit(*model.experts)),
           .fp8_products = model.kv_lora_rank > 0,
           .cache_bytes = [model](const Config& config) { return CacheBytesOf(model, config); }};
 }

@@ -11,7 +11,7 @@
 
 namespace foredraft {
 
-std::unique_ptr<Device> MakeCpuDevice(int threads);
+std::unique_ptr<Device> MakeCpuDevice(int threads, bool int8_inputs = false);
 
 class CpuRates {
  public:

@@ -42,7 +42,11 @@ struct Options : StepOptions {
     return std::find(only.begin(), only.end(), section) != only.end();
   }
   StepMeter::Options Meter(int max_draft_len, const std::vector<int>& step_rows) const {
-    return {threads, context, max_draft_len, step_rows, kv_format()};
+    return {threads, context, max_draft_len, step_rows, kv_format(), int8_inputs()};
+  }
+  bool int8_inputs() const {
+    CHECK(inputs == "bf16" || inputs == "int8") << "--inputs " << inputs;
+    return inputs == "int8";
   }
   KvFormat kv_format() const {
     if (kv == "bf16") return DType::kBF16;
@@ -174,7 +178,7 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
   const auto model = MakeBenchModel("", dense, options.threads);
   if (!model.ok()) return model.status();
   const std::vector<int> rows = {1, 2, 4, 8};
-  StepMeter meter({options.threads, options.context, 0, rows}, *model);
+  StepMeter meter(options.Meter(0, rows), *model);
   std::vector<Line> lines;
   for (const int count : rows) lines.push_back({"-", &meter, {count, 0}, {}});
   Rounds(report, lines);
@@ -257,7 +261,8 @@ void Prefill(const Report& report, const BenchModel& model) {
   Heading(options, "Prefill", "One prompt, one chunk, without the module and the head. Bound: as of a step.");
   Table table({"tokens", "tokens/s", "at the bound", "over the bound", "GFLOP of attention", "GFLOP in all"});
   for (const int length : options.prompts) {
-    auto counting_device = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads));
+    auto counting_device =
+        std::make_unique<CountingDevice>(MakeCpuDevice(options.threads, options.int8_inputs()));
     CountingDevice& counting = *counting_device;
     StepBench bench({.context = length,
                      .max_rows = options.rounds + 1,
@@ -330,9 +335,10 @@ absl::Status Run(const Options& options) {
         "%s, %s, %d threads%s; read bandwidth %.1f GB/s (%.1f-%.1f): %d streams a thread, prefetch %d bytes "
         "ahead, a buffer of %d MB; BF16 products %.0f GFLOPS (%.0f-%.0f)\n\n",
         options.model, model->device->name(), options.threads,
-        options.kv == "bf16" ? "" : absl::StrCat(", KV ", KvFormatName(options.kv_format())), bandwidth.p50,
-        bandwidth.p25, bandwidth.p75, rates.way().streams, rates.way().prefetch_bytes, options.buffer_mb,
-        dot.p50, dot.p25, dot.p75);
+        absl::StrCat(options.kv == "bf16" ? "" : absl::StrCat(", KV ", KvFormatName(options.kv_format())),
+                     options.int8_inputs() ? ", inputs in 8 bits" : ""),
+        bandwidth.p50, bandwidth.p25, bandwidth.p75, rates.way().streams, rates.way().prefetch_bytes,
+        options.buffer_mb, dot.p50, dot.p25, dot.p75);
     if (options.Wants("ops")) Ops(report, *model);
     if (options.Wants("table") || options.Wants("plain")) Steps(report, *model);
     if (options.Wants("prefill")) Prefill(report, *model);

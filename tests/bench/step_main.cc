@@ -2,7 +2,8 @@
 //
 // clang-format off
 // usage: step_bench [--backend cpu] [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
-//                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--kv FORMAT] [--buffer-mb N] [--markdown]
+//                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--kv FORMAT] [--inputs TYPE]
+//                   [--buffer-mb N] [--markdown]
 //        step_bench --backend cuda|paper [--gpu NAME] [--measured FILE] [--model CONFIG_JSON] [--ranks N] [--context N]
 //                   [--rows 1,4,...] [--how eager,graph,unforked] [--only prefill [--prompts 1024,8192]]
 //                   [--nccl|--windows] [--kernels] [--json FILE] [--markdown] [--quick]
@@ -16,6 +17,8 @@
 //   --prompts    lengths of the prompts of section prefill; default 512,4000
 //   --kv         of the cache that the steps of table, plain and ops read: bf16 (default), fp8, or fp8-products, which are
 //                of FP8 codes, too
+//   --inputs     what products with 4-bit weights read (cpu.inputs): bf16 (default) or int8. Bounds are of
+//                BF16 products all the same
 // A GPU (step_gpu.cc): steps of a model of random weights, eager and as graphs, beside the predicted time.
 //   --backend    paper: a GPU that does not exist here; only its prediction is printed
 //   --gpu        whose prediction, h200 or h100; default: by the device's name, h200 on paper
@@ -43,17 +46,29 @@
 
 int main(int argc, char** argv) {
   foredraft::StepOptions options;
-  options.command = foredraft::ParseBenchFlags(
-      argc, argv, {{"--backend", &options.backend}, {"--model", &options.model},
-                   {"--rows", &options.rows},       {"--context", &options.context},
-                   {"--threads", &options.threads}, {"--rounds", &options.rounds},
-                   {"--only", &options.only},       {"--prompts", &options.prompts},
-                   {"--kv", &options.kv},           {"--buffer-mb", &options.buffer_mb},
-                   {"--gpu", &options.gpu},         {"--measured", &options.measured},
-                   {"--ranks", &options.ranks},     {"--attention-tp", &options.attention_tp},
-                   {"--moe-tp", &options.moe_tp},   {"--how", &options.how},
-                   {"--nccl", &options.nccl},       {"--windows", &options.windows},
-                   {"--kernels", &options.kernels}, {"--json", &options.json},
-                   {"--quick", &options.quick},     {"--markdown", &options.markdown}});
+  options.command = foredraft::ParseBenchFlags(argc, argv,
+                                               {{"--backend", &options.backend},
+                                                {"--model", &options.model},
+                                                {"--rows", &options.rows},
+                                                {"--context", &options.context},
+                                                {"--threads", &options.threads},
+                                                {"--rounds", &options.rounds},
+                                                {"--only", &options.only},
+                                                {"--prompts", &options.prompts},
+                                                {"--kv", &options.kv},
+                                                {"--inputs", &options.inputs},
+                                                {"--buffer-mb", &options.buffer_mb},
+                                                {"--gpu", &options.gpu},
+                                                {"--measured", &options.measured},
+                                                {"--ranks", &options.ranks},
+                                                {"--attention-tp", &options.attention_tp},
+                                                {"--moe-tp", &options.moe_tp},
+                                                {"--how", &options.how},
+                                                {"--nccl", &options.nccl},
+                                                {"--windows", &options.windows},
+                                                {"--kernels", &options.kernels},
+                                                {"--json", &options.json},
+                                                {"--quick", &options.quick},
+                                                {"--markdown", &options.markdown}});
   return options.backend == "cpu" ? foredraft::RunCpuSteps(options) : foredraft::RunGpuSteps(options);
 }

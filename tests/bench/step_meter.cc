@@ -25,8 +25,8 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeCpuDevice(int threads) {
-  auto device = CreateDevice("cpu", {.threads = threads, .pin = true});
+std::unique_ptr<Device> MakeCpuDevice(int threads, bool int8_inputs) {
+  auto device = CreateDevice("cpu", {.threads = threads, .pin = true, .int8_inputs = int8_inputs});
   CHECK(device.ok()) << device.status().ToString();
   return *std::move(device);
 }
@@ -61,7 +61,7 @@ StepMeter::StepMeter(const Options& options, const BenchModel& model)
                         .max_num_tokens = std::max(options.context, kMinPrefillTokens),
                         .max_steps = kWarmSteps + kMaxTimedSteps + 2,
                         .kv_format = options.kv_format};
-  auto counting = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads));
+  auto counting = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads, options.int8_inputs));
   counting_ = counting.get();
   bench_ = std::make_unique<StepBench>(step, model.config, std::move(counting), model.weights);
   bench_->Prefill();

@@ -56,6 +56,7 @@ class StepMeter {
     int max_draft_len = 0;  // 0: no module
     std::vector<int> rows;  // ascending
     KvFormat kv_format = DType::kBF16;
+    bool int8_inputs = false;  // of the device that steps run on
   };
   // `model` must outlive this object.
   StepMeter(const Options& options, const BenchModel& model);

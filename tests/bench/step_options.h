@@ -20,8 +20,9 @@ struct StepOptions {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int rounds = 5;
   std::string kv = "bf16";
-  int buffer_mb = 512;  // of the read bandwidth
-  std::string command;  // as given
+  std::string inputs = "bf16";  // cpu.inputs
+  int buffer_mb = 512;          // of the read bandwidth
+  std::string command;          // as given
   // Options of a GPU.
   std::string gpu;
   std::string measured;

@@ -167,6 +167,17 @@ TEST(ResolveDefaults, RoundedInputsNeedExpertsInNvfp4) {
       "c.yaml:2: moe.inputs: nvfp4, allowed auto with this model, whose routed experts are not in NVFP4");
 }
 
+TEST(ResolveDefaults, Int8InputsNeedWeightsOf4Bits) {
+  const std::string text = "model: /m\ncpu: {inputs: int8}";
+  EXPECT_EQ(Resolve("model: /m").cpu.inputs, CpuInputs::kBf16);
+  EXPECT_EQ(Resolve(text).cpu.inputs, CpuInputs::kInt8);
+  ModelLimits model = SmallModel();
+  model.has_4bit_weights = false;
+  LoadedConfig loaded = LoadOrDie(text);
+  EXPECT_EQ(std::string(ResolveDefaults(kHost, &model, loaded).message()),
+            "c.yaml:2: cpu.inputs: int8, allowed bf16 with this model, which has no weights of 4-bit codes");
+}
+
 TEST(ResolveDefaults, ADrafterIsCheckedWhereThereIsOne) {
   ModelLimits model = SmallModel();
   model.check_drafter = [](const LoadedConfig& loaded, ConfigErrors& errors) {

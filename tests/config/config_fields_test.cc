@@ -90,6 +90,7 @@ constexpr const char* kFixedKeys[] = {
     "cpu.pin",
     "cpu.numa",
     "cpu.isa",
+    "cpu.inputs",
     "speculative_config.decoding_type",
     "speculative_config.speculative_model",
     "speculative_config.eagle3_layers_to_capture",

@@ -234,6 +234,10 @@ const Refusal kRefusals[] = {
     {"Fp8ProductsOfABf16Cache", "model: /m\nkv_cache_config: {attention_products: fp8}\n",
      "r1.yaml:2: kv_cache_config.attention_products: fp8, allowed bf16 where kv_cache_config.dtype is not "
      "fp8"},
+    {"Int8InputsOnCuda", "model: /m\nbackend: cuda\ncpu: {inputs: int8}\n",
+     "r1.yaml:3: cpu.inputs: int8, allowed bf16 with backend cuda"},
+    {"InputsRoundedTwice", "model: /m\nmoe: {inputs: nvfp4}\ncpu: {inputs: int8}\n",
+     "r1.yaml:3: cpu.inputs: int8, allowed bf16 where moe.inputs is nvfp4: rows are rounded once"},
     {"KeepaliveBelowZero", "model: /m\nserver: {stream_keepalive_s: -1}\n",
      "r1.yaml:2: server.stream_keepalive_s: -1, allowed 0..3600"},
     {"GatewayOffLoopback", "model: /m\nserver:\n  gateway_address: 0.0.0.0:50053\n",

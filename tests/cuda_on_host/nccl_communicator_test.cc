@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 // NCCL carries every exchange.
 std::vector<RankParts> ConnectOverNccl(int ranks, milliseconds step_timeout) {
-  return ConnectRanks(ranks, step_timeout, "", /*shared_memory=*/false);
+  return ConnectRanks(ranks, step_timeout, {}, /*shared_memory=*/false);
 }
 
 // A row of each of two ranks, which lies in its place already.

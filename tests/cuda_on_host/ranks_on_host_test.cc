@@ -156,7 +156,7 @@ TEST(RanksOnHost, RoundedInputsOfExpertsGiveTheTokensOfOneRank) {
   for (const bool alike : {true, false}) {
     const std::string dir = absl::StrCat(plain, alike ? "_alike" : "_own");
     CopyWithInputScales(plain, dir, alike ? AlikeInputScale : OwnInputScale);
-    const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {}, "", /*nvfp4_inputs=*/true);
+    const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {}, {.nvfp4_inputs = true});
     const InputScales& inputs = model.weights.Find<V3Weights>()->layers[1].moe.gate_up_inputs;
     ASSERT_TRUE(inputs);
     EXPECT_EQ(inputs.alike, alike);

@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(Bits, AreThoseRecorded) {
   const auto& [isa, checkpoint] = GetParam();
-  const LoadedModel& model = LoadModelOnce(DirOf(checkpoint), TestBackend(), {}, isa);
+  const LoadedModel& model = LoadModelOnce(DirOf(checkpoint), TestBackend(), {}, {.isa = isa});
   const std::string path = model.device->name();
   if (!Golden().Has(path) && !IsAlwaysRecorded(isa)) GTEST_SKIP() << path << ": not recorded";
   const std::vector<Request> requests =

@@ -145,20 +145,18 @@ std::string Setting::DebugString() const {
 }
 
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir, const std::string& backend,
-                                 const ModelShard& shard, const std::string& isa, bool nvfp4_inputs) {
-  using Key = std::tuple<std::string, std::string, int, int, int, int, std::string, bool>;
+                                 const ModelShard& shard, const ModelClass& model_class) {
+  using Key = std::tuple<std::string, std::string, int, int, int, int, ModelClass>;
   static auto* const models = new std::map<Key, LoadedModel>;
-  const Key key = {checkpoint_dir,
-                   backend,
-                   shard.rank,
-                   shard.layout.attention_dp,
-                   shard.layout.moe_tp,
-                   shard.layout.attention_tp,
-                   isa,
-                   nvfp4_inputs};
+  const Key key = {checkpoint_dir,      backend,
+                   shard.rank,          shard.layout.attention_dp,
+                   shard.layout.moe_tp, shard.layout.attention_tp,
+                   model_class};
   const auto found = models->find(key);
   if (found != models->end()) return found->second;
-  LoadedModel model = LoadModel(checkpoint_dir, backend, shard, {.threads = 2, .isa = isa}, nvfp4_inputs);
+  const DeviceOptions options = {
+      .threads = 2, .isa = model_class.isa, .int8_inputs = model_class.int8_inputs};
+  LoadedModel model = LoadModel(checkpoint_dir, backend, shard, options, model_class.nvfp4_inputs);
   return models->emplace(key, std::move(model)).first->second;
 }
 
@@ -267,6 +265,16 @@ SchedulerOptions SchedulerOptionsOf(const LoadedModel& model, const EngineOption
   return options;
 }
 
+namespace {
+
+ModelClass ClassOf(const LoadedModel& model) {
+  return {.isa = model.device_options.isa,
+          .nvfp4_inputs = model.config.nvfp4_inputs,
+          .int8_inputs = model.device_options.int8_inputs};
+}
+
+}  // namespace
+
 std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model, const EngineOptions& options,
                                                        bool shared_memory) {
   const int ranks = options.layout.world_size();
@@ -276,14 +284,12 @@ std::vector<std::unique_ptr<RankEngine>> CreateEngines(const LoadedModel& model,
     CHECK(device.ok());
     parts.push_back({*std::move(device), nullptr});
   } else {
-    parts = ConnectRanks(ranks, options.step_timeout, model.device_options.isa, shared_memory);
+    parts = ConnectRanks(ranks, options.step_timeout, model.device_options, shared_memory);
   }
   std::vector<const LoadedModel*> shards;
   for (int rank = 0; rank < ranks; ++rank) {
     const ModelShard shard = {.layout = options.layout, .rank = rank};
-    shards.push_back(ranks == 1 ? &model
-                                : &LoadModelOnce(model.dir, TestBackend(), shard, model.device_options.isa,
-                                                 model.config.nvfp4_inputs));
+    shards.push_back(ranks == 1 ? &model : &LoadModelOnce(model.dir, TestBackend(), shard, ClassOf(model)));
   }
   std::vector<std::unique_ptr<RankEngine>> engines(ranks);
   ForEachRank(ranks, [&](int rank) {

@@ -35,10 +35,18 @@ struct LoadedModel {
   LoadedWeights weights;
 };
 // checkpoint_dir: of a model, or of one and of an Eagle3 head that drafts for it: "DIR+HEAD_DIR".
-// `shard`: which part of the model to load; nvfp4_inputs: of ModelConfig.
+// What decides its bits beside the checkpoint.
+struct ModelClass {
+  std::string isa;            // of DeviceOptions
+  bool nvfp4_inputs = false;  // of ModelConfig
+  bool int8_inputs = false;   // of DeviceOptions
+
+  auto operator<=>(const ModelClass&) const = default;
+};
+// `shard`: which part of the model to load.
 const LoadedModel& LoadModelOnce(const std::string& checkpoint_dir,
                                  const std::string& backend = TestBackend(), const ModelShard& shard = {},
-                                 const std::string& isa = "", bool nvfp4_inputs = false);
+                                 const ModelClass& model_class = {});
 LoadedModel LoadModel(const std::string& checkpoint_dir, const std::string& backend, const ModelShard& shard,
                       const DeviceOptions& options, bool nvfp4_inputs = false);
 

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <string>
 
@@ -21,7 +22,9 @@
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
 #include "tests/engine/logit_distance.h"
+#include "tests/engine/test_requests.h"
 #include "tests/golden/golden_reader.h"
+#include "tools/quantize/quantize_checkpoint.h"
 
 namespace foredraft {
 namespace {
@@ -107,6 +110,71 @@ TEST_P(GoldenLogits, WithAnFp8CacheAreWithin16TimesTransformersInBf16) {
         100 * distance.argmax_agreement());
     ExpectWithinF8Roundings(distance, golden);
   }
+}
+
+// An element of a rounded group of g moves by amax / 254 at most, and amax is sqrt(g) times the group's root
+// mean square at most: sqrt(g) times what BF16 rounds of an element of that size, and less in the mean.
+// BF16's own roundings come on top.
+double Int8Roundings(const ModelConfig& config) {
+  const WeightFormat& format = config.experts.value_or(config.projections);
+  return 1 + std::sqrt(format.columns);
+}
+
+std::string DistanceText(const LogitDistance& distance) {
+  return absl::StrFormat(
+      "error over rms %.4f mean, %.4f max; divergence %.2e mean, %.2e max; argmax %.2f%%; %d rows",
+      distance.mean_error(), distance.largest_error, distance.mean_divergence(), distance.largest_divergence,
+      100 * distance.argmax_agreement(), distance.rows);
+}
+
+class Int8Logits : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Int8Logits, AreWithinTheirRoundingsOfTransformersInBf16) {
+  if (TestBackend() != "cpu") return;  // an option of the CPU
+  const ModelGolden golden = GoldenOf(GetParam());
+  const LoadedModel& model = LoadModelOnce(golden.checkpoint, TestBackend(), {}, {.int8_inputs = true});
+  const double roundings = Int8Roundings(model.config);
+  FromScratch forward(*model.device, model.config, model.weights, 256);
+  for (const bool decode_form : {false, true}) {
+    const LogitDistance distance = DistanceOf(forward, golden, decode_form);
+    std::cout << GetParam() << ", inputs in 8 bits: " << DistanceText(distance) << "\n";
+    EXPECT_LE(distance.mean_error(), roundings * golden.bfloat16_mean_error);
+    EXPECT_LE(distance.rows_above(roundings * golden.bfloat16_max_error), distance.rows / 100);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, Int8Logits, ::testing::Values("int4", "fp4", "nvfp4"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Of abacus: from its own logits to those of INT4 weights, and from these to those of inputs in 8 bits
+// (docs/cpu-server.md section 5 has the figures). Rounding inputs moves logits less than rounding weights.
+TEST(Int8Logits, OfAbacusMoveLessThanByItsWeights) {
+  if (TestBackend() != "cpu") return;  // an option of the CPU
+  const std::string dir = testing::TempDir() + "/golden_logits_int4";
+  std::filesystem::remove_all(dir);
+  const auto report =
+      QuantizeCheckpoint({.in_dir = kAbacusDir, .out_dir = dir, .format = kInt4Format}, nullptr);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const ModelGolden golden = ReadModelGolden("abacus");
+  const LoadedModel* const models[] = {&LoadModelOnce(kAbacusDir), &LoadModelOnce(dir),
+                                       &LoadModelOnce(dir, TestBackend(), {}, {.int8_inputs = true})};
+  std::vector<std::vector<float>> logits[3];
+  for (int i = 0; i < 3; ++i) {
+    FromScratch forward(*models[i]->device, models[i]->config, models[i]->weights, 256);
+    for (const GoldenPrompt& prompt : golden.prompts) {
+      logits[i].push_back(forward.TargetLogits(prompt.ids, static_cast<int>(prompt.ids.size())));
+    }
+  }
+  LogitDistance of_weights, of_inputs;
+  for (size_t i = 0; i < golden.prompts.size(); ++i) {
+    of_weights.Add(logits[1][i], logits[0][i], golden.vocab_size);
+    of_inputs.Add(logits[2][i], logits[1][i], golden.vocab_size);
+  }
+  std::cout << "abacus, INT4 weights beside BF16: " << DistanceText(of_weights) << "\n"
+            << "abacus, inputs in 8 bits beside BF16: " << DistanceText(of_inputs) << "\n";
+  EXPECT_GT(of_inputs.mean_divergence(), 0);
+  EXPECT_LT(of_inputs.mean_divergence(), of_weights.mean_divergence());
+  EXPECT_LT(of_inputs.mean_error(), of_weights.mean_error());
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLogits,

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/from_scratch.h"
 #include "tests/engine/test_requests.h"
+#include "tools/quantize/quantize_checkpoint.h"
 
 namespace foredraft {
 namespace {
@@ -38,33 +40,56 @@ void ExpectDrafts(FromScratch& scratch, const Request& request, const RequestRec
   }
 }
 
-TEST(Isa, EachGivesTheSameTokensWithAndWithoutDrafts) {
-  for (const std::string isa : {"avx2", "portable"}) {
-    if (!CreateDevice("cpu", {.isa = isa}).ok()) continue;
-    SCOPED_TRACE(isa);
-    const LoadedModel& model = LoadModelOnce(kAbacusDir, TestBackend(), {}, isa);
-    EXPECT_EQ(model.device->name(), "cpu " + isa);
-    FromScratch scratch(*model.device, model.config, model.weights, 400);
-    for (const bool sampled : {false, true}) {
-      const std::vector<Request> requests =
-          TestRequests({.count = IsFullTier() ? 20 : 5, .sampled = sampled});
-      const Setting plain = {
-          .mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .reuse = false};
-      const RunRecord expected = RunRequests(model, plain, requests);
-      for (const Setting& setting : Settings()) {
-        SCOPED_TRACE(setting.DebugString());
-        const RunRecord run = RunRequests(model, setting, requests);
-        int accepted = 0;
-        for (size_t id = 0; id < requests.size(); ++id) {
-          ASSERT_EQ(run.requests[id].token_ids, expected.requests[id].token_ids) << "request " << id;
-          accepted += run.requests[id].accepted_tokens;
-          if (setting.vanilla || sampled) continue;
-          ExpectDrafts(scratch, requests[id], run.requests[id]);
-          if (HasFatalFailure()) return;
-        }
-        EXPECT_GT(accepted, 0);
+void ExpectSameTokens(const std::string& dir, const ModelClass& model_class) {
+  const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {}, model_class);
+  FromScratch scratch(*model.device, model.config, model.weights, 400);
+  for (const bool sampled : {false, true}) {
+    const std::vector<Request> requests = TestRequests({.count = IsFullTier() ? 20 : 5, .sampled = sampled});
+    const Setting plain = {
+        .mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1, .reuse = false};
+    const RunRecord expected = RunRequests(model, plain, requests);
+    for (const Setting& setting : Settings()) {
+      SCOPED_TRACE(setting.DebugString());
+      const RunRecord run = RunRequests(model, setting, requests);
+      int accepted = 0;
+      for (size_t id = 0; id < requests.size(); ++id) {
+        ASSERT_EQ(run.requests[id].token_ids, expected.requests[id].token_ids) << "request " << id;
+        accepted += run.requests[id].accepted_tokens;
+        if (setting.vanilla || sampled) continue;
+        ExpectDrafts(scratch, requests[id], run.requests[id]);
+        if (testing::Test::HasFatalFailure()) return;
       }
+      EXPECT_GT(accepted, 0);
     }
+  }
+}
+
+// The paths of this machine but the widest one with AVX-512.
+std::vector<std::string> Paths() {
+  std::vector<std::string> paths;
+  for (const char* isa : {"avx2", "portable"}) {
+    if (CreateDevice("cpu", {.isa = isa}).ok()) paths.push_back(isa);
+  }
+  return paths;
+}
+
+TEST(Isa, EachGivesTheSameTokensWithAndWithoutDrafts) {
+  for (const std::string& isa : Paths()) {
+    SCOPED_TRACE(isa);
+    EXPECT_EQ((*CreateDevice("cpu", {.isa = isa}))->name(), "cpu " + isa);
+    ExpectSameTokens(kAbacusDir, {.isa = isa});
+  }
+}
+
+TEST(Isa, EachDoesWithInputsInEightBits) {
+  const std::string dir = testing::TempDir() + "/isa_test_int4";
+  std::filesystem::remove_all(dir);
+  const auto report =
+      QuantizeCheckpoint({.in_dir = kAbacusDir, .out_dir = dir, .format = kInt4Format}, nullptr);
+  ASSERT_TRUE(report.ok()) << report.status();
+  for (const std::string& isa : Paths()) {
+    SCOPED_TRACE(isa);
+    ExpectSameTokens(dir, {.isa = isa, .int8_inputs = true});
   }
 }
 

@@ -109,7 +109,7 @@ TEST(EstimateMemory, IsWhatTheEngineAllocates) {
       {kAbacusDir, &kEagle, shared},  {kV4Dir, &kEagle, shared},     {kDSparkDir, &kDSpark, shared}};
   for (const auto& [dir, drafter, layout] : cases) {
     SCOPED_TRACE(absl::StrCat(dir, ", ", layout.world_size(), " ranks"));
-    const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {.layout = layout}, "");
+    const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {.layout = layout});
     EngineOptions options = SmallOptions(*drafter, model.config);
     options.layout = layout;
     Rank rank;

@@ -14,6 +14,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "engine/model/activations.h"
 #include "tests/engine/comm/rank_threads.h"
@@ -42,7 +43,12 @@ constexpr char kManyExperts[] = R"({
 std::string WriteManyExperts(const WeightFormat& format) {
   const std::string dir = absl::StrCat(::testing::TempDir(), "/many_experts_", NameOf(format), ::getpid());
   std::filesystem::create_directories(dir);
-  std::ofstream(dir + "/config.json") << kManyExperts;
+  std::string config = kManyExperts;
+  if (format == kInt4Format) {  // whole groups in every product
+    config = absl::StrReplaceAll(config, {{"\"q_lora_rank\": 48", "\"q_lora_rank\": 64"},
+                                          {"\"v_head_dim\": 20", "\"v_head_dim\": 24"}});
+  }
+  std::ofstream(dir + "/config.json") << config;
   const auto report = WriteRandomCheckpoint({.config_json = dir + "/config.json",
                                              .out_dir = dir + "/checkpoint",
                                              .seed = 3,
@@ -73,7 +79,8 @@ std::vector<Request> RandomRequests(int count, bool sampled) {
 }
 
 // kOwnInputs, kAlikeInputs: NVFP4 with inputs of experts rounded, by scales of each expert and of the layer.
-enum class Model { kAbacus, kManyExperts, kManyExpertsNvfp4, kOwnInputs, kAlikeInputs };
+// kInt8Inputs: INT4 with rows rounded to 8 bits.
+enum class Model { kAbacus, kManyExperts, kManyExpertsNvfp4, kInt8Inputs, kOwnInputs, kAlikeInputs };
 
 std::string WithInputScales(const std::string& checkpoint, const std::string& name,
                             const InputScaleOf& scale) {
@@ -87,9 +94,11 @@ const LoadedModel& ModelOf(Model model) {
   static const std::string nvfp4 = WriteManyExperts(kNvfp4Format);
   static const std::string inputs[] = {WithInputScales(nvfp4, "own", OwnInputScale),
                                        WithInputScales(nvfp4, "alike", AlikeInputScale)};
+  static const std::string int4 = WriteManyExperts(kInt4Format);
   if (model == Model::kAbacus) return LoadModelOnce(kAbacusDir);
+  if (model == Model::kInt8Inputs) return LoadModelOnce(int4, TestBackend(), {}, {.int8_inputs = true});
   if (model >= Model::kOwnInputs) {
-    return LoadModelOnce(inputs[model == Model::kAlikeInputs], TestBackend(), {}, "", /*nvfp4_inputs=*/true);
+    return LoadModelOnce(inputs[model == Model::kAlikeInputs], TestBackend(), {}, {.nvfp4_inputs = true});
   }
   return LoadModelOnce(model == Model::kManyExperts ? many_experts : nvfp4);
 }
@@ -178,9 +187,15 @@ std::vector<Case> FastCases() {
   };
 }
 
-// Inputs of experts rounded to NVFP4.
+// Inputs of experts rounded to NVFP4, of all 4-bit weights to 8 bits.
 std::vector<Case> InputCases() {
-  return {{"64 experts, inputs in NVFP4, sampled, K 3", Model::kAlikeInputs, true, Small(3), {1, 2, 4, 8}},
+  return {{"INT4 with inputs in 8 bits, sampled, K 3", Model::kInt8Inputs, true, Small(3), {1, 2, 4, 8}},
+          {"INT4 with inputs in 8 bits, greedy, K 3, prompts in chunks",
+           Model::kInt8Inputs,
+           false,
+           Changed(Small(3), [](Setting& s) { s.max_num_tokens = 16; }),
+           {1, 2, 4}},
+          {"64 experts, inputs in NVFP4, sampled, K 3", Model::kAlikeInputs, true, Small(3), {1, 2, 4, 8}},
           {"64 experts, inputs in NVFP4 by scales of each, greedy, K 3, prompts in chunks",
            Model::kOwnInputs,
            false,
@@ -202,9 +217,9 @@ std::vector<Case> AllFastCases() {
 // Choices: model, sampled, vanilla, K, overlap, graphs, budget, pool, arrival, dtype of the KV cache.
 std::vector<Case> AllCases() {
   std::vector<Case> cases = AllFastCases();
-  constexpr Model kModels[] = {Model::kAbacus, Model::kManyExperts, Model::kManyExpertsNvfp4,
-                               Model::kOwnInputs, Model::kAlikeInputs};
-  for (const std::vector<int>& row : CoveringArray({5, 2, 2, 2, 2, 2, 2, 2, 2, 2}, /*strength=*/3)) {
+  constexpr Model kModels[] = {Model::kAbacus,     Model::kManyExperts, Model::kManyExpertsNvfp4,
+                               Model::kInt8Inputs, Model::kOwnInputs,   Model::kAlikeInputs};
+  for (const std::vector<int>& row : CoveringArray({6, 2, 2, 2, 2, 2, 2, 2, 2, 2}, /*strength=*/3)) {
     Setting setting = Small(row[3] == 0 ? 3 : 0);
     setting.vanilla = row[2] == 1;
     setting.overlap = row[4] == 0;

@@ -74,7 +74,7 @@ TEST_F(SameTokens, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
 }
 
 // abacus as `foredraft quantize` writes it; once for a format.
-const LoadedModel& AbacusIn(const WeightFormat& format) {
+const LoadedModel& AbacusIn(const WeightFormat& format, const ModelClass& model_class = {}) {
   const std::string dir = absl::StrCat(testing::TempDir(), "/same_tokens_", NameOf(format));
   static std::set<std::string>* const written = new std::set<std::string>;
   if (written->insert(dir).second) {
@@ -82,7 +82,7 @@ const LoadedModel& AbacusIn(const WeightFormat& format) {
     const auto report = QuantizeCheckpoint({.in_dir = kAbacusDir, .out_dir = dir, .format = format}, nullptr);
     CHECK(report.ok()) << report.status().ToString();
   }
-  return LoadModelOnce(dir);
+  return LoadModelOnce(dir, TestBackend(), {}, model_class);
 }
 
 class SameTokensInt4 : public SameTokens {
@@ -117,7 +117,7 @@ const LoadedModel& AbacusWithRoundedInputs() {
     return true;
   }();
   CHECK(written);
-  return LoadModelOnce(dir, TestBackend(), {}, "", /*nvfp4_inputs=*/true);
+  return LoadModelOnce(dir, TestBackend(), {}, {.nvfp4_inputs = true});
 }
 
 class SameTokensNvfp4Inputs : public SameTokens {
@@ -136,6 +136,28 @@ TEST_F(SameTokensNvfp4Inputs, OverSettingsAndEveryDraftEqualsTheFromScratchOne) 
     if (IsFullTier() || i % 3 == 0) chosen.push_back(rows[i]);
   }
   ExpectTheSame(CasesOf(chosen));
+}
+
+// With rows rounded to 8 bits, which the target and the modules multiply.
+class SameTokensInt8Inputs : public SameTokens {
+ protected:
+  SameTokensInt8Inputs() : SameTokens(AbacusIn(kInt4Format, {.int8_inputs = true})) {}
+};
+
+// In the fast tier one row of three.
+TEST_F(SameTokensInt8Inputs, OverSettingsAndEveryDraftEqualsTheFromScratchOne) {
+  if (TestBackend() != "cpu") return;  // an option of the CPU
+  const auto rows = CoveringArray(Levels(), 2);
+  std::vector<std::vector<int>> chosen;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (IsFullTier() || i % 3 == 0) chosen.push_back(rows[i]);
+  }
+  ExpectTheSame(CasesOf(chosen));
+  const std::vector<Request> requests = TestRequests({.count = 3, .logprobs = true});
+  const RunRecord rounded = RunRequests(model_, {.mtp = false}, requests);
+  const RunRecord plain = RunRequests(AbacusIn(kInt4Format), {.mtp = false}, requests);
+  EXPECT_NE(rounded.requests[1].logprobs.at(1).logprob, plain.requests[1].logprobs.at(1).logprob)
+      << "inputs were not rounded";
 }
 
 // In the fast tier two rows of three.

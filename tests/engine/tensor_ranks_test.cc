@@ -52,6 +52,7 @@ struct Shape {
   nlohmann::json changes;
   WeightFormat format = kBf16Format;
   InputScaleOf input_scale = nullptr;  // with inputs of experts rounded
+  ModelClass model_class;              // but for these
 };
 
 bool IsFullTier() { return std::getenv("FOREDRAFT_FULL") != nullptr; }
@@ -64,6 +65,11 @@ const std::vector<Shape>& Shapes() {
       {"no_lora", kFiveHeads, {{"q_lora_rank", nullptr}, {"attention_bias", true}}},
       {"fp8", kBlocks, {}, kFp8Format},
       {"int4", kBlocks, {}, kInt4Format},
+      {.name = "int4_int8_inputs",
+       .base = kBlocks,
+       .changes = {},
+       .format = kInt4Format,
+       .model_class = {.int8_inputs = true}},
       {"nvfp4", kBlocks, {}, kNvfp4Format},
       {"nvfp4_inputs", kBlocks, {}, kNvfp4Format, AlikeInputScale},
       {"nvfp4_own_inputs", kBlocks, {}, kNvfp4Format, OwnInputScale},
@@ -101,7 +107,9 @@ const LoadedModel& ModelOf(const Shape& shape) {
   std::error_code no_path;  // JSON is none
   if (std::filesystem::is_directory(shape.base, no_path)) dir = shape.base;
   const bool rounds = shape.input_scale != nullptr;
-  if (!dir.empty()) return LoadModelOnce(dir, TestBackend(), {}, "", rounds);
+  ModelClass model_class = shape.model_class;
+  model_class.nvfp4_inputs = rounds;
+  if (!dir.empty()) return LoadModelOnce(dir, TestBackend(), {}, model_class);
   dir = absl::StrCat(testing::TempDir(), "/tensor_ranks_", shape.name, "_", ::getpid());
   std::filesystem::create_directories(dir);
   nlohmann::json config = shape.base.starts_with("{") ? nlohmann::json::parse(shape.base)
@@ -117,7 +125,7 @@ const LoadedModel& ModelOf(const Shape& shape) {
   dir += "/checkpoint";
   if (rounds) CopyWithInputScales(dir, dir + "_scaled", shape.input_scale);
   if (rounds) dir += "_scaled";
-  return LoadModelOnce(dir, TestBackend(), {}, "", rounds);
+  return LoadModelOnce(dir, TestBackend(), {}, model_class);
 }
 
 // Short and long prompts; the last two begin with the same tokens.

@@ -156,18 +156,9 @@ TEST_P(V4SameTokens, WhereThePolicyCutsDrafts) {
   }
 }
 
-// Experts in NVFP4 whose inputs are rounded to it, too (moe.inputs); the module's experts keep theirs in
-// BF16.
-TEST(V4Nvfp4Inputs, GiveTheSameTokensAndDraftsFromScratch) {
-  const std::string dir = testing::TempDir() + "/v4_nvfp4_inputs";
-  std::filesystem::remove_all(dir);
-  const auto written =
-      WriteRandomCheckpoint({.config_json = "tests/golden/checkpoints/deepseek_v4/config.json",
-                             .out_dir = dir,
-                             .seed = 3,
-                             .projections = kNvfp4Format});
-  ASSERT_TRUE(written.ok()) << written.status();
-  const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {}, "", /*nvfp4_inputs=*/true);
+// A checkpoint whose inputs of some products are rounded, as the class says.
+void ExpectRoundedInputsGiveTheSameTokens(const std::string& dir, const ModelClass& model_class) {
+  const LoadedModel& model = LoadModelOnce(dir, TestBackend(), {}, model_class);
   const std::vector<Request> requests = V4Requests(/*sampled=*/true);
   const RunRecord plain =
       RunRequests(model, {.mtp = false, .overlap = false, .graphs = false, .max_batch_size = 1}, requests);
@@ -197,6 +188,26 @@ TEST(V4Nvfp4Inputs, GiveTheSameTokensAndDraftsFromScratch) {
     }
   }
   EXPECT_GT(differ, 0) << "inputs were not rounded";
+}
+
+// Experts in NVFP4 whose inputs are rounded to it, too (moe.inputs); the module's experts keep theirs in
+// BF16.
+TEST(V4Nvfp4Inputs, GiveTheSameTokensAndDraftsFromScratch) {
+  const std::string dir = testing::TempDir() + "/v4_nvfp4_inputs";
+  std::filesystem::remove_all(dir);
+  const auto written =
+      WriteRandomCheckpoint({.config_json = "tests/golden/checkpoints/deepseek_v4/config.json",
+                             .out_dir = dir,
+                             .seed = 3,
+                             .projections = kNvfp4Format});
+  ASSERT_TRUE(written.ok()) << written.status();
+  ExpectRoundedInputsGiveTheSameTokens(dir, {.nvfp4_inputs = true});
+}
+
+// Experts in MXFP4 with rows rounded to 8 bits (cpu.inputs); the FP8 projections read BF16 rows.
+TEST(V4Int8Inputs, GiveTheSameTokensAndDraftsFromScratch) {
+  if (TestBackend() != "cpu") return;  // an option of the CPU
+  ExpectRoundedInputsGiveTheSameTokens("tests/golden/checkpoints/deepseek_v4_fp4", {.int8_inputs = true});
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, V4SameTokens, ::testing::ValuesIn(kCheckpoints),

@@ -30,7 +30,7 @@ class NcclRanks : public ::testing::TestWithParam<bool> {
     int gpus = 0;
     CheckCuda(cudaGetDeviceCount(&gpus), "count the GPUs");
     group_.clear();
-    auto group = TryConnectRanks(kRanks, step_timeout, kPatience, "", GetParam());
+    auto group = TryConnectRanks(kRanks, step_timeout, kPatience, {}, GetParam());
     if (!group.ok() && gpus < kRanks && group.status().message().find("Duplicate GPU") != std::string::npos) {
       refused_ = group.status().ToString();
       return false;

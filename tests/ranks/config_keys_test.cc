@@ -121,7 +121,7 @@ TEST(ConfigKeys, TheCachesFactIsTheDtypeOfTheEnginesRows) {
   }
 }
 
-TEST(ConfigKeys, ReuseOfGeneratedBlocksIsAFactWhereItIsOn) {
+TEST(ConfigKeys, ReuseOfGeneratedBlocksIsAPartWhereItIsOn) {
   Config config = Resolved();
   EXPECT_THAT(NumericsClassParts(config), ElementsAre("cpu", "kv BF16"));
   config.kv_cache_config.reuse_generated = true;
@@ -129,12 +129,19 @@ TEST(ConfigKeys, ReuseOfGeneratedBlocksIsAFactWhereItIsOn) {
   EXPECT_TRUE(EngineOptionsOf(config, Model()).reuse_generated);
 }
 
-TEST(ConfigKeys, RoundedInputsOfExpertsAreAFactWhereTheyAre) {
+TEST(ConfigKeys, RoundedInputsOfExpertsAreAPartWhereTheyAre) {
   Config config = Resolved();
   config.moe.inputs = MoeInputs::kNvfp4;
   EXPECT_THAT(NumericsClassParts(config), ElementsAre("cpu", "kv BF16", "expert inputs NVFP4"));
   EXPECT_THAT(SharedConfigKeys(config), Contains("moe.inputs: nvfp4"));
   EXPECT_TRUE(EngineOptionsOf(config, Model()).nvfp4_inputs);
+}
+
+TEST(ConfigKeys, RoundedInputsOfTheCpuAreAPartWhereTheyAre) {
+  Config config = Resolved();
+  config.cpu.inputs = CpuInputs::kInt8;
+  EXPECT_THAT(NumericsClassParts(config), ElementsAre("cpu", "kv BF16", "inputs INT8"));
+  EXPECT_THAT(SharedConfigKeys(config), Contains("cpu.inputs: int8"));
 }
 
 TEST(ConfigKeys, AKeyChangesAFactIfItsRowSaysSo) {

@@ -5,9 +5,9 @@
 // The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, decode_nvfp4_<path>.cc,
 // gemm_int8_<path>.cc, attention_<path>.cc, kv_row_<path>.cc) are compiled with the path's own flags. They
 // include only this header, intrinsics, and headers whose names are internal to each file that includes them
-// (amx_sums.h, amx_tiles.h, codes_avx512.h, int8_group.h, int8_lanes_<path>.h, int8_tile.h, rows_avx2.h), and
-// call no other inline function of the project: the linker keeps one copy of an inline function, and an older
-// machine could not run a copy compiled with these flags.
+// (amx_sums.h, amx_tiles.h, codes_avx512.h, int8_amx.h, int8_group.h, int8_lanes_<bits>.h, int8_tile.h,
+// rows_avx2.h), and call no other inline function of the project: the linker keeps one copy of an inline
+// function, and an older machine could not run a copy compiled with these flags.
 
 #include <cstdint>
 
@@ -264,7 +264,9 @@ void GemmF8Amx(const GemmTileArgs& args);
 void Gemm4BitAmx(const GemmTileArgs& args);
 void GemmBf16FewRowsAvx512(const GemmTileArgs& args);  // GemmBf16Amx of one or two rows
 void Gemm4BitFewRowsAvx512(const GemmTileArgs& args);  // Gemm4BitAmx of one or two rows
-void EndGemmAmx();
+void GemmInt8Amx(const GemmTileArgs& args, Int8Codes codes);
+void EndGemmInt8Amx();
+void EndGemmAmx();  // of all products
 void TileScoresAmx(const TileScoresArgs& args);
 void TileSumAmx(const TileSumArgs& args);
 #endif

@@ -1,6 +1,6 @@
-// The tile kernel of rows rounded to 8 bits with AVX-512 and VNNI. The path with AMX takes it, too.
+// The tile kernel of rows rounded to 8 bits with AVX-512 and VNNI.
 
-#include "kernels/cpu/gemm/int8_lanes_avx512.h"
+#include "kernels/cpu/gemm/int8_lanes_512.h"
 #include "kernels/cpu/gemm/int8_tile.h"
 
 namespace foredraft {

@@ -1,6 +1,6 @@
 // The tile kernel of rows rounded to 8 bits with AVX2 and AVX-VNNI.
 
-#include "kernels/cpu/gemm/int8_lanes_avx2.h"
+#include "kernels/cpu/gemm/int8_lanes_256.h"
 #include "kernels/cpu/gemm/int8_tile.h"
 
 namespace foredraft {

@@ -62,12 +62,12 @@ struct PlainLanes {
     return __builtin_convertvector(integers, Floats) * Read<float>(scale);
   }
   static Floats LoadBf16(const unsigned char* bits) {
-    Words words;
+    Words words{};
     for (int lane = 0; lane < kWidth; ++lane) words[lane] = Read<uint16_t>(bits + 2 * lane) << 16;
     return std::bit_cast<Floats>(words);
   }
   static Floats LoadE4m3(const unsigned char* bits) {
-    Words words;
+    Words words{};
     for (int lane = 0; lane < kWidth; ++lane) words[lane] = bits[lane] << 20;
     return std::bit_cast<Floats>(words) * 0x1p120f;
   }

@@ -4,8 +4,8 @@
 // as long as the weight's. A group is
 //
 //   int8 codes[group]       of every 8 k: those of 0, 4, 1, 5, 2, 6, 3, 7
-//   float scale             x is about code * scale (E2M1: the scale is halved, because its bytes are
-//   doubled) Int8Start starts[]      one per run of up to kInt8Run k
+//   float scale             an input is about code * scale (E2M1: code * 2 * scale, its bytes are doubled)
+//   Int8Start starts[]      one per run of up to kInt8Run k
 //
 // In this order four bytes of x meet four codes of an output: the word of an octet (packed_weight.h) has
 // those of k = 0, 4, 1, 5 in its low nibbles and those of 2, 6, 3, 7 in its high ones.

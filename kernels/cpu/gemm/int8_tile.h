@@ -47,6 +47,29 @@ struct Nvfp4Weight {
   static constexpr int64_t kScaleBytes = 1;
 };
 
+// The scales of a vector of outputs.
+template <class Lanes, class Weight>
+typename Lanes::Floats WeightScales(const unsigned char* scales) {
+  if constexpr (Weight::kScaleBytes == 1) {
+    return Lanes::LoadE4m3(scales);
+  } else {
+    return Lanes::LoadBf16(scales);
+  }
+}
+
+// Adds the sums of a group to a vector of outputs. row_scale: in the row's group.
+template <class Lanes>
+inline void AddScaledSums(typename Lanes::Words sums, const unsigned char* row_scale,
+                          typename Lanes::Floats scale, float* out) {
+  const typename Lanes::Floats value = Lanes::Scaled(sums, row_scale);
+  Lanes::StoreFloats(out, Lanes::MultiplyAdd(value, scale, Lanes::LoadFloats(out)));
+}
+
+// The end of NVFP4's product.
+inline void MultiplyByTensorScales(const GemmTileArgs& args) {
+  for (int32_t i = 0; i < args.rows * kPanelWidth; ++i) args.tile[i] *= args.scales[i % kPanelWidth];
+}
+
 // kGroup: the inputs of a group, or 0 where args.block_k says it.
 template <class Lanes, class Weight, int32_t kGroup>
 class Int8Tile {
@@ -167,21 +190,11 @@ class Int8Tile {
     }
     FOREDRAFT_UNROLL
     for (int v = 0; v < V; ++v) {
-      const Floats scale = WeightScales(scales + Weight::kScaleBytes * Lanes::kWidth * v);
+      const Floats scale = WeightScales<Lanes, Weight>(scales + Weight::kScaleBytes * Lanes::kWidth * v);
       FOREDRAFT_UNROLL
       for (int i = 0; i < R; ++i) {
-        float* const out = tile + i * kPanelWidth + Lanes::kWidth * v;
-        const Floats value = Lanes::Scaled(totals[i][v], x[i] + group);
-        Lanes::StoreFloats(out, Lanes::MultiplyAdd(value, scale, Lanes::LoadFloats(out)));
+        AddScaledSums<Lanes>(totals[i][v], x[i] + group, scale, tile + i * kPanelWidth + Lanes::kWidth * v);
       }
-    }
-  }
-
-  static Floats WeightScales(const unsigned char* scales) {
-    if constexpr (Weight::kScaleBytes == 1) {
-      return Lanes::LoadE4m3(scales);
-    } else {
-      return Lanes::LoadBf16(scales);
     }
   }
 
@@ -238,7 +251,7 @@ void MultiplyInt8(const GemmTileArgs& args, Int8Codes codes) {
       break;
   }
   Int8Tile<Lanes, Nvfp4Weight, 16>(args).Multiply();
-  for (int32_t i = 0; i < args.rows * kPanelWidth; ++i) args.tile[i] *= args.scales[i % kPanelWidth];
+  MultiplyByTensorScales(args);
 }
 
 }  // namespace

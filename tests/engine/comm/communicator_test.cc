@@ -23,7 +23,7 @@ class CommunicatorOver : public ::testing::TestWithParam<std::tuple<int, bool>> 
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
   std::vector<RankParts> Connect(std::chrono::milliseconds step_timeout) const {
-    return ConnectRanks(ranks(), step_timeout, "", std::get<1>(GetParam()));
+    return ConnectRanks(ranks(), step_timeout, {}, std::get<1>(GetParam()));
   }
 };
 

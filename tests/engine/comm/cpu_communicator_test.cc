@@ -34,7 +34,7 @@ class CpuRanks : public ::testing::TestWithParam<std::tuple<int, Mesh>> {
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
   std::vector<RankParts> Connect(std::chrono::milliseconds step_timeout) const {
-    return ConnectRanks(ranks(), step_timeout, "", std::get<1>(GetParam()).shared_memory);
+    return ConnectRanks(ranks(), step_timeout, {}, std::get<1>(GetParam()).shared_memory);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Over, CpuRanks,
@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(Over, CpuRanks,
 TEST(CpuCommunicator, NamesTheOperationThatFailedAndTheRankItWaitedFor) {
   for (const Mesh& mesh : kMeshes) {
     for (const Call& call : AllCalls()) {
-      std::vector<RankParts> group = ConnectRanks(2, kDeadline, "", mesh.shared_memory);
+      std::vector<RankParts> group = ConnectRanks(2, kDeadline, {}, mesh.shared_memory);
       EXPECT_EQ(call.run(group[0]).message(),
                 "rank 0: " + std::string(call.name) + ": nothing from rank 1 within 200 ms");
     }

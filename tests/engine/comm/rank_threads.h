@@ -35,17 +35,19 @@ inline void ForEachRank(int ranks, const std::function<void(int rank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The first failure, if any. `isa`: as DeviceOptions::isa; `shared_memory`: as CommunicatorOptions'.
+// The first failure, if any. `kernels`: isa and int8_inputs of the devices; `shared_memory`: as
+// CommunicatorOptions'.
 inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
                                                               std::chrono::milliseconds step_timeout,
                                                               std::chrono::seconds connect_timeout,
-                                                              const std::string& isa = "",
+                                                              const DeviceOptions& kernels = {},
                                                               bool shared_memory = true) {
   InProcessRendezvous store;
   std::vector<RankParts> parts(ranks);
   std::vector<absl::Status> statuses(ranks);
   ForEachRank(ranks, [&](int rank) {
-    auto device = CreateDevice(TestBackend(), {.threads = 1, .isa = isa});
+    auto device =
+        CreateDevice(TestBackend(), {.threads = 1, .isa = kernels.isa, .int8_inputs = kernels.int8_inputs});
     CHECK(device.ok()) << device.status().ToString();
     parts[rank].device = *std::move(device);
     auto comm = CreateCommunicator(
@@ -69,8 +71,8 @@ inline absl::StatusOr<std::vector<RankParts>> TryConnectRanks(int ranks,
 }
 
 inline std::vector<RankParts> ConnectRanks(int ranks, std::chrono::milliseconds step_timeout,
-                                           const std::string& isa = "", bool shared_memory = true) {
-  auto parts = TryConnectRanks(ranks, step_timeout, std::chrono::seconds(60), isa, shared_memory);
+                                           const DeviceOptions& kernels = {}, bool shared_memory = true) {
+  auto parts = TryConnectRanks(ranks, step_timeout, std::chrono::seconds(60), kernels, shared_memory);
   CHECK(parts.ok()) << parts.status().ToString();
   return *std::move(parts);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Vectors of int8_tile.h with AVX2: eight outputs. All names are internal to the including file
-// (kernels/cpu/device/isa.h says why).
+// Vectors of int8_tile.h with AVX2, and with AVX-VNNI: eight outputs. All names are internal to the including
+// file (kernels/cpu/device/isa.h says why).
 
 #include <immintrin.h>
 
@@ -57,19 +57,6 @@ struct Lanes256 {
     const __m256i shifted = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 20);
     return _mm256_mul_ps(_mm256_castsi256_ps(shifted), _mm256_set1_ps(0x1p120f));
   }
-};
-
-// Sums of a run in 16 bits: of even k and of odd k, beside each other. A product of two bytes with two is at
-// most 2 * 24 * 127 in magnitude, so the instruction does not saturate.
-struct LanesAvx2 : Lanes256 {
-  using Sums = __m256i;
-  static Sums Start(const unsigned char* start) { return BroadcastWord(start); }
-  static Sums Dot(Sums sums, Words bytes, Words x) {
-    // Otherwise GCC adds the products of a run as a tree, for which it keeps all of them in memory.
-    asm("" : "+x"(sums));
-    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(bytes, x));
-  }
-  static Words Widen(Sums sums) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
 };
 
 #if defined(__AVXVNNI__)
