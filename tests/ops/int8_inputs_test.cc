@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <span>
 #include <string>
@@ -193,6 +194,52 @@ TEST(Int8Inputs, MovesAProductByHalfAStepPerElementAtMost) {
     }
     EXPECT_TRUE(moved) << "nothing was rounded";
   }
+}
+
+// llama.cpp's Q8_0: groups of 32, the scale in FP16, codes away from zero at ties. The element as it is then.
+double Q8_0(std::span<const bf16> group, int i) {
+  double amax = 0;
+  for (const bf16 element : group) amax = std::max(amax, std::abs(double{ToFloat(element)}));
+  int exponent = 0;
+  const double fraction = std::frexp(amax / 127, &exponent);
+  const double scale = std::ldexp(std::nearbyint(fraction * 2048), exponent - 11);  // normal in FP16
+  return std::round(ToFloat(group[i]) * (127 / amax)) * scale;
+}
+
+// The errors over exact products, both over the products' root mean square. Q8_0 rounds its scale to 11 bits,
+// a 2^-12 of the value at most, where a code's half step is a 254th of the largest: so the two are alike, and
+// the groups' length is what matters.
+TEST(Int8Inputs, IsAsNearAsTheInputsOfQ8_0) {
+  constexpr int kK = 1024, kN = 64, kRows = 16;
+  double errors_of_groups[3] = {};
+  for (const int group : {32, 64, 128}) {
+    Noise noise(16);
+    const TestWeight weight = MakeTestWeight(noise, {kN}, kK, DType::kInt4, 0, group);
+    const std::vector<bf16> x = noise.Bf16s(kRows * kK);
+    OpRig rig({.int8_inputs = true}, RunMode::kEager);
+    const std::vector<float> values = Gemm(rig, weight, x, kRows);
+    double squares = 0, of_ours = 0, of_q8_0 = 0;
+    for (int i = 0; i < kRows * kN; ++i) {
+      const bf16* const row = &x[i / kN * kK];
+      double exact = 0, q8_0 = 0;
+      for (int j = 0; j < kK; ++j) {
+        const double w = weight.values[size_t(i % kN) * kK + j];
+        exact += w * ToFloat(row[j]);
+        q8_0 += w * Q8_0({row + j / 32 * 32, 32}, j % 32);
+      }
+      squares += exact * exact;
+      of_ours += (values[i] - exact) * (values[i] - exact);
+      of_q8_0 += (q8_0 - exact) * (q8_0 - exact);
+    }
+    const double ours = std::sqrt(of_ours / squares), theirs = std::sqrt(of_q8_0 / squares);
+    errors_of_groups[group / 64] = ours;
+    std::printf("groups of %d: error %.5f of the products; inputs in Q8_0: %.5f\n", group, ours, theirs);
+    // The codes' step is that of the group's largest element, on the average of a normal distribution 2.07
+    // standard deviations in 32, 2.37 in 64, 2.66 in 128; 5% for what the sample leaves open.
+    EXPECT_LT(ours, theirs * (group == 32 ? 1.05 : group == 64 ? 1.2 : 1.35));
+  }
+  EXPECT_LT(errors_of_groups[0], errors_of_groups[1]);
+  EXPECT_LT(errors_of_groups[1], errors_of_groups[2]);
 }
 
 // Every product of a run has the same sign and the largest magnitude, so a sum of 16 bits, or an instruction

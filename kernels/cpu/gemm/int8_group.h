@@ -11,9 +11,10 @@
 // those of k = 0, 4, 1, 5 in its low nibbles and those of 2, 6, 3, 7 in its high ones.
 //
 // The instructions multiply unsigned bytes by signed ones, so a code is multiplied as its byte, which is its
-// value (E2M1: twice its value) plus a bias. A sum starts with what the biases of its run add, negated. So it
-// ends with the sum of the values, also in 16 bits, whose additions wrap around: half of a run of E2M1 is at
-// most 16 * 12 * 127 = 24,384 in magnitude.
+// value (E2M1: twice its value) plus a bias. A sum starts with what the biases of its run add, negated, and
+// ends with the sum of the values. On the way each product not added yet counts as -bias * x, which is no
+// larger than a product of values may be: so a sum of half a run never exceeds 16 * 12 * 127 = 24,384, and
+// fits 16 bits.
 //
 // All names are internal to the including file (kernels/cpu/device/isa.h says why).
 
