@@ -27,7 +27,8 @@ void ExpectAgreement(const std::string& head_dir, const MtpCheckOptions& options
                                     boundary.rows, boundary.left_out, boundary.difference, boundary.allowed);
     EXPECT_TRUE(boundary.ok()) << boundary.name << ": " << boundary.difference << ", allowed "
                                << boundary.allowed;
-    EXPECT_LE(boundary.left_out, boundary.rows / 16) << boundary.name;
+    // Near ties are rare; a line of few rows may have one.
+    EXPECT_LE(boundary.left_out, (boundary.rows + 15) / 16) << boundary.name;
   }
   EXPECT_EQ(result->boundaries.size(), 10u);
 }
