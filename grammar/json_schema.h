@@ -13,7 +13,7 @@ namespace foredraft {
 
 // INVALID_ARGUMENT names JSON pointer, keyword and what is allowed.
 absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, std::string_view schema, const JsonStyle& style);
-// As above, for a schema inside of another document, whose references are relative to itself.
+// Adds a schema inside of another document. References in the schema are relative to the schema itself.
 absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, const JsonValue& schema, const JsonStyle& style);
 
 }  // namespace foredraft

@@ -1,8 +1,8 @@
 #pragma once
 
 // How much work on masks a client may ask for: a number of steps (grammar/limits.h, MaskWork) for each decode
-// step. A client that has had more owes the rest, and until that is paid with the steps that pass, the
-// client's slots are held; nobody else's are. Owner: Scheduler. Not thread-safe.
+// step. A client that has had more owes the rest. Steps that pass pay it; until then the
+// client's slots are held. Slots of other clients go on. Owner: Scheduler. Not thread-safe.
 
 #include <algorithm>
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace foredraft {
 // The rows that a part keeps for one layer.
 struct CacheRows {
   int row_bytes = 0;
-  int positions = 1;  // positions that a row stands for: a compressed entry stands for several
+  int positions = 1;  // positions that one row covers; more than 1 for compressed entries
   KvFormat format;    // of the row's values, for the part that reads them
 };
 

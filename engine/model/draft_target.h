@@ -19,8 +19,8 @@ class LayerReader {
 
 class DraftTarget {
  public:
-  // Makes RunTarget call `reader` after each layer, in order. Null: nobody is called. `reader` outlives the
-  // calls.
+  // Makes RunTarget call `reader` after each layer, in order, until the next SetLayerReader. Null ends the
+  // calls. `reader` outlives them.
   virtual void SetLayerReader(const LayerReader* reader) = 0;
   virtual const bf16* embed_tokens() const = 0;  // [V, D]
 

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;  // ten times the largest tokenizer.json known
 
-constexpr int64_t kMaxTiktokenBytes = int64_t{32} << 20;  // likewise
+constexpr int64_t kMaxTiktokenBytes = int64_t{32} << 20;  // ten times the largest tiktoken.model known
 constexpr char kJsonFile[] = "tokenizer.json", kConfigFile[] = "tokenizer_config.json";
 
 using IdsByContent = absl::flat_hash_map<std::string_view, int32_t>;

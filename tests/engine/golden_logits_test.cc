@@ -146,8 +146,8 @@ TEST_P(Int8Logits, AreWithinTheirRoundingsOfTransformersInBf16) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Int8Logits, ::testing::Values("int4", "fp4", "nvfp4"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Of abacus: from its own logits to those of INT4 weights, and from these to those of inputs in 8 bits
-// (docs/cpu-server.md section 5 has the figures). Rounding inputs moves logits less than rounding weights.
+// With abacus, inputs in 8 bits change the logits of its INT4 weights less than these weights change those of
+// BF16 weights (docs/cpu-server.md section 5 has the figures).
 TEST(Int8Logits, OfAbacusMoveLessThanByItsWeights) {
   if (TestBackend() != "cpu") return;  // an option of the CPU
   const std::string dir = testing::TempDir() + "/golden_logits_int4";

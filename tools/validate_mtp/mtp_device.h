@@ -138,8 +138,8 @@ class MtpDevice : private LayerReader {
   std::vector<V4LayerWeights> layers_;  // of V4 with stages: the target's
   const bf16* embed_ = nullptr;         // of V4: [V, D]
   std::unique_ptr<Model> model_;
-  DeepseekV3* v3_ = nullptr;          // model_, if that is what it is
-  DeepseekV4* v4_ = nullptr;          // likewise
+  DeepseekV3* v3_ = nullptr;          // model_ where it is a DeepseekV3, else null
+  DeepseekV4* v4_ = nullptr;          // model_ where it is a DeepseekV4, else null
   std::unique_ptr<Eagle3Head> head_;  // null without one
   mutable std::vector<std::vector<float>> read_layers_;
   KvCache cache_;

@@ -34,7 +34,7 @@ class V1StreamCall final : public StreamCall, public grpc::ServerWriteReactor<v1
   bool HasLastMessage(const OutputEnd& end) const override;
 
   v1::GenerateChunk chunk_;  // owned by gRPC while a write is outstanding
-  CallJoiner calls_;         // likewise: a chunk is filled only when none is being written
+  CallJoiner calls_;         // filled only while no write is outstanding
 };
 
 // Generate: the answer in one piece. A request that its deadline ends has no answer.

@@ -34,7 +34,7 @@ struct FieldNames {
 std::string ParamOf(const FieldNames& names, std::string_view text);
 // The text with the request's own names of fields. What is quoted is the client's and stays.
 std::string ClientText(const FieldNames& names, std::string_view text);
-// As above, for a status that may name its field as the client does already.
+// Param and text of a status that may name its field as the client does already.
 std::string ParamOf(const FieldNames& names, const absl::Status& status);
 std::string ClientText(const FieldNames& names, const absl::Status& status);
 
