@@ -168,10 +168,10 @@ void SumQueries(const TileSumArgs& args, int query, int end, int steps) {
 
 bool MayUseAmx() {
   if (!__builtin_cpu_supports("gfni")) return false;
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // CPUID 7.0, EDX
+  constexpr unsigned kAmx = 1u << 22 | 1u << 24 | 1u << 25;  // CPUID 7.0, EDX: BF16, tiles, INT8
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
+  if ((edx & kAmx) != kAmx) return false;
   // Linux saves the tile registers only of processes that asked for them (its x86 documentation, xstate).
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILE_DATA

@@ -256,8 +256,8 @@ void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);
 
-// Beside the AVX-512 functions. Whether the machine has AMX with BF16 (and GFNI, as all that have AMX do) and
-// lets this process use it.
+// Beside the AVX-512 functions. Whether the machine has AMX with BF16 and INT8 (and GFNI, as all that have
+// AMX do) and lets this process use it.
 bool MayUseAmx();
 void GemmBf16Amx(const GemmTileArgs& args);
 void GemmF8Amx(const GemmTileArgs& args);
@@ -266,7 +266,7 @@ void GemmBf16FewRowsAvx512(const GemmTileArgs& args);  // GemmBf16Amx of one or 
 void Gemm4BitFewRowsAvx512(const GemmTileArgs& args);  // Gemm4BitAmx of one or two rows
 void GemmInt8Amx(const GemmTileArgs& args, Int8Codes codes);
 void EndGemmInt8Amx();
-void EndGemmAmx();  // of all products
+void EndGemmAmx();  // calls EndGemmInt8Amx, too
 void TileScoresAmx(const TileScoresArgs& args);
 void TileSumAmx(const TileSumArgs& args);
 #endif
