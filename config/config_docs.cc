@@ -38,7 +38,7 @@ SIGHUP and `AdminService.ReloadConfig` read the file again. Keys marked *reload*
 no request is lost. Changes of keys marked *restart* wait for the next start; the log names them. A file with an error is
 refused as a whole, and the configuration in force stays.
 
-A key that may be `null` then has its default; a block that may be `null` is then turned off.
+Where `null` is allowed, it gives a key its default, and turns a block off.
 
 ## Top level
 )";

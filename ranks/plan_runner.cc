@@ -57,7 +57,7 @@ void RunPlans(BoundedQueue<std::string>& plans, int index, const PlanLimits& lim
       absl::Status status = Launch(plan, index, limits, in_flight.load(), executor);
       failed = !status.ok();
       if (!failed) ++in_flight;
-      CHECK(launched.TryPush(absl::Status(status))) << "one-in-flight";
+      CHECK(launched.TryPush(absl::Status(status))) << "two-in-flight";
     });
     launched.Close();
   });

@@ -238,7 +238,7 @@ struct RankResult {
   bool replayed = false;  // the decode step was a graph replay
 };
 
-// Plans of a rank that are launched and not collected, at most (docs/invariants.md, one-in-flight).
+// Plans of a rank that are launched and not collected, at most (docs/invariants.md, two-in-flight).
 inline constexpr int kMaxPlansInFlight = 2;
 
 // One rank of the engine. One thread calls Launch, and one calls Collect, the same or another. Launch queues
