@@ -35,9 +35,9 @@ struct TileQueries {
   TileWeights weights;
 };
 
-// E4M3(2^8 w s / S), over 2^8 s / S, has the three bits of w's mantissa whatever the scales are, but for
-// weights so small that the code is subnormal. s: a position's scale in a group of columns, S: the largest
-// one that is attended; powers of two.
+// E4M3(2^8 w s / S), divided by 2^8 s / S, keeps three bits of w's mantissa whatever the scales are, unless w
+// is so small that its code is subnormal. s is a position's scale in a group of columns, S the largest
+// attended; both are powers of two.
 struct SubnormalWeights {
   float limits[kTileLen];  // weights below them are subnormal
   float units[kTileLen];   // (w + unit) - unit is such a weight rounded
@@ -46,7 +46,7 @@ struct SubnormalWeights {
   SubnormalWeights(const float* const* scales, int32_t group, int32_t count) {
     float largest = 0;
     for (int32_t t = 0; t < count; ++t) largest = std::max(largest, scales[t][group]);
-    // Beyond it every weight is rounded to 0. A NaN is in the values, too.
+    // From this unit on every weight is rounded to 0. NaN scales have NaN values.
     constexpr float kLargestUnit = 0x1p46f;
     for (int32_t t = 0; t < kTileLen; ++t) {
       units[t] = t < count ? std::min(kLargestUnit, 0x1p6f * (largest / scales[t][group])) : 0.0f;
@@ -95,8 +95,8 @@ void RoundWeights(TileQueries& queries) {
   }
 }
 
-// Rounds the weights of a group of columns in which some codes are subnormal. False: no code is, and
-// `weights` is not written.
+// Rounds the weights of a group of columns in which some codes are subnormal. If none is, returns false and
+// leaves `weights` unwritten.
 bool RoundWeightsOf(const float* const* scales, int32_t group, TileQueries& queries, TileWeights& weights) {
   uint16_t rounded[kTileLen];
   bool differ = false;
@@ -118,7 +118,7 @@ struct ColumnRange {
   int32_t end;
 };
 
-// What the sums of a tile's values are made of.
+// The inputs of the sums of a tile's values.
 struct TileSums {
   const IsaKernels& isa;
   const TileShape& shape;
@@ -143,7 +143,7 @@ struct TileSums {
         {acc, queries.keep, weights.pairs, values, queries.counts, len, width, stride, queries.count, &next});
   }
 
-  // BF16 holds the weights that multiply codes, so their products with the latents are those of the codes.
+  // BF16 holds the rounded weights exactly, so their products with latents equal those of FP8 codes.
   void AddByGroup(TileQueries& queries) const {
     RoundWeights(queries);
     TileWeights of_group;

@@ -48,12 +48,12 @@ struct QueryBlock {
   }
 };
 
-// Continues the sums of the queries that attend `begin` by the tile [begin, begin + count), whose keys and
-// values are in `tile`; with `first`, begins them. Prefetches some of `next`.
+// Adds the tile [begin, begin + count), whose keys and values are in `tile`, to the sums of the queries that
+// attend `begin`; `first` begins the sums. Prefetches some of `next`.
 void AttendTile(const IsaKernels& isa, const QueryBlock& block, const KeyTile& tile, int32_t begin,
                 int32_t count, bool first, RowPrefetch& next, const BlockSums& sums);
 
-// Adds to the sums of one query those over later positions.
+// Adds `later`, a query's sums over later positions, to its sums.
 void AddSums(const TileShape& shape, int32_t query, const BlockSums& later, const BlockSums& sums);
 
 // out = BF16(acc / sum)

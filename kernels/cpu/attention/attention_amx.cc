@@ -1,5 +1,5 @@
 // Attention over packed tiles with AMX: 16 queries x 16 positions (scores) or 16 columns (sums) per tile
-// register, 16 pairs per instruction. The layouts of kernels/cpu/device/isa.h are those of its operands.
+// register, 16 pairs per instruction. AMX reads its operands in the layouts of kernels/cpu/device/isa.h.
 // Where a query attends only a part of 32 positions, its sums continue with VDPBF16PS, so that no masked
 // position is read into a product. An element of a result has the same bits whatever the other rows of its
 // register are.
@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kPairs = kTileLen / 2;
 
-// Tile registers 0 to 3: results beside each other. The others, as macros because the intrinsics paste the
-// numbers into instructions: queries or weights, and keys or values; of scores also the pairs past the last
-// 16, of sums the second 32 positions.
+// Tile registers 0 to 3 are adjacent results. The others are macros, because the intrinsics paste the numbers
+// into instructions. LEFT holds queries or weights, RIGHT keys or values; REST holds scores' pairs past the
+// last 16, or sums' second 32 positions.
 #define FOREDRAFT_LEFT 4
 #define FOREDRAFT_RIGHT 5
 #define FOREDRAFT_LEFT_REST 6
@@ -47,11 +47,11 @@ inline void PrefetchLines(RowPrefetch& next, int lines) {
     ++next.row;
   }
 }
-// With the lines prefetched while packing, enough for a tile of 64 rows of 1 KB in one block of queries.
+// Together with packing's prefetches, these suffice for a tile of 64 rows of 1 KB in one block of queries.
 constexpr int kLinesOfStep = 8;
 constexpr int kLinesOfColumns = 14;
 
-// Up to 16 queries with the positions that the last of them attends.
+// Scores up to 16 queries at the positions that the last attends.
 void ScoreBlock(const TileScoresArgs& args, int query, int rows) {
   const Bf16Pair* const queries = args.queries + static_cast<int64_t>(query) * args.pairs;
   const int64_t query_bytes = int64_t{args.pairs} * kFloatBytes;
@@ -138,7 +138,7 @@ void SumBlock(const TileSumArgs& args, int query, bool second) {
   _tile_stored(0, acc + column, row_bytes);
 }
 
-// Queries [query, end), which attend `steps` times 32 positions, and fewer than 32 more.
+// Sums queries [query, end), which attend 32 * `steps` positions and fewer than 32 more.
 void SumQueries(const TileSumArgs& args, int query, int end, int steps) {
   for (int first = query; steps > 0 && first < end; first += kTileRows) {
     const int rows = end - first < kTileRows ? end - first : kTileRows;

@@ -1,6 +1,6 @@
 // Attention over packed tiles with AVX2 and FMA: 8 positions (scores) or 8 columns (sums) per register,
 // widened to FP32. One accumulator per query and register, over all pairs in order, the even element first.
-// What the queries multiply by is widened once for a piece of pairs: a product then takes one load of it.
+// Queries or weights are widened once for a piece of pairs, so that a product loads them once.
 
 #include <immintrin.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kLanes = 8;
 constexpr int kBlockLanes = 2 * kLanes;
-constexpr int kGroupQueries = 4;  // 8 registers of sums
+constexpr int kGroupQueries = 4;  // 8 accumulator registers
 constexpr int kPairs = kTileLen / 2;
 constexpr int32_t kPiecePairs = 128;
 
@@ -75,9 +75,9 @@ void PackEight(const uint16_t* const* rows, int32_t len, RowPrefetch& next, Bf16
   for (int j = 0; 2 * j < len - column; ++j) StorePairs(keys + j * kTileLen, pairs[j]);
 }
 
-// A piece of what a group of queries multiplies by: its pairs, in FP32.
+// A piece of a query group's factors (queries or weights) in FP32.
 struct WidePairs {
-  // The rows of a group and the sums should not lie 4 KB apart: a load would wait for the store to the other.
+  // A group's rows and sums should not lie 4 KB apart: a load of one would wait for a store to the other.
   static constexpr int64_t kStride = 2 * kPiecePairs + 16;
   alignas(32) float x[kGroupQueries][kStride];
 
@@ -109,7 +109,7 @@ inline void AddElement(const float* x, const __m256 (&lanes)[2], __m256 (&sums)[
   }
 }
 
-// The 16 lanes of `count` rows, `stride` pairs apart, for as many pairs of R queries.
+// Adds `count` pairs of R queries times 16 lanes of rows `stride` pairs apart.
 template <int R>
 inline void AddPairs(const float* x, const Bf16Pair* rows, int64_t stride, int32_t count,
                      RowPrefetch& prefetch, __m256 (&sums)[R][2]) {
@@ -150,8 +150,8 @@ inline void ForQueryGroups(int queries, const Body& body) {
   }
 }
 
-// Pairs [first, first + count) of positions [t, t + 16) for R queries. Not inlined, nor is SumBlock: in their
-// callers GCC keeps pointers of the inner loop on the stack.
+// Adds pairs [first, first + count) of positions [t, t + 16) to R queries' scores. Neither this nor SumBlock
+// is inlined: in callers GCC would keep inner-loop pointers on the stack.
 template <int R>
 [[gnu::noinline]] void ScoreBlock(const TileScoresArgs& args, const WidePairs& x, int query, int32_t t,
                                   int32_t first, int32_t count) {
@@ -170,7 +170,7 @@ template <int R>
   }
 }
 
-// Columns [column, column + 16) for R queries: the pairs of positions that all of them attend.
+// Sums columns [column, column + 16) of R queries over the pairs of positions that all attend.
 template <int R>
 [[gnu::noinline]] void SumBlock(const TileSumArgs& args, const WidePairs& weights, int query,
                                 int32_t column) {
@@ -207,7 +207,7 @@ void SumRest(const TileSumArgs& args, const float* weights, int query, int32_t c
   for (int v = 0; v < 2; ++v) _mm256_storeu_ps(acc + v * kLanes, sums[0][v]);
 }
 
-// R queries, all their positions.
+// Sums all positions of R queries.
 template <int R>
 void SumQueries(const TileSumArgs& args, const WidePairs& weights, int query, int32_t column) {
   SumBlock<R>(args, weights, query, column);

@@ -37,7 +37,7 @@ inline void TransposeFour(const uint16_t* const* rows, int32_t column, __m512i (
 
 constexpr int kColumnsAtOnce = 8;
 
-// 16 rows from column `first` on, `len` columns.
+// Packs 16 rows of `len` columns.
 void PackSixteen(const uint16_t* const* rows, int32_t len, RowPrefetch& next, Bf16Pair* keys) {
   int32_t column = 0;
   __m512i pairs[4];
@@ -69,8 +69,8 @@ inline void Interleave(__m512i even, __m512i odd, __m512i& first, __m512i& secon
 
 // ---- scores ----
 
-// The dots of pairs [first, end) of R queries with V registers of positions: the scores, if `first` is 0;
-// else added to them.
+// Adds the dots of pairs [first, end) of R queries with V registers of positions to the scores; `first` 0
+// begins them.
 template <int R, int V>
 void ScoreBlock(const TileScoresArgs& args, int query, int32_t first, int32_t end) {
   const Bf16Pair* x[R];
@@ -105,7 +105,7 @@ void ScoreBlock(const TileScoresArgs& args, int query, int32_t first, int32_t en
   }
 }
 
-constexpr int kBlockQueries = 6;       // 24 registers of sums
+constexpr int kBlockQueries = 6;       // 24 accumulator registers
 constexpr int32_t kPairsInCache = 96;  // 24 KB of keys, reused by all blocks of queries
 
 // `count` queries, at most Max.
@@ -162,7 +162,7 @@ struct Scaled {
   }
 };
 
-// The weights of one query; returns their sum. exact: [64], before they are rounded; or null.
+// Writes the weights of one query and returns their sum. exact: [64] unrounded weights, or null.
 template <int V>
 inline float Weights(const Scaled& scaled, float max, Bf16Pair* weights, float* exact) {
   __m512 weight[4];
@@ -182,7 +182,7 @@ inline float Weights(const Scaled& scaled, float max, Bf16Pair* weights, float* 
 
 // ---- sums ----
 
-// C registers of columns from `column` on for R queries: the pairs of positions that all of them attend.
+// Sums C registers of columns from `column` on, for R queries, over the pairs of positions that all attend.
 template <int R, int C>
 void SumBlock(const TileSumArgs& args, int query, int32_t column) {
   const int64_t stride = args.stride;
@@ -299,7 +299,7 @@ void PackValuesAvx512(const PackValuesArgs& args) {
   }
 }
 
-// Cuts into blocks of queries and pieces of keys suit registers and caches; they do not change bits.
+// Blocks of queries and pieces of keys are sized for registers and caches; they do not change bits.
 void TileScoresAvx512(const TileScoresArgs& args) {
   const int blocks = (args.query_count + kBlockQueries - 1) / kBlockQueries;
   for (int32_t first = 0; first < args.pairs; first += kPairsInCache) {
@@ -311,8 +311,8 @@ void TileScoresAvx512(const TileScoresArgs& args) {
   }
 }
 
-// The largest scores first, then the weights: in one loop, a query's weights would wait for its maximum, and
-// the core does not look far enough ahead to begin the next query meanwhile.
+// Maxima are computed first, then weights: in one loop, a query's weights would wait for its maximum, and the
+// core does not look far enough ahead to begin the next query meanwhile.
 void TileSoftmaxAvx512(const TileSoftmaxArgs& args) {
   float added[kMaxTileQueries];
   for (int32_t q = 0; q < args.query_count; ++q) {

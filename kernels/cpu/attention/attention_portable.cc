@@ -1,5 +1,5 @@
-// Attention over packed tiles for any machine: plain loops that compilers vectorise. The softmax is also that
-// of the AVX2 path.
+// Attention over packed tiles for any machine: plain loops that compilers vectorise. The AVX2 path uses this
+// softmax, too.
 
 #include <algorithm>
 #include <bit>
@@ -32,7 +32,7 @@ constexpr int32_t kPairs = kTileLen / 2;
 }
 static_assert(std::endian::native == std::endian::little, "adjacent weights are a pair as they are");
 
-// A constant count, which most tiles have, leaves the loops without remainders.
+// Most tiles have kTileLen positions; this constant leaves the loops without remainders.
 FOREDRAFT_WIDE float Weights(float* scores, int32_t count, float max, Bf16Pair* weights) {
   return count == kTileLen ? ToWeights(scores, kTileLen, max, weights)
                            : ToWeights(scores, count, max, weights);
@@ -49,7 +49,7 @@ FOREDRAFT_WIDE float ScaledMax(float* scores, int32_t count, float scale) {
 
 constexpr int kLanes = 16;
 
-// One query, the positions or columns of kLanes accumulators.
+// Adds `pairs` pairs of one query to kLanes accumulators.
 void AddPairs(const Bf16Pair* factors, const Bf16Pair* rows, int64_t stride, int32_t pairs, float* sums) {
   for (int32_t pair = 0; pair < pairs; ++pair, rows += stride) {
     const float even = Even(factors[pair]);

@@ -1,7 +1,7 @@
-// Attention over rows of the cache as they lie in memory, with VDPBF16PS. Scores: 16 pairs of a query and a
-// position per instruction. Sums: two rows are interleaved in registers, 16 columns of a pair of positions
-// per instruction, with the bits of tile_sum. For few queries, packing values takes longer than to sum them.
-// Interleaving changes the order of columns in blocks of 32, which is the order of sums until order_sums.
+// Attention over rows of the cache as they lie in memory, with VDPBF16PS. Scores take 16 pairs of a query and
+// a position per instruction. Sums interleave two rows in registers and take 16 columns of a pair of
+// positions per instruction, with tile_sum's bits. For few queries, packing values takes longer than summing
+// them. Interleaving reorders columns within blocks of 32; sums keep that order until order_sums.
 
 #include <immintrin.h>
 
@@ -12,8 +12,8 @@
 namespace foredraft {
 namespace {
 
-// The next row to fetch, which the caller's loop fetches line by line: RowPrefetch's cursor in the loop would
-// take registers and a quarter of its time. Past the last row it is `present`.
+// The next row, which the caller's loop prefetches line by line: advancing RowPrefetch's cursor there would
+// take registers and a quarter of the loop's time. Past the last row, returns `present`.
 inline const char* NextRow(RowPrefetch& next, const uint16_t* present) {
   if (next.row == next.count) return reinterpret_cast<const char*>(present);
   return static_cast<const char*>(next.rows[next.row++]);
@@ -21,7 +21,7 @@ inline const char* NextRow(RowPrefetch& next, const uint16_t* present) {
 
 // ---- scores ----
 
-constexpr int kRowQueries = 4;  // with as many positions, 16 registers of sums
+constexpr int kRowQueries = 4;  // with as many positions, 16 accumulator registers
 
 // The sums of the lanes of sums[i][v], at 4 * i + v.
 template <int R>
@@ -41,7 +41,7 @@ inline __m512 AddLanes(const __m512 (&sums)[R][kRowQueries]) {
     of_query[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),
                                 _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
   }
-  // Lanes of 128 bits: of two queries 0 + 2 and 1 + 3, then of four their sums.
+  // Adds 128-bit lanes 0 + 2 and 1 + 3 of two queries, then both sums of four.
   const auto add = [](__m512 x, __m512 y) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
   };
@@ -50,7 +50,7 @@ inline __m512 AddLanes(const __m512 (&sums)[R][kRowQueries]) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
 }
 
-// R queries with positions [t, t + 4).
+// Scores R queries at positions [t, t + 4).
 template <int R>
 void ScoreRows(const RowScoresArgs& args, int query, int32_t t) {
   const char* ahead = NextRow(*args.prefetch, args.a[t]);
@@ -106,9 +106,9 @@ void ScoreFewRows(const RowScoresArgs& args, int query, int count, int32_t t) {
 
 // ---- sums ----
 
-constexpr int kSumQueries = 12;  // 24 registers of sums
+constexpr int kSumQueries = 12;  // 24 accumulator registers
 
-// Back to the order of unpacking.
+// The inverse of ToColumns.
 inline void ToLanes(__m512 (&sums)[2]) {
   const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
   const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(4));
@@ -132,7 +132,7 @@ struct Columns {
     sums[0] = static_cast<__mmask16>(kept);
     sums[1] = static_cast<__mmask16>(kept >> 16);
   }
-  // A block with fewer columns has no room for the other order.
+  // Blocks of fewer columns have no room for unpacking's order.
   bool whole() const { return sums[1] == 0xffff; }
   void Load(const float* acc, __m512 (&out)[2]) const {
     for (int j = 0; j < 2; ++j) out[j] = _mm512_maskz_loadu_ps(sums[j], acc + j * kLanes);
@@ -145,7 +145,7 @@ struct Columns {
   __m512i Words(const uint16_t* row) const { return _mm512_maskz_loadu_epi16(words, row + first); }
 };
 
-// The columns of R queries: the pairs of positions that all of them attend.
+// Sums the columns of R queries over the pairs of positions that all attend.
 template <int R>
 [[gnu::noinline]] void SumRows(const RowSumArgs& args, int query, const Columns& columns) {
   const Bf16Pair* const weights = args.weights + query * kPairs;
@@ -178,7 +178,7 @@ template <int R>
   for (int i = 0; i < R; ++i) columns.Store(sums[i], acc + int64_t{i} * args.stride);
 }
 
-// The positions from pair `first` on, of one query.
+// Adds one query's positions from pair `first` on.
 void SumRest(const RowSumArgs& args, int query, const Columns& columns, int32_t first) {
   const Bf16Pair* const weights = args.weights + query * kPairs;
   float* const acc = args.acc + int64_t{query} * args.stride + columns.first;
@@ -215,7 +215,7 @@ void SumFewRows(const RowSumArgs& args, int query, int count, const Columns& col
 
 }  // namespace
 
-// Few positions at a time, so that all queries find them in the first-level cache.
+// Scores few positions at a time, which all queries find in the first-level cache.
 void RowScoresAvx512(const RowScoresArgs& args) {
   const int blocks = (args.query_count + kRowQueries - 1) / kRowQueries;
   for (int32_t t = 0; t < args.counts[args.query_count - 1]; t += kRowQueries) {
@@ -226,7 +226,7 @@ void RowScoresAvx512(const RowScoresArgs& args) {
   }
 }
 
-// All queries take 32 columns of the rows before the next ones, which are in the first-level cache meanwhile.
+// All queries take 32 columns, which stay in the first-level cache meanwhile, before the next 32.
 void RowSumsAvx512(const RowSumArgs& args) {
   const int blocks = (args.query_count + kSumQueries - 1) / kSumQueries;
   for (int32_t column = 0; column < args.width; column += kWordsOfVector) {

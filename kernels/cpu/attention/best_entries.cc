@@ -1,5 +1,5 @@
-// The k-th largest score by a radix search over the bits of integer keys: a few passes over all of them in
-// order, without a branch that depends on one. (std::nth_element mispredicts about one branch for each.)
+// A radix search over the bits of integer keys finds the k-th largest score: a few passes over the keys in
+// order, without a branch that depends on a key. (std::nth_element mispredicts about one branch per key.)
 
 #include "kernels/cpu/attention/best_entries.h"
 
@@ -36,9 +36,9 @@ struct Digit {
 constexpr Digit kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
 constexpr uint32_t kMaxBuckets = 2048;
 
-// The bucket of `digit` that holds the rank-th largest key, rank >= 1; `rank` becomes that inside the bucket.
+// The bucket of `digit` with the rank-th largest key, rank >= 1; `rank` becomes the rank inside the bucket.
 uint32_t FindBucket(const uint32_t* keys, int32_t count, const Digit& digit, int32_t& rank) {
-  // Neighbours often fall into one bucket: four tables, so that their additions do not wait for each other.
+  // Neighbours often fall into one bucket: four tables keep their additions from waiting for each other.
   constexpr int32_t kTables = 4;
   uint32_t counts[kTables][kMaxBuckets];
   for (uint32_t* const table : counts) std::fill_n(table, digit.buckets(), 0);
@@ -58,7 +58,7 @@ uint32_t FindBucket(const uint32_t* keys, int32_t count, const Digit& digit, int
 }
 
 // The rank-th largest key; `rank` becomes how many of the keys equal to it are among the `rank` largest.
-// left: room for as many keys.
+// left: room for `count` keys.
 uint32_t FindKey(const uint32_t* keys, int32_t count, uint32_t* left, int32_t& rank) {
   uint32_t key = 0;
   for (const Digit& digit : kDigits) {

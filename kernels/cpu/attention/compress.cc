@@ -46,8 +46,8 @@ FOREDRAFT_WIDE void FinishEntry(const float* norm_weight, float eps, int64_t wid
   for (int64_t i = 0; i < width; ++i) s.out[i] = norm_weight[i] * (s.out[i] * factor);
 }
 
-// The part of the token at `position`: of the forward if it is in it, else of the state. `half`: which half
-// of the token's channels.
+// The part of the token at `position`: from this forward if it has the token, else from the state. `half`:
+// which half of the token's channels.
 Candidate CandidateAt(const CompressParams& p, int64_t row, int32_t position, int32_t half, int32_t width) {
   const int64_t at = RowAt(p.index, row, position);
   const int64_t offset = int64_t{half} * width;
@@ -58,7 +58,7 @@ Candidate CandidateAt(const CompressParams& p, int64_t row, int32_t position, in
   return {kept + offset, kept + p.values.cols + offset, ape};
 }
 
-// The entry of the span that the row completes.
+// Writes the entry whose span the row completes.
 void WriteEntry(const CompressParams& p, int64_t row, const EntryScratch& s) {
   const int32_t width = p.layout.width();
   const int32_t last = p.index.positions[row];
@@ -88,8 +88,8 @@ void Compress(const CpuContext& context, const CompressParams& p) {
   const int64_t channels = p.values.cols;
   CHECK_EQ(channels, (p.overlapping != 0 ? 2 : 1) * int64_t{width});
   CHECK_EQ(p.state.width, 2 * channels);
-  // All entries before any state: a row of this forward may take the memory of a position that an entry still
-  // reads.
+  // Entries are written before states: a row of this forward may take the memory of a position that an entry
+  // still reads.
   context.pool.ParallelFor(p.index.rows, 24 * channels, [&](int64_t begin, int64_t end) {
     float* const memory = ThreadScratch<float>(size_t{4} * width);
     const EntryScratch scratch = {memory, memory + width, memory + 2 * width, memory + 3 * width};

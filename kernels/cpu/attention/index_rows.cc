@@ -11,7 +11,7 @@
 namespace foredraft::cpu {
 namespace {
 
-// Rotates x in FP32 and rounds it. Each pair once: `low` and `high` of the pairs are all of the rotated part.
+// Rotates x in FP32 and rounds it. The `low` and `high` of all pairs cover the rotated part once.
 void RotateLeading(const float* x, const float* cos_sin, const LeadingRotation& rotation, int32_t width,
                    bf16* out) {
   for (int32_t angle = 0; angle < rotation.rope_dim / 2; ++angle) {

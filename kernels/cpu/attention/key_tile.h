@@ -33,10 +33,10 @@ struct TileRows {
   const uint16_t* a[kTileLen];
   const uint16_t* b[kTileLen];
   const uint16_t* value[kTileLen];
-  const float* scales[kTileLen];  // [count] of FP8 products: of the groups of columns of a row
+  const float* scales[kTileLen];  // [count], for FP8 products: a row's scales, by group of columns
 };
 
-// Keys and values of a tile, for kernels. In memory of the caller, which every tile reuses.
+// Keys and values of a tile, for kernels, in the caller's memory, which every tile reuses.
 struct KeyTile {
   Bf16Pair* keys;                        // [pairs][kTileLen]
   Bf16Pair* values;                      // [kTileLen / 2][width]

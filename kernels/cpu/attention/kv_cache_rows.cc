@@ -16,7 +16,7 @@ FOREDRAFT_WIDE void Rotate(const float* x, const float* cos_sin, int32_t rope_di
   RotatePairs(x, cos_sin, 1.0f, rope_dim, out);
 }
 
-// Several rows may have no memory, and be written at once.
+// Rows without memory share block 0, where their writes would race.
 bool InScratch(const KvLayer& layer, int32_t slot, int32_t position) {
   return layer.block_tables[int64_t{slot} * layer.table_stride + position / layer.tokens_per_block] == 0;
 }

@@ -12,7 +12,7 @@ constexpr uint16_t LatentCodeAsBf16(int magnitude) {
 }
 constexpr Bf16Bytes kLatentBytes = MakeBf16Bytes(LatentCodeAsBf16);
 
-// In the order of the codes.
+// `values` are in the codes' order.
 inline void Decode(const Bf16Lookup& lookup, __m512i codes, __m512i (&values)[2]) {
   __m512i found[2];
   lookup.Find(codes, found);
@@ -26,7 +26,7 @@ inline __m512i Scale(__m512i values, __m512i exponent) {
   return _mm512_mask_add_epi16(values, nonzero, values, exponent);
 }
 
-// For a scale that is NaN.
+// Multiplies by a NaN scale.
 inline __m512i WithSignsOf(__m512i values, uint32_t nan) {
   const __m512i signs = _mm512_and_si512(values, _mm512_set1_epi16(-0x8000));
   return _mm512_or_si512(signs, _mm512_set1_epi16(static_cast<int16_t>(nan >> 16)));

@@ -14,7 +14,7 @@ namespace foredraft::cpu {
 // Writes codes and scales of latent [latent_dim] to the coded row.
 void EncodeLatent(const bf16* latent, const KvRowLayout& layout, uint8_t* row);
 
-// The inverse, exact: latent [latent_dim] from the codes and scales of a coded row.
+// Decodes the codes and scales of a coded row to latent [latent_dim], exactly.
 void DecodeLatent(const IsaKernels& isa, const uint8_t* row, const KvRowLayout& layout, bf16* latent);
 
 // The latent of a row of either kind: in the row itself, or decoded into scratch [latent_dim].

@@ -6,7 +6,7 @@
 namespace foredraft::cpu {
 namespace {
 
-// scores [kHeads, kListSplit]: of kHeads heads, kKeys keys at a time.
+// Writes scores [kHeads, kListSplit], kKeys keys at a time.
 template <int kFloats, int kHeads, int kKeys>
 [[gnu::always_inline]] inline void Scores(const VectorRows& q, const ListSplit& split, float* scores) {
   int32_t done = 0;
@@ -21,7 +21,7 @@ template <int kFloats, int kHeads, int kKeys>
   }
 }
 
-// Continues the softmax of a head, whose scores become weights. Returns what its sums are multiplied by.
+// Continues the softmax of a head, whose scores become weights. Returns the factor of its earlier sums.
 [[gnu::always_inline]] inline float ToWeights(const ListSplit& split, float* scores, ListHead& head) {
   float largest = head.max;
   for (int32_t t = 0; t < split.count; ++t) {
@@ -52,7 +52,7 @@ struct AddToHeads {
                                          ListHead* heads) {
     alignas(64) float weights[kMaxListHeads * kListSplit];
     float keep[kMaxListHeads];
-    // As many sums as leave registers for what they multiply.
+    // As many sums as leave registers for their operands.
     constexpr int kHeads = kFloats == 16 ? 4 : kFloats == 8 ? 3 : 1;
     constexpr int kKeys = kFloats == 16 ? 4 : 2, kSumHeads = 4;
     int32_t h = 0;

@@ -1,8 +1,8 @@
 #pragma once
 
 // Attention of a row over a list of keys, which are also the values, with one key for all heads and a sink
-// per head: what the attention ops without latents share. Their parameters have the same names; they
-// differ in which keys a row attends. A row's bits depend on its own list alone.
+// per head: what the attention ops without latents share. These ops share parameter names, and differ in
+// which keys a row attends. A row's bits depend on its own list alone.
 
 #include <algorithm>
 
@@ -15,9 +15,9 @@
 
 namespace foredraft::cpu {
 
-inline constexpr int32_t kListSplit = 32;     // keys of one softmax, widened to FP32 once for several heads
-inline constexpr int32_t kMaxListHeads = 32;  // an item has at most these
-// And at least these, if the model has them: every item widens its keys.
+inline constexpr int32_t kListSplit = 32;     // a softmax step's keys, widened to FP32 once for several heads
+inline constexpr int32_t kMaxListHeads = 32;  // most heads per item
+// Fewest heads per item, unless the model has fewer: every item widens its keys.
 inline constexpr int32_t kMinListHeads = 4;
 
 // The softmax of one head over the splits so far. It starts with the sink: weight 1 in the sum, no value.
@@ -35,7 +35,7 @@ struct ListSplit {
   float scale;
 };
 
-// Adds a split to the softmax of each head. q: of `head_count` heads.
+// Adds a split to the softmax of each head. q: `head_count` queries.
 void AddKeys(const VectorRows& q, const ListSplit& split, int32_t head_count, ListHead* heads);
 void DivideBySum(const ListHead& head, int64_t width, float* out);
 
@@ -72,11 +72,11 @@ void AttendHeads(const IsaKernels& isa, const Params& p, int64_t row, int32_t fi
   }
 }
 
-// key_count: about as many as a row has.
+// key_count: keys of a row, about.
 template <class Keys, class Params>
 void AttendLists(const CpuContext& context, const Params& p, int32_t key_count) {
   const int64_t width = p.layout.width();
-  // Heads of one item: as many as leave every thread two items. A head's bits do not depend on it.
+  // Heads of one item: as many as leave every thread two items. A head's bits do not depend on this.
   const int64_t wanted = int64_t{p.index.rows} * p.head_count / (2 * context.pool.thread_count());
   const auto block = static_cast<int32_t>(std::clamp<int64_t>(wanted, kMinListHeads, kMaxListHeads));
   const int64_t blocks = (p.head_count + block - 1) / block;

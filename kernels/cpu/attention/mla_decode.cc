@@ -8,8 +8,8 @@
 namespace foredraft::cpu {
 namespace {
 
-// The softmax of a row runs on from tile to tile inside a split; splits are counted from place 0 and added
-// in order. So threads may share the splits of a row, and its bits do not depend on whether they do.
+// The softmax of a row runs on from tile to tile inside a split; splits are counted from place 0 and added in
+// order. So threads may share the splits of a row without changing its bits.
 constexpr int32_t kSplitLen = 256;
 static_assert(kSplitLen % kTileLen == 0);
 
@@ -66,7 +66,7 @@ Cut MakeCut(const MlaDecodeParams& p, int32_t threads) {
     last_place = std::max(last_place, p.last_place(group.first_row + group.row_count - 1));
   }
   cut.split_count = last_place / kSplitLen + 1;
-  // All heads share a packed tile; fewer if there would be too few items for the threads.
+  // A unit takes all heads, which share a packed tile; fewer if threads would lack items.
   constexpr int32_t kFewHeads = 4;
   cut.head_block = std::min(p.head_count, kMaxUnitQueries / std::max(1, cut.group_rows));
   while (cut.head_block > kFewHeads &&
@@ -100,7 +100,7 @@ class Unit {
   int32_t last_place() const { return block_.last_positions[block_.count - 1]; }
   int32_t split_count() const { return last_place() / kSplitLen + 1; }
 
-  // The sums over the places of a split, of the queries that attend any.
+  // Sums a split's places for the queries that attend any.
   void AttendSplit(const IsaKernels& isa, int32_t split, const AttendScratch& scratch,
                    const BlockSums& sums) {
     if (block_.queries == nullptr) PackQueries(isa, scratch.queries());
@@ -147,7 +147,7 @@ class Unit {
     return rows;
   }
 
-  // A query as a row of an FP8 cache keeps it: codes and scales, which BF16 holds together.
+  // A query rounded as an FP8 cache row: codes times scales, which BF16 holds exactly.
   const bf16* Rounded(const IsaKernels& isa, const bf16* q_lat) const {
     const KvRowLayout layout = p_.layer.layout();
     uint8_t* const row = ThreadScratch<uint8_t>(layout.bytes());
@@ -174,12 +174,12 @@ class Unit {
   QueryBlock block_{};
 };
 
-// In the unit of the thread pool, a scalar operation.
+// Cost in the thread pool's unit, a scalar operation.
 int64_t SplitCost(const MlaDecodeParams& p, const Cut& cut) {
   return int64_t{kSplitLen} * (cut.unit_queries() + 8) * (2 * p.layer.latent_dim + p.layer.rope_dim) / 32;
 }
 
-// Every unit on one thread.
+// Each unit runs on one thread.
 void AttendUnits(const CpuContext& context, const MlaDecodeParams& p, const Cut& cut) {
   context.pool.ParallelFor(cut.units(), SplitCost(p, cut) * cut.split_count, [&](int64_t begin, int64_t end) {
     const AttendScratch scratch(CacheTileShape(p.layer), cut.unit_queries());

@@ -68,7 +68,7 @@ class PrefillBlock {
     }
     return rows;
   }
-  // Keys and values of the head: adjacent.
+  // The head's adjacent keys and values.
   const bf16* KvOf(int32_t position) const {
     return p_.kv.row(position - p_.segment_first) + int64_t{block_.head} * (p_.nope_dim + p_.value_dim);
   }
@@ -105,8 +105,8 @@ class PrefillBlock {
   QueryBlock queries_;
 };
 
-// Rows of a block: the more, the fewer times keys are packed. Enough blocks even out their lengths, the later
-// ones of which are longer.
+// Rows of a block. Larger blocks pack keys fewer times; enough blocks even out their lengths, as later ones
+// are longer.
 int32_t BlockRows(const MlaPrefillParams& p, int32_t threads) {
   constexpr int32_t kFewRows = 64;
   constexpr int32_t kBlocksPerThread = 4;

@@ -18,7 +18,7 @@ constexpr int32_t kMaxGroupRows = 8;  // Kmax + 1
 struct ScoredRows {
   int32_t first_row;
   int32_t row_count;
-  int32_t visible;  // of the row with the most that has to score: more than top_k; 0: none has to
+  int32_t visible;  // the most entries that any of these rows sees: more than top_k
 };
 
 // Returns the number of groups; `groups` has room for as many as there are rows.
@@ -72,8 +72,8 @@ class BlockScores {
     queries_ = keys_ + tile_pairs;
   }
 
-  // Entries first_entry + [first, first + kBlockLen) of those that the rows see. The entries of a tile are
-  // fetched while the one before it is packed and scored: packing alone waits for the memory most of its
+  // Scores entries first_entry + [first, first + kBlockLen), as far as rows see them. A tile's entries are
+  // prefetched while the previous tile is packed and scored: packing alone would wait for memory most of its
   // time.
   void Run(const ScoredRows& group, int32_t first) {
     PackQueries(group);
@@ -112,7 +112,7 @@ class BlockScores {
     }
   }
 
-  // At most a tile, from the group's entry `begin` on.
+  // Finds at most a tile of entries, from `begin` on.
   void FindRows(const ScoredRows& group, int32_t begin, EntryRows& out) const {
     const int32_t slot = p_.index.slots[group.first_row];
     out.count = std::clamp(group.visible - begin, 0, kTileLen);
@@ -127,7 +127,7 @@ class BlockScores {
     }
   }
 
-  // The lines that the kernels had no step for.
+  // Fetches lines that the kernels had no step for.
   static void FetchRest(RowPrefetch& prefetch) {
     for (; prefetch.row < prefetch.count; ++prefetch.row, prefetch.offset = 0) {
       const char* const row = static_cast<const char*>(prefetch.rows[prefetch.row]);

@@ -2,7 +2,7 @@
 
 // Several dot products side by side, each with the bits of LaneSum (vector_math.h). One sum alone waits for
 // its own last addition; several hide each other's latency and share what they load. Always inlined, for
-// bodies of RunInRegisters (vector_math.h): kFloats are those of a register.
+// bodies of RunInRegisters (vector_math.h): a register has kFloats floats.
 
 #include <cstdint>
 #include <cstring>
@@ -23,8 +23,8 @@ struct RegisterOf<1> {
   typedef float Type;
 };
 
-// The sums of the 16 lanes of each of four vectors, added in LaneSum's order: lane i + lane i + 8, then 4, 2
-// and 1. From four lanes on, the four sums share their additions.
+// Sums the 16 lanes of each of four vectors in LaneSum's order: lane i + lane i + 8, then 4, 2 and 1. From
+// four lanes on, the four sums share their additions.
 [[gnu::always_inline]] inline void AddLanes(const float (*lanes)[kSumLanes], float* sums) {
   typedef RegisterOf<4>::Type Quarter;
   Quarter q[4];
@@ -42,7 +42,7 @@ struct RegisterOf<1> {
   std::memcpy(sums, &all, sizeof all);
 }
 
-// Rows of vectors of `count` elements, `stride` elements apart.
+// Vectors as rows, `stride` elements apart.
 struct VectorRows {
   const float* data;
   int64_t stride;

@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-// From the order of unpacking to that of the columns.
+// Reorders `sums` from unpacked to column order.
 inline void ToColumns(__m512 (&sums)[2]) {
   const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));

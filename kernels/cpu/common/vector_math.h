@@ -9,10 +9,10 @@
 #include "kernels/exp.h"
 
 // FOREDRAFT_WIDE compiles a function for several register widths; the loader chooses the widest that the
-// machine supports. For loops over a row whose bits do not depend on the width: element-wise ones (nothing is
-// fused, see cmake/Foredraft.cmake), or sums with a fixed number of accumulators (below). Only for functions
-// with internal linkage: if the linker merged copies, an older machine could get one that it cannot run. Off
-// under sanitizers, whose runtimes are not initialised yet when the loader resolves the function.
+// machine supports. Use it for loops over a row whose bits do not depend on the width: element-wise ones
+// (nothing is fused, see cmake/Foredraft.cmake), or sums with a fixed number of accumulators (below).
+// Functions need internal linkage: if the linker merged copies, an older machine could get one that it cannot
+// run. It is off under sanitizers: their runtimes are not initialised when the loader resolves it.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define FOREDRAFT_WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
@@ -22,10 +22,10 @@
 
 namespace foredraft {
 
-// For loops with a fixed number of sums in registers, which FOREDRAFT_WIDE does not serve: GCC leaves a
+// RunInRegisters is for loops with a fixed number of sums in registers, not FOREDRAFT_WIDE: GCC leaves a
 // vector that is wider than a clone's registers in memory. Body::Run<kFloats>(args...), always inlined, is
-// compiled for registers of 4, 8 and 16 floats, and RunInRegisters calls that of the machine's widest. Its
-// bits do not depend on kFloats.
+// compiled for registers of 4, 8 and 16 floats, and the machine's widest is called. Its bits do not depend on
+// kFloats.
 #if defined(__x86_64__)
 inline int RegisterFloats() {
   static const int floats = __builtin_cpu_supports("avx512f") ? 16 : __builtin_cpu_supports("avx2") ? 8 : 4;

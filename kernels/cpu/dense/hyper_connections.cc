@@ -12,7 +12,7 @@
 namespace foredraft::cpu {
 namespace {
 
-// The streams of all published models: their loops are unrolled, others are computed in passes.
+// All published models have this many streams: their loops are unrolled; other counts take passes.
 constexpr int32_t kUsualStreams = 4;
 
 // Some rows and outputs of the products.
@@ -89,7 +89,7 @@ struct MixArgs {
 
 // Mixes kUsualStreams streams.
 struct Mix {
-  // kParts registers of each stream from value d on: all old values are read before one is written.
+  // Mixes kParts registers of each stream from value d on, reading all old values before writing.
   template <int kFloats, int kParts>
   [[gnu::always_inline]] static void At(const MixArgs& mix, int64_t d) {
     typedef typename RegisterOf<kFloats>::Type Register;
@@ -151,7 +151,7 @@ FOREDRAFT_WIDE void AddTo(float* out, const float* x, int64_t count) {
 }
 
 // m = fn · X for all rows. Blocks of the same outputs are adjacent items, so a thread reads its part of fn
-// once. Few rows leave fewer outputs to each of many threads: together these read fn faster.
+// once. With few rows, each of many threads takes fewer outputs: together threads read fn faster.
 void Products(const CpuContext& context, Matrix<const float> streams, const float* fn, Matrix<float> m) {
   const int64_t width = streams.cols;
   const int32_t most_rows = BlockRows(RegisterFloats(), m.rows);
@@ -178,8 +178,7 @@ void Products(const CpuContext& context, Matrix<const float> streams, const floa
       });
 }
 
-// Divisions by the sums of columns, rows, columns and so on, so that the last is by columns
-// (docs/deepseek-v4.md section 2.1).
+// Divides by the sums of columns, rows, columns and so on, columns last (docs/deepseek-v4.md section 2.1).
 [[gnu::always_inline]] inline void Sinkhorn(float* c, int32_t n, int32_t iterations, float eps) {
   const auto divide = [&](int32_t stride, int32_t of_sum) {
     for (int32_t i = 0; i < n; ++i) {
@@ -198,7 +197,7 @@ void Products(const CpuContext& context, Matrix<const float> streams, const floa
 
 typedef RegisterOf<4>::Type Four;
 
-// The columns of the matrix whose rows these were.
+// Transposes the matrix whose rows are x.
 [[gnu::always_inline]] inline void Transpose(Four (&x)[4]) {
   const Four a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5),
              b = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
@@ -210,7 +209,7 @@ typedef RegisterOf<4>::Type Four;
   x[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
-// Sinkhorn of kUsualStreams streams, with its bits: the four sums of a step are side by side, each in its
+// Sinkhorn's bits for kUsualStreams streams: a step computes its four sums side by side, each in Sinkhorn's
 // order.
 [[gnu::always_inline]] inline void SinkhornOfFour(float* c, int32_t iterations, float eps) {
   static_assert(kUsualStreams == 4);

@@ -1,5 +1,5 @@
-// tree_sum, merge_columns: what the ranks of a tensor group computed apart becomes rows again. take_columns:
-// columns in another order.
+// tree_sum and merge_columns make rows again from what the ranks of a tensor group computed apart.
+// take_columns reorders columns.
 
 #include <algorithm>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int32_t kColumnBlock = 512;
 
-// A column of `count` adjacent parts.
+// Adds a column of `count` parts.
 template <int count>
 [[gnu::always_inline]] inline float AddTree(const float* parts, int64_t stride) {
   if constexpr (count == 1) {

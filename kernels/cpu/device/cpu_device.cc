@@ -100,7 +100,7 @@ absl::StatusOr<int> ChooseIsaPath(const std::string& wanted, std::span<const Isa
 
 namespace {
 
-// Leaves pages where they are: the nodes of a made-up machine are not there.
+// Leaves pages where they are: the nodes of a synthetic machine do not exist.
 class NoPagePlacer : public PagePlacer {
  public:
   void Bind(void*, size_t, int) override {}

@@ -34,7 +34,7 @@ class CpuDevice : public Device {
   // INVALID_ARGUMENT for an unknown isa, FAILED_PRECONDITION for one that the machine does not support.
   static absl::StatusOr<std::unique_ptr<Device>> Create(const DeviceOptions& options);
 
-  // With the threads on these nodes, whose memory `placer` places. It reads isa and int8_inputs of the
+  // Puts the threads on these nodes, whose memory `placer` places. Reads only isa and int8_inputs of the
   // options.
   static absl::StatusOr<std::unique_ptr<Device>> CreateOnNodes(const ThreadPlacement& placement,
                                                                std::unique_ptr<PagePlacer> placer,
@@ -69,13 +69,13 @@ class CpuDevice : public Device {
   const bool int8_inputs_;
   ThreadPool pool_;
 
-  // On a node of the pool, or kNoNode.
+  // `node`: of the pool, or kNoNode.
   absl::StatusOr<void*> AllocateZeroed(size_t bytes, int node);
 
   const std::unique_ptr<PagePlacer> placer_;  // null: one node
   std::mutex mutex_;
   // Guarded by mutex_.
-  HostMemory shared_memory_;             // what threads of all nodes use: the nodes take turns in its pages
+  HostMemory shared_memory_;             // what all nodes' threads use, interleaved over the nodes
   std::vector<HostMemory> node_memory_;  // of several nodes: what the node's threads read
   std::string purpose_;
   bool frozen_ = false;

@@ -68,7 +68,7 @@ class CpuStream : public Stream {
   std::unique_ptr<CpuGraph> graph_;  // while capturing
 };
 
-// Ops have run when they return, so the point is passed when it is recorded.
+// Ops have run when they return, so an event is complete when recorded.
 class CpuEvent : public Event {
  public:
   void Record(Stream&) override { time_ = std::chrono::steady_clock::now(); }

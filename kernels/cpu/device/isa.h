@@ -11,8 +11,8 @@
 
 #include <cstdint>
 
-// Before a loop over an array of registers: unrolled whole, the array needs no memory. (GCC keeps a copy of
-// it on the stack where it unrolls late.)
+// Fully unrolls a loop over an array of registers, so that the array needs no memory. (GCC keeps a copy on
+// the stack where it unrolls late.)
 #if defined(__clang__)
 #define FOREDRAFT_UNROLL _Pragma("unroll")
 #else
@@ -38,8 +38,8 @@ struct GemmTileArgs {
   int32_t block_k;  // bf16: k; 4 bits: the group
 };
 using GemmTileFn = void (*)(const GemmTileArgs& args);
-// The sum of gemm_bf16's tiles of adjacent segments, by the tree of kernels/rules/weight_segments.h. `args`:
-// of the first segment, k of each. For few rows and short segments, whose calls take longer than their
+// Sums gemm_bf16's tiles of adjacent segments by the tree of kernels/rules/weight_segments.h. `args`: the
+// first segment's; k is each one's. It serves few rows and short segments, whose calls take longer than their
 // products.
 using GemmSegmentsFn = void (*)(const GemmTileArgs& args, int32_t segments);
 inline constexpr int32_t kFewSegmentRows = 4;
@@ -52,13 +52,13 @@ struct DecodeNvfp4Args {
   int32_t count;
 };
 using DecodeNvfp4Fn = void (*)(const DecodeNvfp4Args& args);
-// Rows that are rounded to 8 bits times 4-bit codes: kernels/cpu/gemm/int8_tile.h. The same bits on every
-// path.
+// Multiplies rows rounded to 8 bits by 4-bit codes (kernels/cpu/gemm/int8_tile.h). Every path gives the same
+// bits.
 enum class Int8Codes { kInt4, kF4E2M1, kNvfp4 };
 using GemmInt8Fn = void (*)(const GemmTileArgs& args, Int8Codes codes);
 
-// Follows a thread's last tile of an op, before the thread runs other kernels: the tiles leave registers
-// configured for the next one.
+// Called after a thread's last tile of an op, before other kernels: the tiles leave AMX registers configured
+// for the next one.
 using EndGemmFn = void (*)();
 
 // ---- attention ----
@@ -118,14 +118,14 @@ struct TileScoresArgs {
 };
 using TileScoresFn = void (*)(const TileScoresArgs& args);
 
-// As tile_scores, with the keys as they lie in memory: for few queries, packing keys takes as long as scoring
-// them. Not the bits of tile_scores.
+// Like tile_scores, but reads keys as they lie in memory, and gives other bits: for few queries, packing keys
+// takes as long as scoring them.
 struct RowScoresArgs {
   float* scores;             // [query_count][64]
   const Bf16Pair* queries;   // [query_count][(a_len + 1) / 2 + (b_len + 1) / 2]
   const uint16_t* const* a;  // [64] -> [a_len] bf16 bits; all 64 readable
   const uint16_t* const* b;  // [64] -> [b_len] bf16 bits; likewise
-  const int32_t* counts;     // as of TileScoresArgs
+  const int32_t* counts;     // as in TileScoresArgs
   int32_t a_len;
   int32_t b_len;
   int32_t query_count;  // 1..kMaxTileQueries
@@ -164,10 +164,10 @@ struct TileSumArgs {
 };
 using TileSumFn = void (*)(const TileSumArgs& args);
 
-// tile_sum, with its bits, of values as they lie in memory. The sums of a query are in an order of their own
-// from its first tile until order_sums.
+// Gives tile_sum's bits, from values as they lie in memory. A query's sums are in an order of their own from
+// its first tile until order_sums.
 struct RowSumArgs {
-  float* acc;                     // as of TileSumArgs, up to `counts`
+  float* acc;                     // as in TileSumArgs, up to `counts`
   const float* keep;              //
   const Bf16Pair* weights;        //
   const uint16_t* const* values;  // [64] -> [len] bf16 bits; all 64 readable
@@ -179,7 +179,7 @@ struct RowSumArgs {
   RowPrefetch* prefetch;
 };
 using RowSumFn = void (*)(const RowSumArgs& args);
-// The sums of a query, in place, in the order of the columns.
+// Puts a query's sums in the order of the columns, in place.
 using OrderSumsFn = void (*)(float* acc, int32_t width);
 
 // out[i] = E4M3 codes[i] times the scale of its group of columns, exactly (kernels/kv_row.h).
@@ -199,7 +199,7 @@ struct IsaKernels {
   GemmSegmentsFn gemm_bf16_segments;  // up to kFewSegmentRows rows and kShortSegment inputs; or null
   GemmTileFn gemm_f8;
   GemmTileFn gemm_4bit;
-  // One of them: NVFP4 is decoded to BF16 (kernels/cpu/gemm/weight_product.cc), or has a tile of its own.
+  // One is null: NVFP4 is decoded to BF16 (kernels/cpu/gemm/weight_product.cc), or has its own tile kernel.
   DecodeNvfp4Fn decode_nvfp4;
   GemmTileFn gemm_nvfp4;
   GemmInt8Fn gemm_int8;
@@ -208,7 +208,7 @@ struct IsaKernels {
   PackValuesFn pack_values;
   TileScoresFn tile_scores;
   RowScoresFn row_scores;  // null: mla_decode packs its rows, as mla_prefill does
-  RowSumFn row_sums;       // null with row_scores, as order_sums
+  RowSumFn row_sums;       // null with row_scores, like order_sums
   OrderSumsFn order_sums;
   TileSoftmaxFn tile_softmax;
   TileSumFn tile_sum;
@@ -233,7 +233,7 @@ void GemmF8Avx2(const GemmTileArgs& args);
 void Gemm4BitAvx2(const GemmTileArgs& args);
 void DecodeNvfp4Avx2(const DecodeNvfp4Args& args);
 void GemmInt8Avx2(const GemmTileArgs& args, Int8Codes codes);
-void GemmInt8AvxVnni(const GemmTileArgs& args, Int8Codes codes);  // the same bits, where the machine has it
+void GemmInt8AvxVnni(const GemmTileArgs& args, Int8Codes codes);  // with GemmInt8Avx2's bits
 void PackKeysAvx2(const PackKeysArgs& args);
 void PackValuesAvx2(const PackValuesArgs& args);
 void TileScoresAvx2(const TileScoresArgs& args);
@@ -256,7 +256,7 @@ void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);
 
-// Beside the AVX-512 functions. Whether the machine has AMX with BF16 and INT8 (and GFNI, as all that have
+// AMX functions complement AVX-512's. Whether the machine has AMX with BF16 and INT8 (and GFNI, as all with
 // AMX do) and lets this process use it.
 bool MayUseAmx();
 void GemmBf16Amx(const GemmTileArgs& args);

@@ -18,7 +18,7 @@ class PagePlacer {
   virtual void Interleave(void* first, size_t bytes, std::span<const int> os_nodes) = 0;
 };
 
-// By mbind. Logs the first refusal.
+// Uses mbind; logs the first refusal.
 class KernelPagePlacer : public PagePlacer {
  public:
   void Bind(void* first, size_t bytes, int os_node) override;

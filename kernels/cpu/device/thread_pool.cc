@@ -15,13 +15,13 @@ namespace {
 constexpr int kUnitBits = 20;
 constexpr uint64_t kUnitMask = (uint64_t{1} << kUnitBits) - 1;
 constexpr uint64_t kGenerationMask = (uint64_t{1} << (64 - 2 * kUnitBits)) - 1;
-// Before generations repeat, shares that no job has used for so long must lose theirs.
+// Generations wrap around, so every so many jobs all shares forget theirs.
 constexpr uint64_t kForgetEvery = 1 << 16;
 constexpr int kSpinLimit = 4000;  // pauses: some 50 us
 constexpr int kGroupThreads = 16;
 
-// In scalar operations, about 3 per nanosecond. If threads spin, taking a unit costs about 50 ns and starting
-// a job about 500 ns; if they park, waking them costs more than 10 us.
+// A unit's cost in scalar operations, about 3 per nanosecond. If threads spin, taking a unit costs about 50
+// ns, starting a job 500 ns; if they park, waking them costs over 10 us.
 constexpr int64_t kUnitCost = 1 << 13;
 constexpr int64_t kParkedUnitCost = 1 << 15;
 
@@ -67,7 +67,7 @@ void PinTo(pthread_t thread, const std::vector<int>& cpus) {
 
 bool Fits(int threads, int pools) { return threads * pools <= static_cast<int>(AllowedCores().size()); }
 
-// Thread i on core i, where that is wanted and they fit.
+// Puts thread i on the i-th allowed core if `pin`.
 ThreadPlacement PlaceInOrder(int threads, bool pin) {
   CHECK_GE(threads, 1);
   ThreadPlacement placement = PlaceOnOneNode(threads);
@@ -191,7 +191,7 @@ void ThreadPool::WakeParked() {
   for (Group& group : groups_) {
     if (group.parked_workers.load() == 0) continue;
     std::lock_guard<std::mutex> lock(group.mutex);
-    // With many groups, whom this wakes wakes the rest of its group.
+    // With several groups, the woken thread wakes the rest of its group.
     if (groups_.size() == 1) {
       group.job_published.notify_all();
     } else {
@@ -224,7 +224,7 @@ void ThreadPool::StealFromGroups(int thread, uint64_t generation, bool same_node
   for (int i = 1; i < count; ++i) {
     const Group& group = groups_[(seat.group + i) % count];
     if ((group.node == seat.node) != same_node) continue;
-    // Begins elsewhere than the other thieves of this group.
+    // Thieves of one group begin at different shares.
     for (int j = 0; j < group.threads; ++j) {
       if (group.pending_units.load(std::memory_order_relaxed) == 0) break;
       RunShare(group.first_thread + (thread + j) % group.threads, generation, /*from_front=*/false);
@@ -245,7 +245,7 @@ void ThreadPool::RunShare(int thread, uint64_t generation, bool from_front) {
     uint64_t left = share.load(std::memory_order_acquire);
     uint64_t rest = left;
     if (GenerationOf(left) != generation) {
-      // Older, unless this job has ended meanwhile: then all of it was taken.
+      // An older share, unless this job has ended: then all was taken.
       if (group.published.load(std::memory_order_acquire) != published) break;
       rest = whole;
     }

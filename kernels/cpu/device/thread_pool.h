@@ -5,9 +5,9 @@
 // has finished its share steals from the backs of the others. So the thread and the range of an item depend
 // on timing, and its result must not depend on them. No allocation per call.
 //
-// Threads are in nodes of the machine, and in groups of at most 16 of a node. A job is published to each
-// group, counted done by group, and stolen from the own group first: so that with 128 threads no cache line
-// is read or written by all of them. A thread computes its own share from what its group was told.
+// Threads belong to nodes of the machine, and to groups of at most 16 of a node. A job is published to each
+// group and counted done by group; thieves try their own group first. So with 128 threads no cache line is
+// read or written by all. A thread computes its own share from what its group was told.
 //
 // Owner: CpuDevice. Thread: ParallelFor may be called from any thread; calls run one at a time. Workers spin
 // briefly after a job, then park. If the threads of all pools on the machine outnumber the cores, workers
@@ -52,13 +52,13 @@ class ThreadPool {
     Run({.count = count, .item_cost = item_cost}, CallerOf<Body>(), &body);
   }
 
-  // The first of `panels` that the node's threads read; of node_count() the end. A function of the panels
-  // and the placement alone, so that the node's memory can hold them.
+  // The first of `panels` that the node's threads read; `panels` for node_count(). It depends on panels and
+  // placement alone, so that the node's memory can hold them.
   int64_t FirstPanel(int64_t panels, int node) const {
     return node == node_count() ? panels : panels * nodes_[node].first_thread / thread_count();
   }
-  // ParallelFor over panels * items_per_panel items, each node's before the next one's: the threads of a
-  // node begin with its own, and no range has those of two nodes unless it has all.
+  // ParallelFor over panels * items_per_panel items, ordered by node: a node's threads begin with its items,
+  // and no range spans two nodes unless it has all items.
   template <class Body>
   void ParallelForPanels(int64_t panels, int64_t items_per_panel, int64_t item_cost, const Body& body) {
     Run({.count = panels * items_per_panel, .item_cost = item_cost, .panels = panels}, CallerOf<Body>(),
@@ -103,7 +103,7 @@ class ThreadPool {
     // done; Run does not overwrite it in that time.
     Job job{};
     alignas(64) std::atomic<int64_t> pending_units{0};
-    // Read for every job and hardly ever written, so on a line that no job writes.
+    // Every job reads it and it rarely changes, so no job writes its line.
     alignas(64) std::atomic<int> parked_workers{0};
     int node = 0;
     int first_thread = 0;
@@ -113,8 +113,8 @@ class ThreadPool {
   };
 
   // The rest of a thread's share: generation (24 bits) | first unit (20) | end unit (20). A unit is taken by
-  // a compare-exchange of the whole word, so a thread that wakes late cannot take a unit of a finished job.
-  // With an older generation than its group's, nothing of the share was taken yet.
+  // a compare-exchange of the whole word, so a thread that wakes late cannot take a unit of a finished job. A
+  // share of an older generation than its group's is still whole.
   struct alignas(64) Share {
     std::atomic<uint64_t> left{0};
   };

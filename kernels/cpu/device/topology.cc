@@ -31,7 +31,7 @@ Topology Load(const char* synthetic) {
   return topology;
 }
 
-// Moves the usable CPUs of `set` that no earlier node has to a node: the first of each core, then the second.
+// Moves the CPUs of `set` from `usable` to `node`: the first of each core, then the second.
 void TakeCpus(hwloc_topology_t topology, hwloc_const_cpuset_t set, std::vector<int>& usable, NumaNode& node) {
   std::vector<std::vector<int>> ranks;  // [thread of a core] -> CPUs
   hwloc_obj_t core = nullptr;
@@ -79,7 +79,7 @@ std::vector<int> CpusOfCallingThread() {
   return cpus;
 }
 
-// "32", or "32 + 16" where they differ.
+// "32", or "32 + 16" where nodes differ.
 template <class Value>
 std::string EachOf(const CpuTopology& topology, const Value& value) {
   const auto same = [&](const NumaNode& node) { return value(node) == value(topology.nodes[0]); };
@@ -104,12 +104,12 @@ int CpuTopology::cpu_count() const {
 }
 
 CpuTopology ReadTopology() {
-  // Read once: it takes milliseconds, and only the calling thread's CPUs may change.
+  // Read once: reading takes milliseconds, and only the calling thread's CPUs may change.
   static const hwloc_topology_t machine = Load(nullptr).release();
   const std::vector<int> usable = CpusOfCallingThread();
   if (machine != nullptr) {
     CpuTopology topology = NodesOf(machine, usable);
-    // Memory that a virtual machine got after its start is missing from the kernel's figure of a node.
+    // Memory that a virtual machine got after its start is missing from the kernel's size of a node.
     if (topology.nodes.size() == 1 && hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_NUMANODE) == 1) {
       topology.nodes[0].memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
     }

@@ -29,7 +29,7 @@ struct CpuTopology {
   int cpu_count() const;
 };
 
-// This machine, as far as the calling thread may run on it. One node where hwloc does not know better.
+// This machine, as far as the calling thread may run on it. One node if hwloc reports none.
 CpuTopology ReadTopology();
 
 // INVALID_ARGUMENT if hwloc does not understand the description. `usable`: as of a cpuset; empty: all.

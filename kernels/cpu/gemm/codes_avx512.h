@@ -21,7 +21,7 @@ constexpr uint16_t E4m3AsBf16(int magnitude) {
   return static_cast<uint16_t>((exponent - 7 + 127) << 7 | (mantissa & 15) << 3);
 }
 
-// BF16 values by 7 bits of their codes.
+// BF16 values, indexed by 7-bit codes.
 struct Bf16Bytes {
   alignas(64) uint8_t high[128] = {};
   alignas(64) uint8_t low[128] = {};
@@ -37,8 +37,8 @@ constexpr Bf16Bytes MakeBf16Bytes(const Bits& bits_of) {
   return bytes;
 }
 
-// Looks up 64 values whose codes have their sign in the last bit. High and low bytes are found apart and
-// interleaved in lanes of 128 bits, so values[0] has the codes 0-7, 16-23, 32-39, 48-55, values[1] the
+// Looks up 64 values; a code's top bit is its sign. High and low bytes are looked up separately and
+// interleaved within 128-bit lanes, so values[0] has codes 0-7, 16-23, 32-39, 48-55, and values[1] the
 // others.
 class Bf16Lookup {
  public:
@@ -63,7 +63,7 @@ class Bf16Lookup {
   __m512i low_[2];
 };
 
-// The 16 values of 4-bit codes twice: VPERMW's index has 5 bits, of which the last is a bit of the next code.
+// The 16 values of 4-bit codes, twice: VPERMW's index has 5 bits, whose top one belongs to the next code.
 inline __m512i LoadCodeTable(const uint16_t* table) {
   return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)));
 }
@@ -79,8 +79,8 @@ inline __m512 LoadScales(const unsigned char* bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
 
-// 16 scales in E4M3 without their sign: exponent and mantissa in a float's places are the value times 2^-120,
-// subnormal or not.
+// 16 E4M3 scales without their sign: exponent and mantissa in a float's fields give the value times 2^-120,
+// even if subnormal.
 inline __m512 LoadE4m3Scales(const unsigned char* bits) {
   const __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bits)));
   return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(words, 20)), _mm512_set1_ps(0x1p120f));

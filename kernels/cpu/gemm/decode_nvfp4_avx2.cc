@@ -12,7 +12,7 @@ constexpr int kOctetBytes = 4 * kPanelWidth;  // a word of codes for each output
 constexpr int kLanes = 8;
 
 // The values of the codes in the low nibbles of 8 words, times scales. The other bits are ignored. A lookup
-// takes the magnitude; bit 3 of the code is the sign.
+// gives the magnitude; bit 3 of the code is the sign.
 inline __m256i Products(__m256i words, __m256 scales) {
   const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
   const __m256 value = _mm256_permutevar8x32_ps(magnitudes, words);
@@ -20,8 +20,8 @@ inline __m256i Products(__m256i words, __m256 scales) {
   return _mm256_or_si256(_mm256_castps_si256(_mm256_mul_ps(value, scales)), sign);
 }
 
-// E4M3 without its sign: exponent and mantissa in a float's places are the value times 2^-120, subnormal or
-// not.
+// E4M3 without its sign: exponent and mantissa in a float's fields give the value times 2^-120, even if
+// subnormal.
 inline __m256 Scales(const unsigned char* bits) {
   const __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bits)));
   return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(words, 20)), _mm256_set1_ps(0x1p120f));

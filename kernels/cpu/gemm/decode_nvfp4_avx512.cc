@@ -12,7 +12,7 @@ constexpr int kOctets = 2;                    // of a group (kernels/cpu/gemm/pa
 constexpr int kOctetBytes = 4 * kPanelWidth;  // a word of codes for each output
 constexpr int kGroupBytes = kOctets * kOctetBytes + kPanelWidth;
 constexpr int kLanes = 16;
-// About the next piece: the memory is busy while this one is multiplied.
+// About one piece ahead: memory loads it while this one is multiplied.
 constexpr int64_t kPrefetchDistance = 16 * kGroupBytes;
 
 }  // namespace

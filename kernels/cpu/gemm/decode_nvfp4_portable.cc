@@ -1,4 +1,4 @@
-// NVFP4 to BF16 for any machine: plain loops over the outputs that compilers vectorise.
+// NVFP4 to BF16 for any machine: plain loops over the outputs, which compilers vectorise.
 
 #include <bit>
 #include <cstring>
@@ -11,8 +11,8 @@ namespace {
 constexpr int kOctets = 2;  // of a group (kernels/cpu/gemm/packed_weight.h)
 constexpr float kValues[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
-// E4M3 without its sign: exponent and mantissa in a float's places are the value times 2^-120, subnormal or
-// not.
+// E4M3 without its sign: exponent and mantissa in a float's fields give the value times 2^-120, even if
+// subnormal.
 float Scale(unsigned char bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 20) * 0x1p120f; }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The tile kernel of 4-bit weights with AVX2 and FMA: a group of half a panel is decoded to FP32 once for
-// all rows; for one row as it is multiplied.
+// The tile kernel of 4-bit weights with AVX2 and FMA. It decodes half a panel's group to FP32 once for
+// several rows, but in registers for one.
 
 #include <immintrin.h>
 
@@ -12,10 +12,10 @@ namespace {
 constexpr int kOctetBytes = 4 * kPanelWidth;  // kernels/cpu/gemm/packed_weight.h
 constexpr int kScaleBytes = 2 * kPanelWidth;
 
-constexpr int kGroupsAhead = 2;  // the group that is fetched while one is multiplied
+constexpr int kGroupsAhead = 2;  // groups from the one multiplied to the one fetched
 
-// Decoded weights are pairs of k of an output beside each other, and so are their sums: of even and of odd k.
-// Eight outputs are two registers, of outputs 0, 1, 4, 5 and of 2, 3, 6, 7.
+// Decoded weights and their sums lie in pairs, of an output's even and odd k. Eight outputs take two
+// registers: outputs 0, 1, 4, 5 and outputs 2, 3, 6, 7.
 constexpr int kRegisters = 2;
 constexpr int kOctetOutputs = 8;
 
@@ -83,7 +83,7 @@ struct PairSums {
   }
 };
 
-// A group of half a panel, [pairs of k][16][2].
+// Decodes half a panel's group to [pairs of k][16][2].
 void Decode(const unsigned char* w, const Values& values, int32_t group, float* weights) {
   for (int32_t first = 0; first < group; first += 8, w += kOctetBytes, weights += 8 * kHalf) {
     for (int output = 0; output < kHalf; output += kOctetOutputs) {
@@ -128,8 +128,8 @@ inline void MultiplyRow(const unsigned char* w, const Values& values, const floa
   }
 }
 
-// Adds a group's sums, times its scales, to the tile. The two registers of 8 outputs, added in pairs, give
-// these in order.
+// Adds a group's sums, times its scales, to the tile. A horizontal add of two registers gives 8 outputs in
+// order.
 template <int R, int Width>
 inline void AddToTile(const PairSums<R, Width>& sums, const unsigned char* scales, float* tile) {
   FOREDRAFT_UNROLL
@@ -144,7 +144,7 @@ inline void AddToTile(const PairSums<R, Width>& sums, const unsigned char* scale
   }
 }
 
-// One row: what is decoded is used once, so it stays in registers.
+// One row uses each decoded weight once, so it stays in registers.
 void OneRow(const GemmTileArgs& args, const Values& values, int64_t codes_bytes) {
   WideRows rows;
   const unsigned char* w = args.panel;

@@ -1,9 +1,9 @@
 // The tile kernels of 4-bit weights with VDPBF16PS: VPERMW looks up 32 codes, a pair of k for 16 outputs, in
-// the table of values. The sum over a group times the group's scale is added to the tile. The form for a few
-// rows beside AMX sums a group in AMX's order: even and odd pairs of k apart, added up after every 32 k.
+// the table of values. The sum over a group times the group's scale is added to the tile. With AMX, few rows
+// take a form that sums in AMX's order: even and odd pairs of k apart, added up every 32 k.
 //
-// NVFP4 as well: a code times its scale is a BF16 value, but to make one for each code costs three times the
-// operations of the sum, and the memory waits for them.
+// NVFP4 scales a group's sum, too: a code times its scale is exact in BF16, but multiplying every code takes
+// three times the operations of the sum, while memory waits.
 
 #include "kernels/cpu/device/isa.h"
 #include "kernels/cpu/gemm/amx_sums.h"
@@ -15,9 +15,9 @@ namespace {
 // kernels/cpu/gemm/packed_weight.h
 constexpr int kVectorBytes = 64;  // 16 outputs: 8 k of codes, or a pair of k in BF16
 constexpr int kOctetBytes = 2 * kVectorBytes;
-constexpr int kMostBlockRows = 12;  // 24 registers of sums
+constexpr int kMostBlockRows = 12;  // 24 accumulator registers
 
-// What the groups of a weight are like, and how they are summed.
+// The layout of a weight's groups, and how they are summed.
 struct Groups4Bit {
   static constexpr bool kAsAmx = false;
   static constexpr int kRegisterRows = 0;  // of a block whose tile stays in registers
@@ -32,8 +32,8 @@ struct Groups4Bit {
 struct Groups4BitAsAmx : Groups4Bit {
   static constexpr bool kAsAmx = true;
 };
-// So short that the tile costs a quarter of the time where it is in memory. More rows than the registers bear
-// are worth that if they are not many: the codes are looked up once.
+// Groups are so short that a tile in memory costs a quarter of the time. For 7 to 10 rows it pays: one block
+// looks up the codes once.
 struct GroupsNvfp4 {
   static constexpr bool kAsAmx = false;
   static constexpr int kRegisterRows = 6;
@@ -138,7 +138,7 @@ inline void Group(const GemmTileArgs& args, __m512i table, const unsigned char* 
   }
 }
 
-// As Group for each group from `first` to `end`, with the tile in registers meanwhile.
+// Runs Group for each group from `first` to `end`, with the tile in registers.
 template <int R, class Form>
 inline void GroupsInRegisters(const GemmTileArgs& args, __m512i table, const unsigned char* w, int32_t first,
                               int32_t end, int row) {
@@ -181,7 +181,7 @@ void ZeroTile(const GemmTileArgs& args) {
   for (int i = 0; i < args.rows * kPanelWidth; i += 16) _mm512_storeu_ps(args.tile + i, _mm512_setzero_ps());
 }
 
-constexpr int32_t kPieceLen = 512;  // about: k whose codes all row blocks take from the first-level cache
+constexpr int32_t kPieceLen = 512;  // k, about: their codes stay in the first-level cache for all row blocks
 
 // Row blocks and pieces of k are sized for registers and caches; they do not change bits.
 template <class Form>

@@ -1,9 +1,9 @@
-// The tile kernels with AMX: an instruction multiplies 16 rows x 16 outputs x 32 k, so up to 32 rows cost a
-// pass over the weights hardly more than one row does. They walk through k in steps of 32. BF16 weights are
-// loaded as they are stored. FP8 and 4-bit weights are widened to BF16 in the first-level cache, a few steps
-// before they are multiplied; the sums of a k block are scaled and added to the tile. One or two rows of BF16
-// and 4-bit weights take VDPBF16PS, which is faster then, in an order that gives the same bits. A row's bits
-// do not depend on the rows beside it.
+// The tile kernels with AMX: an instruction multiplies 16 rows x 16 outputs x 32 k, so a pass over the
+// weights takes hardly longer for 32 rows than for one. The kernels walk through k in steps of 32. BF16
+// weights are loaded as they are stored. FP8 and 4-bit weights are widened to BF16 in the first-level cache,
+// a few steps before they are multiplied; the sums of a k block are scaled and added to the tile. One or two
+// rows times BF16 or 4-bit weights take VDPBF16PS, which is faster then, in an order that gives the same
+// bits. A row's bits do not depend on the rows beside it.
 
 #include "kernels/cpu/common/amx_tiles.h"
 #include "kernels/cpu/device/isa.h"
@@ -19,8 +19,8 @@ constexpr int64_t kSumBytes = kPanelWidth * kFloatBytes;
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPrefetchDistance = 1024;  // bytes
 
-// Tile registers 0 and 1: sums of the first 16 rows, for outputs 0 to 15 and 16 to 31; 2 and 3: those of the
-// other rows. The operands, as macros because the intrinsics paste the numbers into instructions:
+// Tile registers 0 and 1 accumulate the first 16 rows, for outputs 0 to 15 and 16 to 31; 2 and 3 the other
+// rows. The operands' numbers are macros, because the intrinsics paste them into instructions:
 #define FOREDRAFT_ROWS 4
 #define FOREDRAFT_OTHER_ROWS 5
 #define FOREDRAFT_OUTPUTS 6
@@ -48,7 +48,7 @@ void Configure(int rows) {
   config.Load();
 }
 
-// What AMX multiplies in a step: rows of 32 inputs at one distance from each other, and pairs of weights.
+// What AMX multiplies in a step: rows of 32 inputs with a constant stride, and pairs of weights.
 struct Operands {
   const uint16_t* x;
   int64_t x_bytes;  // from a row to the next
@@ -78,7 +78,7 @@ void ZeroSums() {
   _tile_zero(3);
 }
 
-// To out[rows][32].
+// Writes out[rows][32].
 template <bool kFew>
 void StoreSums(float* out) {
   _tile_stored(0, out, kSumBytes);
@@ -109,7 +109,7 @@ Step StepAt(const GemmTileArgs& args, int32_t first, int32_t block) {
 
 // The distance in bytes between adjacent rows; 0 if there is more than one distance.
 int64_t RowDistance(const GemmTileArgs& args) {
-  if (args.rows == 1) return kStepK * 2;  // of no row
+  if (args.rows == 1) return kStepK * 2;  // any but 0
   const auto distance_to = [&](int32_t row) {
     return reinterpret_cast<intptr_t>(args.x[row]) - reinterpret_cast<intptr_t>(args.x[row - 1]);
   };
@@ -120,7 +120,7 @@ int64_t RowDistance(const GemmTileArgs& args) {
   return distance;
 }
 
-// out[rows][32] = the step's inputs of each row, then zeros; in the order of the indices, if there are any.
+// out[rows][32] = the step's inputs of each row, then zeros; permuted by `order` unless it is null.
 void CopyInputs(const GemmTileArgs& args, const Step& step, const uint16_t* order, uint16_t* out) {
   const __mmask32 mask = step.len == kStepK ? ~0u : (1u << step.len) - 1;
   for (int32_t row = 0; row < args.rows; ++row) {
@@ -148,12 +148,11 @@ struct Bf16Weights {
   const unsigned char* panel;
 };
 
-// The E4M3 magnitudes whose bits do not simply move to their place in BF16: the 8 subnormals, which BF16 has
-// the exponent to normalise, and NaN. (A BF16 subnormal would not do for a subnormal: BF16 products flush it
-// to zero.)
+// The E4M3 magnitudes that a shift does not convert to BF16: the 8 subnormals, which BF16's exponent range
+// can normalise, and NaN. (They must not stay subnormal: BF16 products flush subnormals to zero.)
 constexpr uint8_t kSpecialE4m3[] = {0, 1, 2, 3, 4, 5, 6, 7, 0x7f};
 
-// By the last 6 bits of a code whose BF16 bits are not simply its own, moved.
+// The BF16 bytes of kSpecialE4m3, indexed by a code's low 6 bits.
 struct E4m3Table {
   alignas(64) uint8_t high[64] = {};
   alignas(64) uint8_t low[64] = {};
@@ -170,8 +169,8 @@ constexpr E4m3Table MakeE4m3Table() {
 constexpr E4m3Table kE4m3Table = MakeE4m3Table();
 
 // E4M3 to BF16, exactly: exponent and mantissa move 4 bits up, the exponent's bias grows by 120. High and low
-// bytes of 64 values are made apart and interleaved in lanes of 128 bits, which leaves the outputs in the
-// order 0-3, 8-11, 16-19, 24-27, 4-7, ... of the sums' columns.
+// bytes of 64 values are computed separately and interleaved within 128-bit lanes, which leaves the sums'
+// columns in the output order 0-3, 8-11, 16-19, 24-27, 4-7, ...
 struct F8Weights {
   static constexpr bool kScaled = true;
   static constexpr const uint16_t* kInputOrder = nullptr;
@@ -187,7 +186,7 @@ struct F8Weights {
   void Widen(const unsigned char* stored, int32_t len, unsigned char* out) const {
     const __m512i special_high = _mm512_load_si512(kE4m3Table.high);
     const __m512i special_low = _mm512_load_si512(kE4m3Table.low);
-    // Matrices of bits: (code >> 4) & 7 and code << 4.
+    // Bit matrices for (code >> 4) & 7 and code << 4.
     const __m512i shift_down = _mm512_set1_epi64(0x1020400000000000),
                   shift_up = _mm512_set1_epi64(0x01020408);
     for (int32_t pair = 0; pair < (len + 1) / 2; ++pair, stored += kStoredPairBytes, out += kPairBytes) {
@@ -223,9 +222,9 @@ struct F8Weights {
   int32_t block_k;
 };
 
-// VDPBF16PS adds the product of a pair's second element, then that of the first. In this order of a step's 32
-// k, AMX computes the two sums of gemm_4bit_avx512.cc: that of pairs 0, 2, 4, ... of the natural order, and
-// that of the others.
+// VDPBF16PS adds the product of a pair's second element before that of the first. In this order of a step's
+// 32 k, AMX computes the two sums of gemm_4bit_avx512.cc: one over pairs 0, 2, 4, ... in natural order, one
+// over the others.
 struct OrderOf4Bit {
   alignas(64) uint16_t k[kStepK] = {};
 };
@@ -259,8 +258,8 @@ struct Weights4Bit {
       FOREDRAFT_UNROLL
       for (int half = 0; half < 2; ++half) {
         const __m512i octet = _mm512_loadu_si512(stored + half * kCacheLine);
-        // Each half of a word has the even or the odd four k. Low and high half of `even`: k 0 and 2, from
-        // which a shift by 8 gets 4 and 6.
+        // A word's low half has the four even k, its high half the odd ones. The halves of `even` hold k 0
+        // and 2; a shift by 8 gives 4 and 6.
         const __m512i even = LowAndHighHalves(octet, _mm512_slli_epi32(octet, 12));
         const __m512i odd = LowAndHighHalves(_mm512_srli_epi32(octet, 16), _mm512_srli_epi32(octet, 4));
         unsigned char* const pairs = out + half * kCacheLine;
@@ -289,7 +288,7 @@ struct Weights4Bit {
   __m512i table;
 };
 
-// Zeros for the pairs that a step lacks.
+// Zeroes the pairs that a step lacks.
 void FillStep(int32_t len, unsigned char* weights) {
   for (int64_t at = (len + 1) / 2 * kPairBytes; at < kStepBytes; at += kCacheLine) {
     _mm512_store_si512(weights + at, _mm512_setzero_si512());
@@ -313,7 +312,7 @@ void AddScaled(const GemmTileArgs& args, const Weights& weights, int32_t block) 
   }
 }
 
-// A step, and the copies of its operands that AMX cannot load from where they are.
+// A step, and copies of those operands that AMX cannot load in place.
 struct Stage {
   Step step;
   Operands in;
@@ -342,7 +341,7 @@ void Prepare(const GemmTileArgs& args, const Weights& weights, int64_t row_dista
   }
 }
 
-// Steps that are prepared before the first of them is multiplied. By then its copies have reached the cache.
+// Steps prepared before the first of them is multiplied, so that its copies have reached the cache.
 constexpr int kStepsAhead = 3;
 
 template <class Weights, bool kFew>

@@ -39,8 +39,8 @@ struct F8 {
   static constexpr int kPairBytes = 64;
   static constexpr float kScale = 256.0f;
 
-  // A pair of 16 outputs, those of the second k `width` past the others. Returns the bytes that are NaNs'
-  // codes as 0xff: they come out as 480.
+  // Widens a pair of k of 16 outputs, the second k `width` past the first. Returns 0xff where a code is NaN;
+  // that output is 480.
   static __m256i Widen(const unsigned char* w, int width, float* out) {
     const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
     StoreHalves(_mm256_slli_epi16(codes, 8), out);
@@ -49,7 +49,7 @@ struct F8 {
     return _mm256_cmpeq_epi8(_mm256_and_si256(codes, magnitudes), magnitudes);
   }
 
-  // Codes in the high bytes of 16 words. The shift leaves a copy of the sign in bit 14.
+  // `words`: 16 codes, in the high bytes. The shift leaves a copy of the sign in bit 14.
   static void StoreHalves(__m256i words, float* out) {
     const __m256i no_copy = _mm256_set1_epi16(static_cast<int16_t>(0xbf80));
     const __m256i halves = _mm256_and_si256(_mm256_srai_epi16(words, 1), no_copy);
@@ -139,7 +139,7 @@ inline void AddToTile(const RowSums<R, Width>& sums, const float* scales, float 
   }
 }
 
-// One k block of `len`, at `w`, Width outputs at a time.
+// Adds a k block of `len` at `w`, by Width outputs.
 template <int Width, template <int> class Piece>
 void AddBlock(const GemmTileArgs& args, const unsigned char* w, int32_t begin, int32_t len,
               const float* scales) {

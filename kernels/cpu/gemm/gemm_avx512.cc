@@ -1,6 +1,6 @@
 // The tile kernels with VDPBF16PS: 16 outputs per register, a pair of k per instruction. Each row and 16
 // outputs have one accumulator, so that up to 12 rows share a pass over the weights. (For a single row, two
-// chains of sums still read faster than memory does.)
+// chains of sums still outpace memory.)
 
 #include "kernels/cpu/common/unpacked_avx512.h"
 #include "kernels/cpu/device/isa.h"
@@ -86,7 +86,7 @@ inline void AddToTile(const GemmTileArgs& args, const Piece& piece, int row, __m
   }
 }
 
-// R rows over one piece of k, whose weights start at `w`.
+// Multiplies R rows by the piece of k at `w`.
 template <class Weights, int R>
 [[gnu::noinline]] void Block(const GemmTileArgs& args, const Weights& weights, const unsigned char* w,
                              const Piece& piece, const RowBlock& rows, Chains& chains) {
@@ -141,7 +141,7 @@ template <class Weights, int R>
   }
 }
 
-constexpr int kBlockRows = 12;      // 24 registers of sums
+constexpr int kBlockRows = 12;      // 24 accumulator registers
 constexpr int32_t kPieceLen = 256;  // 16 KB of BF16: half a first-level cache
 
 // At most Max rows.
@@ -197,8 +197,8 @@ void Tile(const GemmTileArgs& args) {
                [&](const Piece& piece) { AllRows(args, weights, piece, chains); });
 }
 
-// sums = those of `count` segments from `segment` on, of rows [row, row + R), by the tree. In registers, with
-// the chains of Block.
+// sums = the tree over `count` segments from `segment` on, for rows [row, row + R). Sums stay in registers,
+// accumulated as in Block.
 template <int count, int R>
 [[gnu::always_inline]] inline void SumSegments(const GemmTileArgs& args, int row, int32_t segment,
                                                __m512 (&sums)[R][2]) {

@@ -13,14 +13,14 @@
 
 namespace foredraft::cpu {
 
-// Multiplies rows by one panel; sets the table of `args`, whose other members are set.
+// Multiplies rows by one panel. Sets `args.table`; the caller sets the other members.
 using WeightProduct = void (*)(const IsaKernels& isa, GemmTileArgs& args);
 
-// The product with a panel of a weight, whose format HasKernels takes; weight_product.cc lists them. The sum
-// of the products with its canonical segments where it has some (kernels/rules/weight_segments.h).
+// The product with a panel of a weight in a format that HasKernels takes (weight_product.cc lists them). If
+// the weight has canonical segments, it sums their products (kernels/rules/weight_segments.h).
 class PanelProduct {
  public:
-  // rounded: the rows are, as TileInputs says.
+  // rounded: whether TileInputs has rounded the rows.
   PanelProduct(const IsaKernels& isa, const PackedWeight& weight, int64_t panel, bool rounded);
 
   // tile[row][32] = x[row] times the panel, for `rows` rows, 1 to kMaxTileRows. Moves the pointers in x.
@@ -32,9 +32,9 @@ class PanelProduct {
  private:
   const IsaKernels& isa_;
   const WeightProduct product_;
-  GemmTileArgs first_{};         // of the first segment, but for rows and tile
+  GemmTileArgs first_{};         // of the first segment, without x, rows and tile
   const int32_t segments_;       // 1 where the weight has none
-  bool short_segments_ = false;  // and of a kind that isa_.gemm_bf16_segments takes
+  bool short_segments_ = false;  // short BF16 segments that isa_.gemm_bf16_segments takes
   int64_t segment_bytes_ = 0;    // from a segment of the panel to the next
   int64_t segment_scales_ = 0;   // FP8: floats from the scales of a segment to the next one's
   int64_t segment_x_ = 0;        // elements from a segment of a row to the next
@@ -56,8 +56,8 @@ struct TileGrid {
   int64_t row_tiles = 1;
 };
 
-// Calls body(weight, panel, row_tile) for all tiles on the threads of the pool: those of the panels that a
-// node has on the node's threads, weight by weight.
+// Calls body(weight, panel, row_tile) for all tiles on the pool's threads. A node's threads begin with the
+// panels in its memory, weight by weight.
 template <class Body>
 void ForEachTile(const CpuContext& context, const TileGrid& grid, int64_t cost, const Body& body) {
   ThreadPool& pool = context.pool;

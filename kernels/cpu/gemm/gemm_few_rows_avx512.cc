@@ -1,7 +1,6 @@
-// One or two rows times BF16 weights with VDPBF16PS, in AMX's order of sums (amx_sums.h). An instruction of
-// AMX sums the products of even k and those of odd k apart, VDPBF16PS those of the two k that lie beside each
-// other. So the weights of two pairs of k are exchanged: the two even ones into one register, the two odd
-// ones into another.
+// One or two rows times BF16 weights with VDPBF16PS, in AMX's order of sums (amx_sums.h). TDPBF16PS sums the
+// products of even k and of odd k separately; VDPBF16PS adds the products of two adjacent k. So the weights
+// of two pairs of k are regrouped: the two even k in one register, the two odd k in another.
 
 #include <immintrin.h>
 
@@ -16,8 +15,8 @@ constexpr int64_t kVectorBytes = 64;                 // of 16 outputs
 constexpr int kPairsOfRun = kRunLen / 2;
 constexpr int64_t kPrefetchDistance = 1024;  // bytes
 
-// The inputs of a run, as pairs of them are multiplied: of four adjacent k the two even ones, the later one
-// first (VDPBF16PS begins with the second of a pair), then the two odd ones.
+// The order of a run's inputs: of four adjacent k the two even ones, then the two odd ones, each later one
+// first, because VDPBF16PS begins with the second of a pair.
 struct InputOrder {
   alignas(64) uint16_t k[kRunLen] = {};
 };
@@ -64,7 +63,7 @@ inline void AddProducts(const unsigned char* weights, const uint16_t (*x)[kRunLe
   }
 }
 
-// The pairs of a run of `len` k, then zeros.
+// Copies a run's pairs of `len` k, then zeros.
 void CopyPairs(const unsigned char* weights, int32_t len, unsigned char* out) {
   for (int64_t at = 0; at < kPairsOfRun * kPairBytes; at += kVectorBytes) {
     const bool is_there = at < (len + 1) / 2 * kPairBytes;

@@ -6,13 +6,13 @@
 namespace foredraft {
 namespace {
 
-// Sums of a run in 16 bits: of even k and of odd k, beside each other. A product of two bytes with two is at
-// most 2 * 24 * 127 in magnitude, so the instruction does not saturate.
+// 16-bit sums of a run, those of even k beside those of odd k. VPMADDUBSW adds two products to at most 2 * 24
+// * 127 in magnitude, so it does not saturate.
 struct LanesAvx2 : Lanes256 {
   using Sums = __m256i;
   static Sums Start(const unsigned char* start) { return BroadcastWord(start); }
   static Sums Dot(Sums sums, Words bytes, Words x) {
-    // Otherwise GCC adds the products of a run as a tree, for which it keeps all of them in memory.
+    // Without this barrier GCC adds a run's products as a tree and keeps all of them in memory.
     asm("" : "+x"(sums));
     return _mm256_add_epi16(sums, _mm256_maddubs_epi16(bytes, x));
   }

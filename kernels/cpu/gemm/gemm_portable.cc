@@ -1,4 +1,4 @@
-// The tile kernel for any machine: plain loops over the outputs that compilers vectorise.
+// The tile kernel for any machine: plain loops over the outputs, which compilers vectorise.
 
 #include <algorithm>
 #include <bit>
@@ -47,7 +47,7 @@ struct PackedPair {
   float Odd(int lane) const { return Weights::Odd(pairs[lane]); }
 };
 
-// Widened once for several rows of a tile.
+// A pair, widened once for several rows.
 struct WidePair {
   float even[kPanelWidth];
   float odd[kPanelWidth];

@@ -2,8 +2,8 @@
 
 // The tile kernel of rows rounded to 8 bits with AMX, for more rows than int8_tile.h has in one block. An
 // instruction multiplies 16 rows x 16 outputs x up to 64 k. Codes of the weight are widened to signed bytes
-// in the first-level cache, once for all rows. The sums of a group are the same integers, and the same
-// operations scale them: the bits are those of int8_tile.h.
+// in the first-level cache, once for all rows. A group's sums are the integers of int8_tile.h, scaled by the
+// same operations, so the bits are the same.
 //
 // All names are internal to the including file (kernels/cpu/device/isa.h says why).
 
@@ -78,7 +78,7 @@ void WidenOutputs(const unsigned char* w, int32_t octets, Int8Step& step) {
   }
 }
 
-// Adds the products of a step to tile registers 0 to 3; 2 and 3 where `many`.
+// Adds a step's products to tile registers 0 and 1, to 2 and 3 if `many`.
 void AddInt8Step(const Int8Step& step, bool many) {
   MemoryIsReadBelow();
   _tile_loadd(4, step.rows[0], kRowBytes);

@@ -51,7 +51,7 @@ struct Lanes256 {
     const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bits));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
   }
-  // Without sign: exponent and mantissa in a float's places are the value times 2^-120, subnormal or not.
+  // Signless E4M3: exponent and mantissa in a float's fields give the value times 2^-120, even if subnormal.
   static Floats LoadE4m3(const unsigned char* bits) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bits));
     const __m256i shifted = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 20);

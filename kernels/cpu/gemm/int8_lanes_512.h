@@ -12,7 +12,7 @@ namespace {
 
 struct LanesAvx512 {
   static constexpr int kWidth = 16;
-  static constexpr int kRows = 8;  // 16 registers of sums
+  static constexpr int kRows = 8;  // 16 accumulator registers
   static constexpr int kVectors = 2;
 
   using Words = __m512i;
@@ -52,7 +52,7 @@ struct LanesAvx512 {
     const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bits));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
   }
-  // Without sign: exponent and mantissa in a float's places are the value times 2^-120, subnormal or not.
+  // Signless E4M3: exponent and mantissa in a float's fields give the value times 2^-120, even if subnormal.
   static Floats LoadE4m3(const unsigned char* bits) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bits));
     const __m512i shifted = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 20);

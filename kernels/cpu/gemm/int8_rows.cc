@@ -13,7 +13,7 @@
 namespace foredraft::cpu {
 namespace {
 
-constexpr int64_t kCostOfColumn = 1;  // as of the thread pool
+constexpr int64_t kCostOfColumn = 1;  // in the thread pool's unit
 constexpr float kLargestCode = 127.0f;
 
 // How rows are rounded for a weight.
@@ -29,8 +29,8 @@ Rounding RoundingOf(const PackedWeight& weight) {
   return {group, kF4E2M1Bias, 0.5f};
 }
 
-// The factor that makes codes of a group's elements, and the group's scale. The magnitude of BF16 bits
-// without their sign is in the order of these bits.
+// The factor from a group's elements to their codes, and the group's scale. BF16 bits without sign compare
+// like their magnitudes.
 struct Factors {
   float to_code;
   float scale;
@@ -43,14 +43,13 @@ struct Factors {
   return {kLargestCode / amax, amax / kLargestCode};
 }
 
-// The nearest integer of a float of at most 2^22 in magnitude: an addition leaves it in the lowest bits. Not
-// of NaN.
+// The integer nearest to x, at most 2^22 in magnitude and not NaN: an addition leaves it in the lowest bits.
 [[gnu::always_inline]] inline int32_t NearestInteger(float x) {
   constexpr float kShift = 0x1.8p23f;
   return std::bit_cast<int32_t>(x + kShift) - std::bit_cast<int32_t>(kShift);
 }
 
-// A group of `group` elements, a constant where the caller has one.
+// Rounds `group` elements, a constant count where the caller has one.
 [[gnu::always_inline]] inline void RoundGroup(const uint16_t* x, int32_t group, const Rounding& rounding,
                                               unsigned char* out) {
   int16_t largest = 0;
@@ -58,7 +57,7 @@ struct Factors {
     largest = std::max(largest, static_cast<int16_t>(x[i] & 0x7fff));
   }
   const Factors factors = FactorsOf(largest);
-  // With a factor of 0 every code is 0, also where x * 0 were NaN.
+  // With a factor of 0 every code is 0, even where x * 0 is NaN.
   const uint16_t kept = factors.to_code == 0.0f ? 0 : 0xffff;
   int32_t codes[kMaxGroup];
   for (int32_t i = 0; i < group; ++i) {
@@ -102,7 +101,7 @@ FOREDRAFT_WIDE void RoundRow(const uint16_t* x, int32_t k, const Rounding& round
   }
 }
 
-// So that no other use of the thread's scratch memory takes that of the rows.
+// A type of its own keeps other uses of ThreadScratch off the rows' memory.
 struct RowElement {
   uint16_t bits;
 };

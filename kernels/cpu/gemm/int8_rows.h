@@ -2,7 +2,7 @@
 
 // The rows of a product's input as its tiles read them. With DeviceOptions::int8_inputs a weight of 4-bit
 // codes reads rows that are rounded to 8 bits (int8_group.h), and the rows are rounded once for all tiles, by
-// the threads of the pool. Otherwise they are the BF16 rows.
+// the threads of the pool. Otherwise tiles read the BF16 rows.
 //
 // For each group of inputs that share a scale of the weight, in FP32:
 //
@@ -29,7 +29,7 @@ class TileInputs {
   TileInputs(const CpuContext& context, const PackedWeight& weight, Matrix<const bf16> x, int64_t rows);
 
   bool rounded() const { return rounded_ != nullptr; }
-  // As GemmTileArgs::x points to it.
+  // Row r for GemmTileArgs::x.
   const uint16_t* row(int64_t r) const {
     return rounded_ != nullptr ? rounded_ + r * row_elements_ : &x_.row(r)->bits;
   }

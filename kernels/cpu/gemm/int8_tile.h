@@ -1,17 +1,17 @@
 #pragma once
 
-// The tile kernel of rows rounded to 8 bits and 4-bit weights, one text for all instruction sets. `Lanes` is
-// a set's vectors: kWidth outputs of 32 bits each. A class of these has
+// The tile kernel of rows rounded to 8 bits and 4-bit weights, one source for all instruction sets. `Lanes`,
+// an instruction set's vectors of kWidth 32-bit outputs, has
 //
-//   Words, Floats    a vector of kWidth words of four bytes, or integers; of floats
+//   Words, Floats    kWidth words, each four bytes or an integer; kWidth floats
 //   Sums             the sums of a run while it is multiplied: 16 or 32 bits per sum
 //   kRows, kVectors  rows x vectors of outputs whose sums are in registers
 //
 // and the functions that this file calls, an instruction or a few each.
 //
-// Bits of an output, on every instruction set: for each group in order, the exact integer sum of codes times
-// codes, as a float (it has at most 18 bits), times the row's scale, rounded; that times the weight's scale
-// is added by one fused operation. NVFP4: the tile times the tensor scales. Integer sums have no order, so a
+// Every instruction set gives the same bits: for each group in order, the exact integer sum of code products
+// (at most 18 bits) becomes a float, is multiplied by the row's scale and rounded; an FMA adds it times the
+// weight's scale. NVFP4's tile is then multiplied by the tensor scales. Integer sums have no order, so a
 // row's bits depend on nothing else.
 //
 // All names are internal to the including file (kernels/cpu/device/isa.h says why).
@@ -83,8 +83,8 @@ class Int8Tile {
         groups_(args.k / Group()),
         group_bytes_(Group() / kOctet * kOctetBytes + Weight::kScaleBytes * kPanelWidth) {}
 
-  // Each block of rows decodes the codes again, in registers: that takes less time than to store and load
-  // them as bytes. Blocks are of nearly one size.
+  // Each block of rows decodes the codes again, in registers: that is faster than storing and loading them as
+  // bytes. Blocks are of nearly one size.
   void Multiply() const {
     for (int32_t i = 0; i < args_.rows * kPanelWidth; ++i) args_.tile[i] = 0.0f;
     int32_t first_rows[kMaxTileRows + 1];
@@ -114,7 +114,7 @@ class Int8Tile {
     return Weight::kLooksUp ? Lanes::LookUp(nibbles) : nibbles;
   }
 
-  // The bytes of an octet of V vectors: of its low nibbles, of its high ones.
+  // An octet's bytes of V vectors: bytes[0] from low nibbles, bytes[1] from high ones.
   template <int V>
   static void LoadOctet(const unsigned char* octet, Words (&bytes)[2][V]) {
     FOREDRAFT_UNROLL
@@ -127,7 +127,7 @@ class Int8Tile {
     }
   }
 
-  // Adds kOctets octets to the sums of a run. x: their codes, of each row.
+  // Adds kOctets octets to the sums of a run. x: the rows' groups.
   template <int32_t kOctets, int R, int V>
   static void AddOctets(const unsigned char* w, const unsigned char* const (&x)[R], int32_t first,
                         Sums (&sums)[R][V]) {
@@ -198,7 +198,7 @@ class Int8Tile {
     }
   }
 
-  // The groups `group` of R rows.
+  // x = group `group` of R rows.
   template <int R>
   void FindRows(int32_t row, int32_t group, const unsigned char* (&x)[R]) const {
     FOREDRAFT_UNROLL

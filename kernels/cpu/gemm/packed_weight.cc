@@ -140,7 +140,7 @@ int64_t HeaderBytes(int part_count) {
   return (bytes + 63) / 64 * 64;
 }
 
-// The header with its parts, a part per node. On one node the panels follow the header.
+// Allocates header and parts, a part per node. On one node the panels follow the header.
 absl::StatusOr<const PackedHeader*> AllocatePanels(const PackedHeader& shape, bool has_grid,
                                                    const ThreadPool& pool, const AllocateOnNode& allocate) {
   const int nodes = pool.node_count();

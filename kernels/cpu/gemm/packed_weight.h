@@ -38,7 +38,7 @@ struct PanelPart {
   int64_t first;
 };
 
-// At PackedWeight.data, followed by its parts; the panels of a single part begin at the next cache line.
+// PackedWeight.data points here; parts follow, and a single part's panels begin at the next cache line.
 struct PackedHeader {
   int64_t panel_bytes;
   int32_t panel_count;
@@ -73,7 +73,7 @@ inline Panel PanelOf(const PackedWeight& weight, int64_t panel) {
           part.scales != nullptr ? part.scales + index * header.k_blocks * kPanelWidth : nullptr};
 }
 
-// Memory of a node of the pool (ThreadPool::node_count), or of none.
+// Allocates on a node of the pool (ThreadPool::node_count), or on none.
 using AllocateOnNode = std::function<absl::StatusOr<void*>(size_t bytes, int node)>;
 inline constexpr int kNoNode = -1;
 

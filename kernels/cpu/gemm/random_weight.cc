@@ -14,7 +14,7 @@ void Fill(const RandomWeight& weight, int item, ThreadPool& pool, T* out, Make m
   });
 }
 
-// An even k: a row begins with a byte of its own.
+// k is even, so each row begins at a byte.
 void FillCodes(const RandomWeight& weight, int item, ThreadPool& pool, uint8_t* out) {
   pool.ParallelFor(weight.n, weight.k, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the tile kernels with AVX2 share: rows of x times FP32 weights, three rows and half a panel at a
-// time, a piece of k after another. x is widened to FP32 once for a piece, so that a product needs one load
-// for it: to widen it at each product takes as many instructions as the products.
+// What the tile kernels with AVX2 share: rows of x times FP32 weights, three rows and half a panel at a time,
+// a piece of k after another. x is widened to FP32 once per piece, so that a product loads it once: widening
+// it at each product would take as many instructions as the products.
 
 #include <immintrin.h>
 
@@ -11,9 +11,9 @@
 namespace foredraft {
 namespace {
 
-constexpr int kHalf = 16;  // outputs of half a panel, two registers: more rows have so many at a time
+constexpr int kHalf = 16;  // outputs of half a panel, two registers, which several rows take at a time
 constexpr int32_t kPieceLen = 128;  // k: x and the weights of a piece stay in the first cache
-constexpr int kBlockRows = 3;       // 12 registers of sums
+constexpr int kBlockRows = 3;       // 12 accumulator registers
 
 // Rows of x, [rows][kPieceLen].
 struct WideRows {
@@ -25,7 +25,7 @@ inline __m256 WidenEight(const void* bits) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
 }
 
-// k of [first, first + len) of all rows.
+// Widens k [first, first + len) of all rows.
 inline void WidenRows(const GemmTileArgs& args, int32_t first, int32_t len, WideRows& rows) {
   for (int32_t row = 0; row < args.rows; ++row) {
     const uint16_t* const x = args.x[row] + first;
@@ -94,7 +94,7 @@ inline void MultiplyRows(const Element* w, const float* x, int32_t len, RowSums<
 constexpr int32_t RowBlocks(int32_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
 
 // Calls body(row, count) for blocks of rows: as many of kBlockRows as there are, then the rest. `count` is a
-// constant. The registers have room for one row of a whole panel.
+// constant. With a whole panel, registers have room for one row.
 template <int R>
 struct RowCount {
   static constexpr int value = R;
@@ -111,12 +111,11 @@ inline void ForRowBlocks(int32_t rows, const Body& body) {
 constexpr int64_t kLine = 64;             // bytes that are fetched at once
 constexpr int64_t kFetchDistance = 1024;  // bytes between what one row reads and what it has fetched
 
-// Fetches weights while several rows are multiplied by others: the caller asks for the next share each time
-// it has multiplied some. One row takes its weights as fast as memory gives them, so it fetches line by line
-// instead.
+// Fetches weights while several rows are multiplied by earlier ones: the caller asks for the next share at
+// each row block. One row takes its weights as fast as memory gives them, so it fetches line by line instead.
 class Prefetch {
  public:
-  // `steps` shares of the `bytes` at `data`, which need not be memory.
+  // `steps` shares of the `bytes` at `data`, which need not be mapped.
   Prefetch(const unsigned char* data, int64_t bytes, int64_t steps)
       : data_(data), end_(data + bytes), step_((bytes / kLine + steps) / steps * kLine) {}
 

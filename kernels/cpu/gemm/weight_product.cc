@@ -25,15 +25,15 @@ constexpr CodeTable MakeCodeTable(DType dtype) {
 constexpr CodeTable kInt4Table = MakeCodeTable(DType::kInt4);
 constexpr CodeTable kF4E2M1Table = MakeCodeTable(DType::kF4E2M1);
 
-// The tile of an NVFP4 weight where the instruction set has none of its own (IsaKernels::gemm_nvfp4): pieces
-// of k are decoded to BF16 in the first-level cache and multiplied by the BF16 tile kernel. A code times its
-// group's scale is exactly a BF16 value, so groups leave no trace in the sums. Bits of an output: the BF16
-// kernel's sums of pieces of kNvfp4Piece inputs, added in order, then multiplied by the tensor scale. A row's
-// bits do not depend on the rows beside it, because the BF16 kernel's do not.
+// The tile of an NVFP4 weight on instruction sets without IsaKernels::gemm_nvfp4: pieces of k are decoded to
+// BF16 in the first-level cache and multiplied by the BF16 tile kernel. A code times its group's scale is
+// exactly a BF16 value, so groups leave no trace in the sums. An output is the sum, in order, of the BF16
+// kernel's sums over pieces of kNvfp4Piece inputs, times the tensor scale. A row's bits do not depend on the
+// rows beside it, because the BF16 kernel's do not.
 //
-// A panel (kernels/cpu/gemm/packed_weight.h) begins with the tensor scales of its 32 outputs in FP32, so
-// that parts with different ones can be stacked at any row; GemmTileArgs has them apart. A group has the
-// codes of 4-bit kinds and its 32 scales in E4M3.
+// A panel (kernels/cpu/gemm/packed_weight.h) begins with the tensor scales of its 32 outputs in FP32, so that
+// parts with different ones can be stacked at any row; GemmTileArgs::scales points to them. A group has codes
+// as other 4-bit kinds, and 32 scales in E4M3.
 constexpr int32_t kNvfp4Group = kNvfp4Format.columns;
 constexpr int32_t kNvfp4Piece = 256;                                               // 16 KB decoded
 constexpr int64_t kNvfp4GroupBytes = kNvfp4Group / 2 * kPanelWidth + kPanelWidth;  // codes, then scales
@@ -162,8 +162,8 @@ void PanelProduct::Multiply(const uint16_t** x, int32_t rows, float* tile) const
   args.tile = tile;
   if (segments_ == 1) return product_(isa_, args);
   if (short_segments_ && rows <= kFewSegmentRows) return isa_.gemm_bf16_segments(args, segments_);
-  // The sums of the subtrees that are not added yet, the larger ones first: as the bits of a counter of
-  // segments, at most one of each size.
+  // The sums of subtrees not added yet, the larger ones first. They are like the bits of a segment counter:
+  // at most one of each size.
   alignas(64) float sums[3][kMaxTileRows * kPanelWidth];
   static_assert(kMaxSegments == 8);
   float* const subtrees[] = {tile, sums[0], sums[1], sums[2]};

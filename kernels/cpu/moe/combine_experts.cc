@@ -77,7 +77,7 @@ template <int count>
   }
 }
 
-// Each of these computes columns [first, first + count) of row r.
+// Each function below computes columns [first, first + count) of row r.
 
 FOREDRAFT_WIDE void CombineBlock(const CombineExpertsParams& p, int64_t r, int32_t first, int32_t count) {
   float slices[kExpertSlices][kColumnBlock];

@@ -11,8 +11,7 @@
 namespace foredraft::cpu {
 namespace {
 
-// The square roots apart: GCC calls the library where a root may set errno, and vectorises no loop with
-// calls.
+// Roots get their own loop: GCC calls sqrtf where it may set errno, and vectorises no loop with calls.
 FOREDRAFT_WIDE void Scores(const float* logits, int32_t experts, float* scores) {
   for (int32_t e = 0; e < experts; ++e) scores[e] = Softplus(logits[e]);
   for (int32_t e = 0; e < experts; ++e) scores[e] = std::sqrt(scores[e]);

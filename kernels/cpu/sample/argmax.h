@@ -10,8 +10,8 @@
 namespace foredraft::cpu {
 
 // The largest value; NaN is skipped, -infinity if all are NaN. Always inlined, to be compiled for the
-// caller's register width (vector_math.h). In vectors, because compilers do not vectorise the maximum of
-// floats; of four, which every machine's registers hold.
+// caller's register width (vector_math.h). Written in vectors of four, which all machines' registers hold:
+// compilers do not vectorise the maximum of floats.
 [[gnu::always_inline]] inline float LargestOf(const float* x, int32_t count) {
   typedef float Four __attribute__((vector_size(4 * sizeof(float))));
   constexpr int32_t kVectors = 4, kLanes = 4 * kVectors;
@@ -47,7 +47,7 @@ namespace foredraft::cpu {
   return FirstOf(x, count, LargestOf(x, count));
 }
 
-// The lowest index of the largest value of those that the mask allows; -1 if these are NaN and -infinity.
+// The lowest index of the largest value that the mask allows; -1 if all those are NaN or -infinity.
 inline int32_t MaskedArgmaxOf(const float* x, int32_t count, const uint32_t* mask) {
   int32_t found = -1;
   float largest = -std::numeric_limits<float>::infinity();

@@ -1,5 +1,5 @@
 // argmax and sample. Logits outside of the row's mask are -infinity, so the filters count the others alone.
-// The filters, in this order (as vLLM and TensorRT-LLM for top-k and top-p; min-p last):
+// Filters run in this order (as vLLM and TensorRT-LLM for top-k and top-p; min-p last):
 //
 // clang-format off
 //   temperature   l = logit / T
@@ -8,7 +8,7 @@
 //   min-p         keeps tokens with q(v) >= min_p q(most probable); the softmax's divisor cancels
 // clang-format on
 //
-// then argmax of l - max + Gumbel, as log q is l less a constant.
+// then argmax of l - max + Gumbel, because log q is l minus a constant.
 
 #include <algorithm>
 #include <cmath>
