@@ -22,18 +22,18 @@ struct EngineOptions {
   int max_seq_len = 4096;
   int max_draft_len = 0;                     // Kmax; 0 = no drafts
   const DrafterKind* drafter = nullptr;      // null where max_draft_len is 0
-  DrafterRequirements drafter_requirements;  // of this kind (UseDrafter in engine/spec/drafter_kind.h)
+  DrafterRequirements drafter_requirements;  // of `drafter` (UseDrafter in engine/spec/drafter_kind.h)
   // Drafts have confidences, and a step may have fewer rows than drafts (draft policy `confidence`).
   bool cuts_drafts = false;
   int tokens_per_block = 32;  // cache groups may have longer blocks (engine/cache/cache_groups.h)
-  int block_count =
-      2049;  // of the history; block 0, scratch, included; 0 = as many as the device has room for
-  double free_memory_fraction = 0.9;  // of what weights and buffers leave free, where block_count is 0
+  int block_count = 2049;     // of the history, scratch included; 0 = as many as the device has room for
+  double free_memory_fraction = 0.9;  // used if block_count is 0: share of the memory that weights and
+                                      // buffers leave free
   KvFormat kv_format;                 // of the KV cache
   bool nvfp4_inputs = false;          // ModelConfig::nvfp4_inputs
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences
   std::vector<int> batch_sizes;                 // decode buckets, ascending, the last >= max_batch_size
-  // Decode steps keep the boundaries of the blocks that they fill: blocks of generated tokens may be reused.
+  // Blocks of generated tokens may be reused: decode steps keep the boundaries of the blocks that they fill.
   bool reuse_generated = false;
   bool capture_graphs = true;       // false = eager
   std::vector<int> captured_sizes;  // the batch_sizes that have graphs; empty: all of them
@@ -43,8 +43,8 @@ struct EngineOptions {
   const std::vector<int>& graph_sizes() const {
     return captured_sizes.empty() ? batch_sizes : captured_sizes;
   }
-  // Rows of the largest decode step, of the largest forward in a decode step, and of the largest forward of
-  // all.
+  // Rows of the largest decode step, of the largest forward within a decode step, and of the largest forward
+  // of any kind.
   int largest_step() const { return batch_sizes.back() * (max_draft_len + 1); }
   int largest_decode_forward() const {
     return std::max(largest_step(), batch_sizes.back() * drafter_requirements.block_rows);

@@ -14,15 +14,16 @@
 
 namespace foredraft {
 
-// history_blocks: of group 0, scratch included; the others follow from the options. 1: every group has the
-// scratch block and, because some ops read no unmapped rows, one more.
+// history_blocks: of group 0, scratch included; the other groups' counts follow from the options. 1: every
+// group has the scratch block and one more, because some ops cannot read unmapped rows.
 KvCacheShape KvCacheShapeOf(const EngineOptions& options, const ModelConfig& config, int history_blocks);
 
 SlotStateShape SlotStateShapeOf(const EngineOptions& options, const ModelConfig& config);
 
 SwapStoreShape SwapStoreShapeOf(const EngineOptions& options, const ModelConfig& config);
 
-// What the scheduler has to know of the cache groups, the history first. options.block_count: known, not 0.
+// What the scheduler has to know of the cache groups, the history first. options.block_count must be set (not
+// 0).
 std::vector<CacheGroupShape> CacheGroupShapesOf(const EngineOptions& options, const ModelConfig& config);
 
 }  // namespace foredraft

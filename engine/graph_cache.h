@@ -31,7 +31,7 @@ struct StepKey {
 class GraphCache {
  public:
   void Insert(const StepKey& key, std::unique_ptr<Graph> graph) { graphs_[key] = std::move(graph); }
-  // Null where nothing was captured.
+  // Null where this step was not captured.
   const Graph* Find(const StepKey& key) const {
     const auto found = graphs_.find(key);
     return found == graphs_.end() ? nullptr : found->second.get();

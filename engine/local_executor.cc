@@ -70,7 +70,7 @@ void LocalExecutor::Run() {
     };
     const bool alone = engine_->options().layout.world_size() == 1;
     engine_->Submit(*plan, index_, alone ? &abandoned : nullptr);
-    // The push fails only when the executor is being destroyed, and then the result is not collected.
+    // The push fails only while the executor is being destroyed; then nobody collects the result.
     submitted_.TryPush(uint64_t{plan->number});
   }
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 // The Executor of a rank in this process. Its thread submits plans to a RankEngine as they are launched, so
-// the scheduler plans meanwhile. On a CPU, Submit returns when the plan is carried out; on a GPU it returns
-// at once, so the device has the next plan before it ends this one. Launch and Collect may be called from two
-// threads.
+// the scheduler can plan meanwhile. On a CPU, Submit returns when the plan is carried out; on a GPU it
+// returns at once, so the device gets the next plan before it finishes this one. Launch and Collect may be
+// called from two threads.
 
 #include <array>
 #include <atomic>
@@ -24,7 +24,8 @@ class LocalExecutor : public Executor {
 
   absl::Status Launch(const IterationPlan& plan) override;
   absl::StatusOr<RankResult> Collect() override;
-  // On a CPU the prefill ends with the layer that it is in; a device has all of it by then.
+  // A rank alone on a CPU ends the prefill after the layer that it is in. Otherwise the prefill runs to its
+  // end; a GPU has all of its work by then.
   void AbandonPrefill(uint64_t plan_number) override;
 
  private:
@@ -34,7 +35,8 @@ class LocalExecutor : public Executor {
   const std::unique_ptr<RankEngine> engine_;
   const int index_;                // of the rank's tensor group in plans
   std::atomic<int> in_flight_{0};  // launched and not collected
-  // Numbers of abandoned plans, each at its number modulo the size; another number there is out of date.
+  // Number n of an abandoned plan is stored at index n % size; an index with another number says nothing of
+  // plan n.
   std::array<std::atomic<uint64_t>, kMaxPlansInFlight> abandoned_{};
   BoundedQueue<IterationPlan> plans_;
   BoundedQueue<uint64_t> submitted_;  // numbers of the plans that the device has

@@ -18,7 +18,7 @@
 namespace foredraft {
 namespace {
 
-// Assumed, from what CUDA 12 and 13 and NCCL 2 take on Hopper GPUs in other programs.
+// Assumed, from the memory that CUDA 12 and 13 and NCCL 2 take on Hopper GPUs in other programs.
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kContextBytes = 700 * kMiB;     // CUDA's context, kernels, cuBLASLt
 constexpr int64_t kNcclBytes = 1024 * kMiB;       // 16 channels to 7 peers

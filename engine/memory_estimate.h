@@ -2,7 +2,7 @@
 
 // What a rank will hold on its device, from the shape of the model and the options alone: no checkpoint, no
 // GPU. The engine itself is allocated on a device that only counts (kernels/devices/sizing_device.h), so
-// weights, activations and slots are exact. The rest is assumed, and named so: no GPU has been measured.
+// weights, activations and slots are exact. The rest is assumed and marked so: no GPU has been measured.
 
 #include <cstdint>
 
@@ -21,7 +21,7 @@ struct MemoryEstimate {
   int64_t slot_bytes = 0;   // per-sequence state: sampling, penalties, block tables, boundaries
   int64_t graph_count = 0;  // captured decode steps
   int64_t graph_nodes = 0;  // ops of the largest one
-  KvCacheShape cache;       // the history has one block, the other groups what the engine gives them
+  KvCacheShape cache;       // the history has one block, the other groups as many as the engine gives them
   int sequence_blocks = 0;  // of the history, of one request of max_seq_len
   // Assumed; all 0 on the CPU.
   int64_t graph_bytes = 0;
@@ -33,12 +33,12 @@ struct MemoryEstimate {
   }
   // Bytes of one block of the history, with its boundary.
   int64_t block_bytes() const { return cache.block_bytes() + cache.boundary_bytes(); }
-  // Bytes of a cache with this many of them.
+  // Bytes of a cache with `blocks` blocks of the history.
   int64_t cache_bytes(int64_t blocks) const { return blocks * block_bytes() + cache.window_bytes(); }
 };
 
-// The memory of the rank of options.layout that holds the most. Rank 0 has at least as many experts as the
-// others; where heads are cut, another of its tensor group may have more of them.
+// The memory of the rank of options.layout that holds the most. No rank has more experts than rank 0; where
+// heads are cut, another rank of its tensor group may have more heads.
 absl::StatusOr<MemoryEstimate> EstimateMemory(SizedBackend backend, const EngineOptions& options,
                                               const ModelConfig& config);
 

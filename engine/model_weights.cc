@@ -13,7 +13,7 @@
 namespace foredraft {
 namespace {
 
-// True if the checkpoint has a tensor of MTP module `module` beside copies of the target's.
+// True if the checkpoint has a tensor of MTP module `module` other than copies of the target's tensors.
 bool HasModule(const Checkpoint& checkpoint, const ModelDescription& description, int module) {
   return std::any_of(description.tensors.begin(), description.tensors.end(), [&](const TensorSpec& tensor) {
     return tensor.mtp_module == module && tensor.kind != TensorKind::kUnread &&
@@ -21,7 +21,7 @@ bool HasModule(const Checkpoint& checkpoint, const ModelDescription& description
   });
 }
 
-// The modules up to the last one that the checkpoint has a tensor of.
+// The number of modules up to the last one of which the checkpoint has a tensor.
 int CountModules(const Checkpoint& checkpoint, const ModelDescription& description) {
   int count = description.model->module_count();
   while (count > 0 && !HasModule(checkpoint, description, count - 1)) --count;
@@ -40,7 +40,7 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& dir, const ModelCon
 
 absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
   const int declared = config.num_nextn_predict_layers;
-  if (!config.drafter.empty()) {  // the target serves, whatever lies where the drafter's stages should
+  if (!config.drafter.empty()) {  // the target can serve even if the drafter's stages are missing or faulty
     RETURN_IF_ERROR(CheckTensors(checkpoint, DescribeModel(config, 0)));
     return CheckTensors(checkpoint, DescribeModel(config, declared)).ok() ? declared : 0;
   }

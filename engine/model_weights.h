@@ -1,7 +1,7 @@
 #pragma once
 
-// The weights of a model by its configuration: from a checkpoint's directory, or random ones. What a
-// configuration decides is here; what follows from the description alone is in engine/checkpoint.
+// The weights of a model, by its configuration: from a checkpoint's directory, or random ones. The steps that
+// need the ModelConfig are here; those that need the description alone are in engine/checkpoint.
 
 #include <cstdint>
 #include <string>
@@ -17,14 +17,14 @@
 
 namespace foredraft {
 
-// Opens the checkpoint of `config`: Find takes the names of its description, whichever of the spellings that
-// the model has the files use.
+// Opens the checkpoint of `config`. Find takes the description's names, whichever of the model's spellings
+// the files use.
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& dir, const ModelConfig& config);
 
 // Checks the tensors of a whole checkpoint against its config.json and returns the number of MTP modules that
-// can be loaded: config.num_nextn_predict_layers, or fewer where the checkpoint has no tensor of the last
-// ones, or of any (transformers leaves them out when it saves a model). Modules that config.json does not
-// declare are checked and not loaded.
+// can be loaded: config.num_nextn_predict_layers, or fewer where the checkpoint lacks all tensors of the last
+// modules or of all modules (transformers leaves them out when it saves a model). Modules that config.json
+// does not declare are checked and not loaded.
 absl::StatusOr<int> CheckCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
 
 // FAILED_PRECONDITION, saying what to do, where `wanted` MTP modules are more than the `loadable` ones that
@@ -42,7 +42,8 @@ absl::StatusOr<LoadedWeights> LoadWeights(const std::string& checkpoint_dir, con
                                           int mtp_module_count, Device& device, Stream& stream,
                                           const LoadProgress& progress, const ModelShard& shard = {});
 
-// As of engine/checkpoint/dummy_weights.h, of the model and `mtp_module_count` MTP modules.
+// These three are as in engine/checkpoint/dummy_weights.h, for the model and its first `mtp_module_count` MTP
+// modules.
 absl::StatusOr<LoadedWeights> MakeDummyWeights(const ModelConfig& config, int mtp_module_count,
                                                Device& device, Stream& stream, const LoadProgress& progress,
                                                const ModelShard& shard = {});

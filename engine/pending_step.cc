@@ -9,8 +9,8 @@
 namespace foredraft {
 namespace {
 
-// Logprobs of the emitted tokens, from those of their rows' own. They differ where relaxed or forced
-// acceptance has emitted the draft, and where tokens were given.
+// Appends the logprobs of the emitted tokens; `rows` has those of each row's own token. The two tokens differ
+// where relaxed or forced acceptance emitted a draft, and where tokens were given.
 void Append(std::span<const int32_t> emitted, const LogprobOutput* rows, std::vector<TokenLogprob>& out) {
   for (size_t row = 0; row < emitted.size(); ++row) {
     const LogprobOutput& token = rows[row];

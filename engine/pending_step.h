@@ -1,8 +1,8 @@
 #pragma once
 
 // An iteration between its submission and its result: the host memory that its outputs are copied to, the
-// events that time it, and what of the plan is needed to read them. The engine has two and uses them in turn,
-// so that iteration N + 1 is submitted while N runs (docs/invariants.md, one-wait).
+// events that time it, and the parts of the plan that are needed to read the outputs. The engine has two and
+// uses them in turn, so that iteration N + 1 is submitted while N runs (docs/invariants.md, one-wait).
 //
 // Owner: RankEngine. Thread: Begin to Download on the one that submits; Wait and Result, after Download, on
 // the one that finishes. The queue between the two threads orders them.
@@ -23,22 +23,22 @@ class PendingStep {
  public:
   static absl::StatusOr<PendingStep> Create(Device& device, const EngineOptions& options);
 
-  // Before the plan's first copy or op. `index` is that of the rank in the plan.
+  // Called before the plan's first copy or op. `index` is the rank's index in the plan.
   void Begin(const Rank& rank, const IterationPlan& plan, int index);
-  // After the prefill, or after the state changes where there is none.
+  // Called after the prefill; without a prefill, after the state changes.
   void EndPrefill(const Rank& rank);
-  // After the decode step: submits the copies of its outputs.
+  // Called after the decode step. Submits the copies of its outputs.
   void Download(const Rank& rank, bool replayed);
 
   // False if the device has not finished the copies by the deadline.
   bool Wait(std::chrono::steady_clock::time_point deadline) const { return done_->Wait(deadline); }
-  // After Wait.
+  // Called after Wait.
   RankResult Result() const;
 
  private:
   struct LiveSlot {
     int32_t slot = 0;
-    int32_t ended_index = -1;  // in the prefill's outputs, where its prompt ended here
+    int32_t ended_index = -1;  // index in the prefill's outputs, if its prompt ended here
     bool wants_logprobs = false;
     bool constrained = false;
   };

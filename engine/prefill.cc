@@ -39,7 +39,7 @@ bool HasFirstMask(const RankPlan& plan, int32_t slot) {
                      [slot](const FirstMask& mask) { return mask.slot == slot; });
 }
 
-// The first token of each prompt that ends here, and up to `draft_count` drafts.
+// Chooses the first token of each prompt that ends in this prefill, and up to `draft_count` drafts for each.
 void FirstTokens(Rank& rank, const RankPlan& plan, const ChunkRows& target, const RankRows& rank_ended,
                  int draft_count) {
   if (rank_ended.total() == 0) return;

@@ -34,7 +34,7 @@ struct Rank {
   KvCache cache;
 
   const Ops& ops() const { return device->ops(); }
-  // For the drafter.
+  // What the drafter works on.
   StepContext step() const {
     return {.device = *device,
             .stream = *stream,

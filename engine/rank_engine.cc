@@ -13,7 +13,7 @@
 namespace foredraft {
 namespace {
 
-// A step that is late checks this often whether its group still exists.
+// The interval at which a late step checks whether its group still exists.
 constexpr std::chrono::milliseconds kGroupCheck(50);
 
 }  // namespace
@@ -21,8 +21,8 @@ constexpr std::chrono::milliseconds kGroupCheck(50);
 RankEngine::~RankEngine() {
   if (rank_.stream == nullptr || rank_.comm->status().ok()) return;
   // Collectives that wait for a lost peer would block the destruction of the stream. Await ends them, except
-  // after a failure within a submission: then only the end of the communicator does, which must come after
-  // the graphs that hold collectives.
+  // after a failure within a submission: then only destroying the communicator does, after the graphs that
+  // hold collectives.
   rank_.comm->Await(*rank_.stream).IgnoreError();
   graphs_ = GraphCache();
   rank_.comm.reset();

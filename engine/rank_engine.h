@@ -1,11 +1,11 @@
 #pragma once
 
 // Carries out the plans of one rank on one device: the prefill eagerly, the decode step as a graph. Submit
-// hands a plan to the device and Finish waits for its outputs, so the device has the next step before it ends
-// this one; between the two nothing waits (docs/invariants.md, one-wait).
+// hands a plan to the device and Finish waits for its outputs; nothing else waits (docs/invariants.md,
+// one-wait). So the device has the next step before it finishes this one.
 //
-// Thread: one at a time calls Submit and one at a time calls Finish, which may be another; at most two plans
-// are submitted and not finished. Everything else is called before the first Submit.
+// Thread: one at a time calls Submit, and one at a time, perhaps another, calls Finish. At most two plans are
+// submitted and not finished. Everything else is called before the first Submit.
 
 #include <array>
 #include <chrono>
@@ -42,8 +42,7 @@ class RankEngine {
 
   // Called once by the thread that will call Submit, before its first call.
   void PinSubmitter() { rank_.device->PinSubmitter(); }
-  // plan.ranks[index] is the part of this rank and of all others of its tensor group. `abandoned`:
-  // RunPrefill.
+  // plan.ranks[index] is the part of this rank's tensor group. `abandoned`: as RunPrefill's.
   void Submit(const IterationPlan& plan, int index, const std::function<bool()>* abandoned = nullptr);
   // The result of the oldest submitted plan. UNAVAILABLE when an exchange with the other ranks failed,
   // DEADLINE_EXCEEDED when the step does not end by `deadline`: either way the rank is lost.
@@ -51,12 +50,12 @@ class RankEngine {
   // Submits the plan and finishes it within options().step_timeout.
   absl::StatusOr<RankResult> Run(const IterationPlan& plan, int index);
 
-  // Replays every captured step with no live slot, where first runs are slow, and freezes the device: from
-  // then on nothing is allocated or captured. Returns how many captured steps there are. All ranks call it
+  // On devices whose first runs are slow, replays every captured step without live slots. Then freezes the
+  // device: nothing is allocated or captured later. Returns the number of captured steps. All ranks call it
   // together.
   absl::StatusOr<int> WarmUp();
 
-  // The decode step as it would be recorded now; equal to the cached one, whatever ran in between.
+  // Captures the decode step again; the graph equals the cached one, whatever ran in between.
   std::unique_ptr<Graph> CaptureStep(const StepKey& key);
 
   const Rank& rank() const { return rank_; }
@@ -64,13 +63,13 @@ class RankEngine {
   int group() const { return options_.layout.group(rank_.comm->rank()); }
   const SwapStore& swap_store() const { return swap_store_; }
   const GraphCache& graphs() const { return graphs_; }
-  // As given, but for block_count: where that was 0, it is the number of blocks allocated.
+  // As given, except that a block_count of 0 is replaced by the number of blocks allocated.
   const EngineOptions& options() const { return options_; }
 
  private:
   explicit RankEngine(const EngineOptions& options) : options_(options) {}
 
-  // rank_start.cc.
+  // These are in rank_start.cc.
   absl::Status FirstRuns();
   absl::Status FirstPrefill(int row_limit);
   IterationPlan PrefillOf(int row_limit) const;

@@ -16,7 +16,7 @@
 namespace foredraft {
 namespace {
 
-// Every row of a slot lies in the last block of each group.
+// Adds deltas that map all positions of `slot` to the last block of each group.
 void MapToLastBlock(const Rank& rank, int slot, std::vector<BlockTableDelta>& deltas) {
   const std::vector<CacheGroupTable> tables = rank.slots.block_tables();
   for (size_t group = 0; group < tables.size(); ++group) {
@@ -55,13 +55,13 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const EngineOptio
   return engine;
 }
 
-// The KV cache takes the memory that is left. So the largest prefill and every step run before it is
-// allocated: some ops allocate at their first use. They run on a cache of two blocks: the scratch block, and
-// one to which all positions are mapped, because some ops read mapped rows only. Rows overwrite each other
-// there, also within a forward.
+// The KV cache takes the memory that is left, and some ops allocate memory at their first use. So the largest
+// prefill and every step run before the cache is allocated. They run on a cache of two blocks: the scratch
+// block, and one to which all positions are mapped, because some ops read mapped rows only. Rows overwrite
+// each other there, also within a forward.
 absl::Status RankEngine::FirstRuns() {
   RETURN_IF_ERROR(rank_.AllocateCache(options_, /*history_blocks=*/1, /*poison=*/false));
-  // The largest for the workspaces, small ones for the kernels that are chosen at few rows.
+  // The largest prefill allocates the workspaces; small ones load the kernels that are chosen for few rows.
   for (const int rows : {options_.max_num_tokens, std::min(64, options_.max_num_tokens), 1}) {
     RETURN_IF_ERROR(FirstPrefill(rows));
   }
@@ -95,8 +95,8 @@ absl::Status RankEngine::FirstPrefill(int row_limit) {
   return Run(release, index).status();
 }
 
-// A plan that prefills the last positions of prompts of the greatest length: `row_limit` rows, or fewer if
-// the slots cannot take that many.
+// A plan that prefills the last positions of prompts of the maximum length: `row_limit` rows, or fewer if the
+// slots cannot hold that many.
 IterationPlan RankEngine::PrefillOf(int row_limit) const {
   IterationPlan plan;
   const int group_count = options_.layout.attention_dp;
@@ -138,7 +138,7 @@ absl::Status RankEngine::SizeCache() {
 }
 
 // Estimates the device memory that the captured steps will use, which CUDA does not report: the memory of one
-// of the largest steps, times the number of steps. The step captured here is not kept, because its nodes use
+// of the largest steps, times the number of steps. The step captured here is discarded, because its nodes use
 // the cache of the first runs.
 int64_t RankEngine::GraphBytes() {
   if (!options_.capture_graphs || !rank_.device->needs_first_runs()) return 0;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Device memory that carries rows into and out of the target's forward, and from logits to tokens. Fixed
-// addresses, so that graphs can hold them; each buffer has one meaning. A drafter has its own (engine/spec).
-// Owner: Rank.
+// Device memory for the rows that go into and come out of the target's forward, and for the way from logits
+// to tokens. Addresses are fixed, so that graphs can hold them; each buffer has one meaning. A drafter has
+// buffers of its own (engine/spec). Owner: Rank.
 
 #include <cstdint>
 #include <vector>
@@ -52,7 +52,7 @@ struct StepBufferShape {
   int rows = 0;          // R, of the largest forward
   int step_rows = 0;     // S, of the largest decode step: bucket * (Kmax + 1)
   int bucket = 0;        // B, the largest; no fewer than there are slots
-  int output_width = 0;  // W, of Model
+  int output_width = 0;  // W: Model::output_width
   int vocab_size = 0;
 };
 
@@ -74,7 +74,7 @@ struct StepBuffers {
   int32_t* relaxed = nullptr;               // [S] 1 where the relaxed rule may accept the next row's draft
   StepOutput* outputs = nullptr;            // [B] of the decode step
   LogprobOutput* logprobs = nullptr;        // [S]
-  StepOutput* first_outputs = nullptr;      // [B] of the prompts that ended
+  StepOutput* first_outputs = nullptr;      // [B] the first token of each prompt that ended
   LogprobOutput* first_logprobs = nullptr;  // [B]
 };
 

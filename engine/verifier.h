@@ -1,8 +1,9 @@
 #pragma once
 
-// Acceptance (docs/speculation.md section 2). Strict: the target's own token after each row, greedy or by the
-// request's noise; a draft is accepted where it equals that token, so what is emitted never depends on the
-// drafts. Relaxed and forced acceptance are named exceptions, off unless the plan's rule has them on.
+// Acceptance (docs/speculation.md section 2). Strict: the target's own token is chosen after each row,
+// greedily or with the request's noise. A draft is accepted if it equals that token, so the emitted tokens
+// never depend on the drafts. Relaxed and forced acceptance are named exceptions, off unless the plan's rule
+// has them on.
 
 #include "engine/graph_cache.h"
 #include "engine/rank.h"

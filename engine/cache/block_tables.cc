@@ -37,9 +37,9 @@ void BlockTables::MarkDirty(int slot, int first, int last) {
 }
 
 void BlockTables::Flush(Device& device, Stream& stream) {
-  constexpr size_t kSlackEntries = 1024;  // unchanged entries that are copied to save a second copy
+  constexpr size_t kSlackEntries = 1024;  // unchanged entries that a copy may include to save another
   size_t first = 0;
-  size_t last = 0;  // the run to copy next; empty at first
+  size_t last = 0;  // [first, last): the run to copy next; empty at first
   const auto copy_run = [&] {
     if (last > first) {
       device.CopyToDevice(stream, device_entries_ + first, host_.data() + first,

@@ -21,7 +21,8 @@ class BlockTables {
   const int32_t* device_entries() const { return device_entries_; }  // [slots, stride]
   int stride() const { return stride_; }
 
-  // Read and write the host's copy. Set: from first_index on, one entry per block. Clear: all are scratch.
+  // Read and write the host's copy. Set writes one entry per block, from first_index on. Clear sets all
+  // entries to scratch.
   int block(int slot, int index) const { return host_[size_t(slot) * stride_ + index]; }
   void Set(int slot, int first_index, std::span<const int32_t> block_ids);
   void Clear(int slot);

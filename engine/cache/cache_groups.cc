@@ -12,7 +12,7 @@ CacheRegistry::CacheRegistry(int tokens_per_block) : tokens_per_block_(tokens_pe
 }
 
 CacheHandle CacheRegistry::AddRecent(const RecentRows& lifetime, const CacheRows& rows) {
-  // A step reads at least the row before it; a lookback of 0 means all rows.
+  // At least 1: a step reads the row before it, and a lookback of 0 would mean all rows.
   const int lookback = std::max(lifetime.lookback, 1);
   const int tokens = lifetime.tokens_per_block == 0 ? tokens_per_block_ : lifetime.tokens_per_block;
   size_t index = 1;
@@ -72,7 +72,7 @@ int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_
 
 std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,
                                int max_draft_len, int rows_ahead) {
-  constexpr int kPrefixEnds = 4;  // that even a single sequence can keep
+  constexpr int kPrefixEnds = 4;  // prefix ends whose windows even a single sequence can keep
   std::vector<int> counts;
   for (const CacheGroup& group : groups) {
     // With a step in flight: lookback, and the positions that it and the next step may write.

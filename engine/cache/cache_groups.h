@@ -47,8 +47,8 @@ struct BlockRows {
 
 struct CacheGroup {
   std::string name;  // "history", "window", "tail"
-  // How many positions before a sequence's next row it reads: rows further back have no use. 0: all
-  // positions, to the sequence's end.
+  // How many positions before its next row a sequence reads: rows further back have no use. 0: it reads all
+  // positions.
   int lookback = 0;
   int tokens_per_block = 0;  // a multiple of the positions of every row in it
   std::vector<BlockRows> rows;
@@ -62,10 +62,10 @@ struct CacheGroup {
 };
 
 // Collects the rows of a model's parts. In a block, the rows of a group are in the order of registration.
-// Handles depend on that order alone, so that every registry gives a part the same ones.
+// Handles depend on that order alone, so every registry gives a part the same handles.
 class CacheRegistry {
  public:
-  // Blocks have at least tokens_per_block tokens, except in groups that choose their own number.
+  // Blocks have at least tokens_per_block tokens, except in groups that set their own number.
   explicit CacheRegistry(int tokens_per_block);
 
   // Rows that a sequence reads to its end.
@@ -73,7 +73,7 @@ class CacheRegistry {
   CacheHandle AddRecent(const RecentRows& lifetime, const CacheRows& rows);
 
   // The history comes first, even without rows, because boundaries belong to its blocks. A block of the
-  // history is whole rows, and whole blocks of every other group, so that a prefix can end with it.
+  // history covers whole rows and whole blocks of every other group, so that a prefix can end with it.
   std::vector<CacheGroup> Groups() const;
 
  private:
@@ -89,16 +89,16 @@ class CacheRegistry {
   std::vector<Group> groups_;
 };
 
-// What a token takes in the history.
+// Bytes that a token takes in the history.
 int64_t HistoryBytesPerToken(const std::vector<CacheGroup>& groups);
 
-// The most that the other groups take for a sequence of any length: the blocks of its last `lookback`
-// positions and of draft_len + 1 rows of a step, wherever blocks begin.
+// The most bytes that all groups except the history take for a sequence of any length: the blocks of its last
+// `lookback` positions and of draft_len + 1 rows of a step, wherever blocks begin.
 int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_len);
 
 // The blocks of each group's pool, scratch included. The history has `history_blocks`. In the other groups
-// each of max_batch_size sequences may have twice what it takes while it decodes: for what a prefill chunk
-// reads beside what it leaves, and for the windows of reusable prefixes.
+// each of max_batch_size sequences may have twice the blocks that it takes while it decodes: a prefill chunk
+// holds the blocks that it reads and those that it leaves, and windows of reusable prefixes stay.
 std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,
                                int max_draft_len, int rows_ahead);
 

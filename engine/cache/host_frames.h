@@ -1,6 +1,6 @@
 #pragma once
 
-// Page-locked host memory of something swapped out: frames of equal size, which need not be adjacent.
+// Page-locked host memory for swapped-out bytes: frames of equal size, which need not be adjacent.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +14,7 @@ struct HostFrames {
   size_t frame_bytes = 0;
 
   // Calls copy(done, host, bytes) for each piece of the bytes [offset, offset + count) that lies in one
-  // frame; `done` bytes come before it.
+  // frame; `done` is the number of bytes before the piece.
   template <class Copy>
   void ForEachPiece(size_t offset, size_t count, const Copy& copy) const {
     for (size_t done = 0; done < count;) {

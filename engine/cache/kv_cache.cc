@@ -45,7 +45,7 @@ Matrix<float> KvCache::boundary(std::string_view name) const {
 void KvCache::Poison(Device& device, Stream& stream) const {
   for (size_t group = 0; group < memory_.size(); ++group) {
     for (const RowMemory& memory : memory_[group]) {
-      // NaN as BF16, as FP32, as an E4M3 code and as a scale.
+      // Bytes 0xff are NaN as BF16, as FP32, as an E4M3 code and as a scale.
       const std::vector<uint8_t> nan_block(memory.rows.bytes(), 0xff);
       for (int block = 0; block < shape_.block_counts[group]; ++block) {
         device.CopyToDevice(stream, memory.data + block * memory.rows.bytes(), nan_block.data(),

@@ -38,11 +38,11 @@ struct CachedRows {
 
 class KvCache {
  public:
-  // tables: of each group; their memory outlives the cache. poison: fills all rows with NaN.
+  // tables: one per group; their memory outlives the cache. poison: fills all rows with NaN.
   static absl::StatusOr<KvCache> Create(Device& device, const KvCacheShape& shape,
                                         std::span<const CacheGroupTable> tables, bool poison);
 
-  // The rows that the model's registration gave this handle.
+  // The rows that were registered with this handle.
   CachedRows rows(CacheHandle handle) const;
   const KvCacheShape& shape() const { return shape_; }
 
@@ -51,7 +51,8 @@ class KvCache {
   // The row of this name that each history block keeps: [block_count, width].
   Matrix<float> boundary(std::string_view name) const;
 
-  // One block of all layers to or from `host`, which is written or read when the stream reaches the copy.
+  // Copy one block, all layers of it, to or from `host`, which is written or read when the stream reaches the
+  // copy.
   void CopyBlockToHost(Device& device, Stream& stream, int group, int block, const HostFrames& host) const;
   void CopyBlockToDevice(Device& device, Stream& stream, int group, int block, const HostFrames& host) const;
 

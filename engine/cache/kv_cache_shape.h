@@ -16,14 +16,14 @@ namespace foredraft {
 struct KvCacheShape {
   std::vector<CacheGroup> groups;   // the history first
   std::vector<int> block_counts;    // of each group, scratch included
-  std::vector<SlotRow> boundaries;  // the slots' rows that each history block keeps too
+  std::vector<SlotRow> boundaries;  // the slot rows of which each history block keeps a copy
 
   int tokens_per_block() const { return groups[0].tokens_per_block; }  // of the history
   // Bytes of one block of a group in all layers; the boundary is not counted.
   int64_t block_bytes(int group = 0) const { return groups[group].bytes_per_block; }
   // Bytes of one history block's boundary.
   int64_t boundary_bytes() const;
-  // Bytes of all groups but the history.
+  // Bytes of all groups except the history.
   int64_t window_bytes() const;
   // Bytes of all groups and boundaries.
   int64_t total_bytes() const {
@@ -31,9 +31,9 @@ struct KvCacheShape {
   }
 };
 
-// The number of blocks, scratch included, that fit in `fraction` of the memory that is free after graph_bytes
-// for the captured steps, beside the other groups' blocks of `shape`. RESOURCE_EXHAUSTED, with the
-// arithmetic, if one sequence of sequence_blocks does not fit.
+// The number of history blocks, scratch included, that a device has room for: in `fraction` of the memory
+// that is free, less graph_bytes for the captured steps and the bytes of the other groups of `shape`.
+// RESOURCE_EXHAUSTED, with the arithmetic, if one sequence of sequence_blocks does not fit.
 absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_bytes, double fraction,
                                   const KvCacheShape& shape, int sequence_blocks);
 

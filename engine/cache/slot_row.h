@@ -12,11 +12,12 @@ namespace foredraft {
 struct SlotRow {
   std::string name;
   int width = 0;  // values of 4 bytes: float or int32_t
-  // The host has the row as well (SlotState::host_row), zeros after an admission: for what is computed from
-  // prompts.
+  // The host has the row as well (SlotState::host_row), zeros after an admission: for rows that are computed
+  // from prompts.
   bool on_host = false;
-  // Each block of the history keeps such a row too (KvCache::boundary). A sequence that is admitted behind a
-  // cached prefix gets the row of the prefix's last block. With reuse_generated, steps write it like prompts.
+  // Each block of the history keeps such a row too (KvCache::boundary). A sequence that is admitted after a
+  // cached prefix gets the row of the prefix's last block. With reuse_generated, decode steps write the
+  // blocks' rows as prompts do.
   bool at_boundaries = false;
 
   int64_t bytes() const { return int64_t{width} * 4; }

@@ -199,7 +199,7 @@ std::vector<SlotState::ImagePart> SlotState::ImageParts(int slot, bool counts_to
     const int width = shape_.rows[i].width;
     add(static_cast<int32_t*>(registered_[i]) + int64_t{slot} * width, width);
   }
-  // Last, because it is the one part that may be absent.
+  // The counts come last, because they alone may be absent.
   if (counts_tokens) add(arrays_.output_counts + size_t(slot) * shape_.vocab_size, shape_.vocab_size);
   return parts;
 }

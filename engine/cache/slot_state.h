@@ -28,7 +28,7 @@ struct HostSlotState {
   bool needs_first_mask = false;     // the grammar holds from the first token on
   bool greedy = true;                // PlainArgmax
   std::vector<uint8_t> prompt_seen;  // [V], empty unless counts_tokens: SlotArrays::prompt_seen's row
-  // The registered rows, in their order; empty for those that are not on the host.
+  // One element per registered row, in their order; empty where the row is not on the host.
   std::vector<std::vector<int32_t>> rows;
 };
 
@@ -62,7 +62,8 @@ class SlotState {
   void Admit(Stream& stream, const SlotAdmission& admission);
   // Marks prompt tokens as seen, for the repetition penalty.
   void CountPrompt(Stream& stream, int slot, std::span<const int32_t> ids);
-  // The slot's sequence begins behind a cached prefix whose last history block is `block`.
+  // Copies the boundary of `block` to the slot: its sequence begins after a cached prefix whose last history
+  // block is `block`.
   void TakeBoundary(Stream& stream, int slot, const KvCache& cache, int block);
   void Release(Stream& stream, int slot);
 

@@ -1,11 +1,11 @@
 #pragma once
 
 // Host memory of preempted sequences: the bytes of their blocks and their slot state, by image id. It is one
-// page-locked allocation, made at the start, in frames of the smallest block's size: an image takes the
-// frames of each of its blocks, one with a single cache group, and a few for the slot state. The scheduler
-// decides what fits; the store only checks. Copies run in stream order, and no thread waits for them: a free
-// frame is written again only by a later copy of the same stream. Owner: RankEngine. Thread: the one that
-// submits plans.
+// page-locked allocation, made at the start and divided into frames of the smallest block's size. An image
+// takes whole frames for each of its blocks (one per block with a single cache group), and a few for the slot
+// state. The scheduler decides what fits; the store only checks. Copies run in stream order, and no thread
+// waits for them: a freed frame is written again only by a later copy of the same stream. Owner: RankEngine.
+// Thread: the one that submits plans.
 
 #include <cstdint>
 #include <span>
@@ -19,7 +19,7 @@
 
 namespace foredraft {
 
-// The sizes of a store. Pure; the scheduler's come from it too.
+// The sizes of a store. Pure; the scheduler takes its sizes from here, too.
 struct SwapStoreShape {
   int64_t capacity_bytes = 0;
   std::vector<int64_t> block_bytes;  // of a block of each cache group
@@ -42,9 +42,9 @@ class SwapStore {
   // `device` outlives the store.
   static absl::StatusOr<SwapStore> Create(Device& device, const SwapStoreShape& shape);
 
-  // The slot itself is left as it was.
+  // Copies the sequence to a new image; the slot stays as it is.
   void SwapOut(Stream& stream, const SwapOut& swap, const KvCache& cache, SlotState& slots);
-  // The image is freed.
+  // Copies the image to the slot and frees the image.
   void SwapIn(Stream& stream, const SwapIn& swap, const KvCache& cache, SlotState& slots);
   void Drop(uint64_t image_id);
 

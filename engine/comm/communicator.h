@@ -4,13 +4,13 @@
 // order, which follows from the plan alone (docs/invariants.md, lockstep).
 //
 // There are two kinds. AllGather and AllToAll belong to a step: they are submitted to a stream like ops, run
-// in its order, and are recorded during a capture, before which they must have run once with the same
-// buffers. They only move rows: no collective adds (expert-exchange). AllReduce, Broadcast and Barrier run at
-// once, on host memory, between steps.
+// in its order, and are recorded during a capture; before the capture they must have run once with the same
+// buffers. They only move rows and never add (docs/invariants.md, expert-exchange). AllReduce, Broadcast and
+// Barrier run at once, on host memory, between steps.
 //
 // No call waits longer than the step timeout. The first failure is final: status() keeps it with rank and
 // operation, and every later collective does nothing. The ops of that step still run, on undefined rows;
-// Await returns the failure, so the step gives no tokens (group-over).
+// Await returns the failure, so the step gives no tokens (docs/invariants.md, group-over).
 //
 // Owner: the engine; it outlives the engine's graphs. Thread: one at a time; Abort and status: any.
 
@@ -34,7 +34,7 @@ struct GatherPart {
 
 inline constexpr int kMaxGatherParts = 3;
 
-// Ranks first, first + stride...
+// The ranks first, first + stride, ..., `count` of them.
 struct RankSet {
   int first = 0;
   int count = kMaxRanks;
@@ -46,13 +46,13 @@ struct RankSet {
   int index(int rank) const { return (rank - first) / stride; }
 };
 
-// Every rank of a set gets the rows of all its ranks, for up to three arrays in one exchange. All ranks call
-// it at once, each with its own set; ranks outside of the set have no rows in `rows`.
+// Every rank of a set gets the rows of all ranks of the set, for up to three arrays in one exchange. All
+// ranks call it at once, each with its own set; ranks outside of the set have no rows in `rows`.
 struct AllGatherParams {
   std::array<GatherPart, kMaxGatherParts> parts{};  // unused ones are empty: row_bytes 0
   RankRows rows;
   RankSet set = {};
-  int32_t largest_rows = 0;  // of a rank, in all sets; 0: as in this one
+  int32_t largest_rows = 0;  // the most rows of one rank over all sets; 0: over this set
 };
 
 // The reverse of AllGather: `in` has one row for each gathered row. Each row goes to the rank it came from,

@@ -1,6 +1,6 @@
 #pragma once
 
-// Chooses the communicator of a rank from its group's size and backend, among those that this binary has.
+// Chooses a rank's communicator by the size and backend of its group, among those that this binary has.
 
 #include <memory>
 

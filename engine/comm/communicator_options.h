@@ -14,11 +14,11 @@ struct CommunicatorOptions {
   std::string interface = "lo";               // parallel.interface: carries the tensors
   std::chrono::milliseconds step_timeout{0};  // of every collective
   std::chrono::seconds connect_timeout{60};   // of forming the group
-  // CPU: threads of each rank; where every one of all ranks has a core, a rank spins a while before it
+  // CPU: threads of each rank. Where every thread of every rank has a core, a rank spins a while before it
   // sleeps.
   int threads = 1;
-  // Exchanges of a step go through memory that ranks share, where all can reach each other's: on GPUs those
-  // of few rows.
+  // Exchanges of a step go through shared memory where all ranks can reach each other's memory; on GPUs only
+  // exchanges of few rows do.
   bool shared_memory = true;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The communicator of ranks on CPUs. Every collective is one exchange of blocks. Those of a step go through
-// shared memory where all ranks are on one host (shm_mesh.h), else over Gloo's TCP transport (gloo_mesh.h),
-// which carries those between steps anywhere.
+// The communicator of ranks on CPUs. Every collective is one exchange of blocks. The exchanges of a step go
+// through shared memory where all ranks are on one host (shm_mesh.h), else over Gloo's TCP transport
+// (gloo_mesh.h). Exchanges between steps always go over Gloo.
 
 #include <chrono>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #pragma once
 
 // Connections between all pairs of ranks with one operation: an exchange, in which every rank swaps one
-// block, often an empty one, with every other rank. Each exchange therefore needs something from every rank,
-// so the next exchange after a loss detects it.
+// block, often an empty one, with every other rank. Each exchange needs a block from every rank, so the next
+// exchange after a rank is lost detects the loss.
 //
 // Owner: CpuCommunicator. Thread: one at a time; Close: any.
 
@@ -20,7 +20,7 @@ struct ExchangeBlock {
   int64_t bytes = 0;
 };
 
-// By rank; the own entry is not used.
+// Indexed by rank; a rank's own entry is not used.
 using ExchangeBlocks = std::array<ExchangeBlock, kMaxRanks>;
 
 struct Exchange {

@@ -24,9 +24,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kSmallBytes = 32 << 10;
 
-// Gloo asks for twice this; the kernel grants net.core.wmem_max, by default 208 KiB, and doubles that.
+// For a message of this size Gloo asks for twice as much; the kernel grants at most net.core.wmem_max, by
+// default 208 KiB, and doubles that.
 constexpr size_t kFirstMessageBytes = 256 << 10;
-constexpr int kFirstMessageSlot = 2;  // after those of a channel's two turns
+constexpr int kFirstMessageSlot = 2;  // after the slots of a channel's two turns
 
 // Precedes every small block, so that the receiver can check that both ranks are in the same exchange.
 struct Header {
@@ -66,9 +67,9 @@ class GlooStore : public gloo::rendezvous::Store {
   const Clock::time_point deadline_;
 };
 
-// Gloo took the store by reference at first (Debian 12), then shared: its contexts keep it to connect a rank
-// when that is first needed. Here they never do (the device connects all ranks at once), so the store need
-// not outlive Connect.
+// Older versions of Gloo (Debian 12) take the store by reference, newer ones as a shared_ptr, which contexts
+// keep in order to connect a rank at first use. Here the device connects all ranks at once, so contexts never
+// use the store after Connect.
 template <class Context>
 void ConnectFullMesh(Context& context, const std::shared_ptr<GlooStore>& store,
                      std::shared_ptr<gloo::transport::Device>& device) {
@@ -80,8 +81,8 @@ void ConnectFullMesh(Context& context, const std::shared_ptr<GlooStore>& store,
 }
 
 // The first message to every rank, which has Gloo give the sockets a long send buffer. Gloo sets a socket's
-// send buffer to hold the longest message of registered memory so far, and from then on the kernel does not
-// lengthen it. After small blocks alone a large block would find room for less than two segments of a
+// send buffer to hold the longest message of registered memory so far, and the kernel no longer lengthens a
+// buffer that was set. After small blocks alone a large block would find room for less than two segments of a
 // loopback connection, and would wait for acknowledgements that the peer's kernel may delay by 40 ms.
 class FirstMessages {
  public:
@@ -96,7 +97,7 @@ class FirstMessages {
     }
   }
 
-  // Once all ranks have constructed theirs. Throws if a rank is lost.
+  // Called once all ranks have constructed their FirstMessages. Throws if a rank is lost.
   void Exchange() {
     for (const auto& buffer : send_) buffer->send(0, kFirstMessageBytes);
     for (const auto& buffer : receive_) buffer->waitRecv();
@@ -123,7 +124,7 @@ bool HasAddress(const std::string& interface) {
   return found;
 }
 
-// The text of an exception of Gloo's, without Gloo's source file and line.
+// The text of a Gloo exception without its source file and line.
 std::string ReasonOf(const std::exception& error) {
   const std::string text = error.what();
   const size_t prefix_end = text.find("] ");
@@ -132,9 +133,9 @@ std::string ReasonOf(const std::exception& error) {
 
 }  // namespace
 
-// The memory of small blocks to and from one peer. There are two of each, used in turn: a rank sends for
-// exchange n + 2 only after it has the peer's block of n + 1, which the peer sends after it is done with
-// exchange n.
+// The memory of small blocks to and from one peer. There are two buffers per direction, used in turn: a rank
+// sends for exchange n + 2 only after it has the peer's block of n + 1, which the peer sends after it has
+// finished exchange n.
 struct GlooMesh::Channel {
   struct Small {
     Header header;
@@ -144,7 +145,7 @@ struct GlooMesh::Channel {
   std::array<Small, 2> out;
   std::array<std::unique_ptr<gloo::transport::Buffer>, 2> receive;
   std::array<std::unique_ptr<gloo::transport::Buffer>, 2> send;
-  // Buffers of large blocks; only during an exchange.
+  // Buffers of large blocks; they exist only during an exchange.
   std::unique_ptr<UnboundBuffer> large_in;
   std::unique_ptr<UnboundBuffer> large_out;
 };
@@ -160,7 +161,7 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> GlooMesh::Connect(const CommunicatorOp
     attributes.iface = options.interface;
     std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attributes);
     auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
-    // The deadline for a small block. Gloo allows five times as long for each connection.
+    // The timeout for a small block. Gloo allows five times as long for each connection.
     context->setTimeout(options.step_timeout);
     const auto gloo_store = std::make_shared<GlooStore>(store, Clock::now() + options.connect_timeout);
     ConnectFullMesh(*context, gloo_store, device);
@@ -242,7 +243,8 @@ absl::Status GlooMesh::Run(const Exchange& exchange) {
 void GlooMesh::Swap(const Exchange& exchange) {
   ++exchange_count_;
   deadline_ = Clock::now() + step_timeout_;
-  // The large buffers end with the exchange, also when it throws; Close must not reach them after that.
+  // The large buffers are destroyed with the exchange, also when it throws, so that Close does not reach them
+  // later.
   struct Large {
     GlooMesh& mesh;
     ~Large() { mesh.EndLarge(); }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The mesh over Gloo's TCP connections, on parallel.interface. The network must be private: nothing is
-// encrypted. Waiting parks the thread and does not spin.
+// The ExchangeMesh over Gloo's TCP connections, on parallel.interface. The network must be private: nothing
+// is encrypted. Waiting parks the thread and does not spin.
 //
 // A small block is one message, written directly into memory that the receiver has registered. A large block
 // is written to its destination after a handshake.

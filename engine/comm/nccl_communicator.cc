@@ -25,11 +25,11 @@ constexpr size_t kStagingBytes = size_t{1} << 20;
 // NCCL's channels, each a CTA of the collective's kernel. The largest exchange of a step is R1's at 8 ranks
 // and 128 rows per rank: 1,024 rows x 7,168 BF16 = 14.7 MB, of which a rank receives 7/8. NVLink 4 carries
 // 450 GB/s per direction: 29 us. A CTA copies some 26 GB/s, an estimate: 8 CTAs take 62 us, 16 take 31 us,
-// and more would only take SMs (16 are 12% of 132) from the kernels beside it. Not measured yet; where
-// NCCL_MAX_CTAS is set in the environment, NCCL uses that instead.
+// and more would only take SMs (16 are 12% of 132) from the kernels that run at the same time. Not measured
+// yet; where NCCL_MAX_CTAS is set in the environment, NCCL uses that instead.
 constexpr int kMaxCtas = 16;
 constexpr char kIdKey[] = "nccl/id";
-// How long a stream may take to end once its collectives are revoked.
+// How long a stream may take to drain once its collectives are revoked.
 constexpr std::chrono::milliseconds kRevokeGrace{5000};
 
 cudaStream_t HandleOf(Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
@@ -66,8 +66,8 @@ ncclRedOp_t OpOf(Reduction reduction) {
   return reduction == Reduction::kSum ? ncclSum : reduction == Reduction::kMin ? ncclMin : ncclMax;
 }
 
-// Sets a variable of NCCL's, which it reads at its first use and prefers to ncclConfig_t and to its files. An
-// operator who set another value reads why it does not count.
+// Sets an environment variable of NCCL, which NCCL reads at its first use and prefers to ncclConfig_t and to
+// its files. If an operator set another value, a warning says why it is overridden.
 void Require(const char* variable, const char* value, const char* why) {
   const char* const given = std::getenv(variable);
   if (given != nullptr && std::string_view(given) != value) {
@@ -169,9 +169,9 @@ void NcclCommunicator::Enqueue(const char* operation, const std::function<void(c
   if (!settled_) Fail(operation, std::string(settled.message()));
 }
 
-// After an enqueue that failed, ncclCommRevoke of NCCL 2.28 frees the enqueued work and keeps its address,
-// which ncclCommAbort then frees a second time. So a communicator whose enqueue failed is not revoked: only
-// the destructor's ncclCommAbort ends it.
+// After a failed enqueue, ncclCommRevoke of NCCL 2.28 frees the enqueued work but keeps its address, and
+// ncclCommAbort then frees it a second time. So a communicator whose enqueue failed is not revoked: only the
+// destructor's ncclCommAbort ends it.
 void NcclCommunicator::Fail(const char* operation, const std::string& reason) {
   status_.Fail(absl::UnavailableError(absl::StrFormat("rank %d: %s: %s", rank_, operation, reason)));
   if (windows_ != nullptr) windows_->End();

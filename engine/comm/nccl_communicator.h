@@ -3,12 +3,12 @@
 // The communicator of ranks on GPUs, one process and one GPU each, over NCCL. It is non-blocking: no call
 // waits inside the library, where it would have no deadline. After every enqueue it polls until NCCL has
 // settled, also during a capture: NCCL may issue work in the background, and a capture must not end before
-// that.
+// that work is issued.
 //
-// Where the ranks reach each other's memory, exchanges of few rows go through windows in it
-// (peer_windows.h): they wait for one hop. NCCL carries the others.
+// Where the ranks reach each other's memory, exchanges of few rows go through windows in that memory
+// (peer_windows.h) and take one hop. NCCL carries all other exchanges.
 //
-// After a failure it revokes NCCL's running kernels, so that the stream can end. NCCL's communicator is
+// After a failure it revokes NCCL's running kernels, so that the stream can drain. NCCL's communicator is
 // destroyed with this object. The graphs that captured it must be destroyed first: NCCL waits for them.
 //
 // NCCL allows one thread at a time in a communicator, even in ncclCommGetAsyncError, which frees a finished
@@ -80,10 +80,10 @@ class NcclCommunicator : public Communicator {
   Device& device_;
 
   // Used by the thread that calls collectives.
-  std::unique_ptr<Stream> host_stream_;   // for the collectives between steps
-  void* staging_ = nullptr;               // [kStagingBytes], device memory, for the same
+  std::unique_ptr<Stream> host_stream_;   // runs the collectives between steps
+  void* staging_ = nullptr;               // [kStagingBytes], device memory, for these collectives
   bool over_ = false;                     // Fail was called
-  bool revoked_ = false;                  // it has revoked the running kernels
+  bool revoked_ = false;                  // Fail has revoked the running kernels
   std::unique_ptr<PeerWindows> windows_;  // or null
 
   mutable GroupStatus status_;  // own lock; status() records errors that NCCL reports
@@ -91,7 +91,7 @@ class NcclCommunicator : public Communicator {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   ncclComm_t comm_ = nullptr;
-  bool settled_ = true;  // the last enqueue has ended well
+  bool settled_ = true;  // the last enqueue has succeeded
 };
 
 }  // namespace foredraft

@@ -21,7 +21,7 @@ static_assert(kPushParts == kMaxGatherParts);
 
 using ProcessId = std::array<uint64_t, 2>;
 
-// Not the PID, which another container's process may have, too.
+// A random id, because processes of different containers may have equal PIDs.
 const ProcessId& ThisProcess() {
   static const ProcessId id = [] {
     ProcessId random;
@@ -33,14 +33,14 @@ const ProcessId& ThisProcess() {
 
 using HostId = std::array<char, 40>;
 
-// The kernel's number of this boot, which containers of a host share.
+// The kernel's boot id, which all containers of a host share.
 HostId ThisHost() {
   HostId id = {};
   std::ifstream("/proc/sys/kernel/random/boot_id").read(id.data(), id.size() - 1);
   return id;
 }
 
-// A rank's window, for the others.
+// What a rank tells the others of its window.
 struct WindowOffer {
   HostId host = ThisHost();
   ProcessId process = ThisProcess();
@@ -51,7 +51,7 @@ struct WindowOffer {
 std::string OfferKey(int rank) { return absl::StrCat("window/", rank); }
 std::string AnswerKey(int rank) { return absl::StrCat("window/answer/", rank); }
 
-// Clears CUDA's last error.
+// Describes `error`, and clears CUDA's last error.
 std::string Reason(const char* what, cudaError_t error) {
   cudaGetLastError();
   return absl::StrCat(what, ": ", cudaGetErrorString(error));
@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<PeerWindows>> PeerWindows::Connect(
     ASSIGN_OR_RETURN(const std::string offer, store.Get(OfferKey(peer), deadline));
     if (peer != rank && failure.empty()) failure = windows->Open(peer, offer);
   }
-  // All take part, or none: a rank that stays away would never store its flags.
+  // Either all ranks use windows or none does: a rank without them would never store its flags.
   RETURN_IF_ERROR(store.Set(AnswerKey(rank), failure));
   bool all = true;
   for (int peer = 0; peer < ranks; ++peer) {
@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<PeerWindows>> PeerWindows::Connect(
   return windows;
 }
 
-// In an orderly end no peer writes any more: the flags of the last exchange were awaited.
+// No peer writes any more after an orderly end: the flags of the last exchange were awaited.
 PeerWindows::~PeerWindows() {
   for (int peer = 0; peer < windows_.ranks; ++peer) {
     if (by_handle_[peer]) cudaIpcCloseMemHandle(windows_.of[peer]);

@@ -1,11 +1,11 @@
 #pragma once
 
-// Memory of a rank's GPU that the ranks of its host write, and theirs that it writes: what exchanges of few
-// rows go through (kernels/cuda/exchange/push_exchange.h). GPUs reach each other's memory over NVLink or
-// PCIe, processes by CUDA's IPC handles.
+// Windows in GPU memory, one per rank, through which exchanges of few rows go
+// (kernels/cuda/exchange/push_exchange.h): every rank writes the windows of the other ranks of its host. GPUs
+// reach each other's memory over NVLink or PCIe, processes by CUDA's IPC handles.
 //
-// Owner: the communicator. The graphs that captured its exchanges are destroyed first. Thread: End: any; the
-// rest: the rank's.
+// Owner: the communicator. The graphs that captured its exchanges are destroyed first. Thread: the rank's;
+// End: any.
 
 #include <atomic>
 #include <chrono>
@@ -20,8 +20,8 @@ namespace foredraft {
 
 class PeerWindows {
  public:
-  // Null where a rank cannot reach all others' windows: on another host, without peer access or memory. All
-  // ranks then have none, and rank 0 logs why. UNAVAILABLE, DEADLINE_EXCEEDED: the store's.
+  // Null on all ranks where one rank cannot reach another's window (another host, no peer access, no memory);
+  // rank 0 logs why. UNAVAILABLE and DEADLINE_EXCEEDED come from the store.
   static absl::StatusOr<std::unique_ptr<PeerWindows>> Connect(int rank, int ranks, RendezvousStore& store,
                                                               std::chrono::steady_clock::time_point deadline);
   PeerWindows(const PeerWindows&) = delete;
@@ -32,7 +32,7 @@ class PeerWindows {
   bool Fits(const AllGatherParams& params) const;
   bool Fits(const AllToAllParams& params) const;
 
-  // As the Communicator's; of exchanges that fit.
+  // As Communicator's, for exchanges that fit.
   void AllGather(Stream& stream, const AllGatherParams& params) const;
   void AllToAll(Stream& stream, const AllToAllParams& params) const;
 
@@ -41,9 +41,10 @@ class PeerWindows {
 
  private:
   PeerWindows() = default;
-  // What this rank tells the others of its window; empty with the reason in `failure`.
+  // Allocates this rank's window and returns what the others need to open it; on failure sets `failure` to
+  // the reason.
   std::string Offer(std::string& failure);
-  // "" or why peer's offer cannot be taken.
+  // Opens the peer's window. Returns "", or why it cannot be opened.
   std::string Open(int peer, const std::string& offer);
 
   PushWindows windows_;

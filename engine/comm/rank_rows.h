@@ -11,11 +11,11 @@ namespace foredraft {
 inline constexpr int kMaxRanks = 8;
 
 struct RankRows {
-  std::array<int32_t, kMaxRanks> rows{};  // of rank r; 0 past the last rank
+  std::array<int32_t, kMaxRanks> rows{};  // rows[r]: of rank r; 0 past the last rank
 
   int32_t operator[](int rank) const { return rows[rank]; }
   int32_t& operator[](int rank) { return rows[rank]; }
-  // The first row of `rank` where the rows of all ranks follow one another.
+  // The index of the first row of `rank` where the rows of all ranks lie one after another.
   int32_t offset(int rank) const {
     int32_t sum = 0;
     for (int r = 0; r < rank; ++r) sum += rows[r];

@@ -1,7 +1,7 @@
 #pragma once
 
 // A key-value store through which the ranks of a forming group exchange their addresses: a few small values,
-// each set once. Each life of the group has an empty store of its own.
+// each set once. Each start of a group has a new, empty store.
 
 #include <chrono>
 #include <string>

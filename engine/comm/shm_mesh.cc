@@ -28,10 +28,11 @@ namespace {
 
 constexpr int64_t kSlotBytes = 512 << 10;
 constexpr int64_t kBlockAlignment = 64;
-// How long a rank looks for a post before it sleeps: longer than ranks of equal speed are apart.
+// How long a rank polls for a post before it sleeps: longer than the time between the posts of ranks of equal
+// speed.
 constexpr std::chrono::microseconds kSpin(20);
-constexpr int kLooksPerTime = 64;  // reading the clock takes as long as several looks
-// Bounds how late a sleeping rank sees that it was closed by its own process.
+constexpr int kLooksPerTime = 64;  // polls per reading of the clock, which takes as long as several polls
+// The longest time until a sleeping rank sees that its own process has called Close.
 constexpr std::chrono::milliseconds kSleep(10);
 
 using SegmentId = std::array<uint64_t, 2>;
@@ -48,7 +49,7 @@ struct RankCounters {
 struct alignas(kBlockAlignment) SlotHead {
   uint32_t exchange;
   uint32_t operation;
-  std::array<int64_t, kMaxRanks> offsets;  // in `data`, of the block for rank r
+  std::array<int64_t, kMaxRanks> offsets;  // offsets[r]: of the block for rank r, in `data`
   std::array<int64_t, kMaxRanks> bytes;
 };
 
@@ -89,7 +90,7 @@ struct ShmMesh::Segment {
   std::array<RankCounters, kMaxRanks> ranks;
   Slot slots[kMaxRanks][2];
 
-  // The segment of a group of `ranks` ends behind their slots.
+  // The segment of a group of `ranks` ends after their slots.
   static size_t BytesFor(int ranks) { return offsetof(Segment, slots) + ranks * sizeof(Segment::slots[0]); }
 };
 
@@ -104,7 +105,7 @@ class ShmMesh::Mapping {
     if (segment_ != nullptr) munmap(segment_, bytes_);
   }
 
-  // Room is reserved at once: a page that is missing later would be SIGBUS.
+  // Reserves the memory at once: a page missing later would raise SIGBUS.
   absl::Status Create() {
     const int file = shm_open(NameOf(id_).c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (file < 0) return Error("shm_open", errno);
@@ -149,7 +150,7 @@ class ShmMesh::Mapping {
   const SegmentId id_;
   const size_t bytes_;
   Segment* segment_ = nullptr;
-  bool named_ = false;  // by this rank, which takes the name away
+  bool named_ = false;  // this rank has created the name and removes it
 };
 
 absl::StatusOr<std::unique_ptr<ShmMesh>> ShmMesh::Connect(const CommunicatorOptions& options,
@@ -222,7 +223,7 @@ absl::Status ShmMesh::RunPiece(const Exchange& exchange, int64_t first, int64_t 
 
 namespace {
 
-// The part of a block in its piece.
+// The part of `block` that belongs to the piece of bytes [first, first + bytes).
 ExchangeBlock PieceOf(const ExchangeBlock& block, int64_t first, int64_t bytes) {
   if (first >= block.bytes) return {};
   return {static_cast<std::byte*>(block.data) + first, std::min(bytes, block.bytes - first)};
@@ -247,7 +248,8 @@ void ShmMesh::Post(const Exchange& exchange, int64_t first, int64_t bytes) {
       next += (piece.bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
   }
   RankCounters& own = segment_.ranks[rank_];
-  // In one order with what waiters do: either they see this number, or this rank sees them.
+  // Sequentially consistent with the waiters' accesses: either a waiter sees this number, or this rank sees
+  // the waiter.
   own.posted.value.store(exchange_count_, std::memory_order_seq_cst);
   if (own.waiters.value.load(std::memory_order_seq_cst) != 0) {
     Futex(own.posted.value, FUTEX_WAKE, INT_MAX, nullptr);
@@ -275,7 +277,7 @@ absl::Status ShmMesh::WaitFor(int peer, Clock::time_point deadline) {
     const bool over = closed_.load() || segment_.over.value.load() != 0;
     if (!HasPosted(seen, exchange_count_) && !over) Futex(posted, FUTEX_WAIT, seen, &timeout);
     counters.waiters.value.fetch_sub(1, std::memory_order_relaxed);
-    // What was posted before the end of the group is still good.
+    // An exchange that was posted before the end of the group is still valid.
     if (is_there()) return absl::OkStatus();
     if (over) return absl::UnavailableError("the group is over");
     if (Clock::now() >= deadline) return absl::DeadlineExceededError("");

@@ -1,15 +1,16 @@
 #pragma once
 
-// The mesh of ranks of one host: a segment of shared memory. An exchange of few rows takes microseconds,
-// where a message over loopback takes a hundred.
+// The ExchangeMesh of ranks on one host: a segment of shared memory. An exchange of few rows takes a few
+// microseconds; a message over loopback takes a hundred.
 //
-// Every rank has two slots in the segment. Exchange n is written to slot n % 2 and posted; then the rank
-// waits until every other rank has posted n, also one that sends it nothing, and copies what is meant for it.
-// Two slots need no acknowledgement for that reason: who posts n + 1 has read all slots n, and who writes n +
-// 2 has seen everybody's n + 1. A block that is longer than a slot goes in pieces, an exchange each.
+// Every rank has two slots in the segment. A rank writes exchange n to its slot n % 2 and posts it; then it
+// waits until every other rank has posted n, even ranks that send it nothing, and copies the blocks meant for
+// it. With two slots no acknowledgement is needed: a rank that posts n + 1 has read all slots of n, and a
+// rank that writes n + 2 has seen that all ranks posted n + 1. A block that is longer than a slot is sent in
+// pieces, each in an exchange of its own.
 //
-// No lock lies in the segment, so a rank may die anywhere. The segment has no name any more once all ranks
-// have mapped it: nothing is left of a group that crashes.
+// The segment has no lock, so a rank may die at any point. Its name is removed once all ranks have mapped it,
+// so a group that crashes leaves nothing behind.
 
 #include <atomic>
 #include <chrono>
@@ -24,9 +25,9 @@ namespace foredraft {
 
 class ShmMesh : public ExchangeMesh {
  public:
-  // Null where not every rank can map the segment: they are on several hosts or in several containers, or
-  // /dev/shm has no room. All ranks agree, and rank 0 logs why. UNAVAILABLE and DEADLINE_EXCEEDED are those
-  // of the store.
+  // Null on all ranks where one of them cannot map the segment: they are on several hosts or in several
+  // containers, or /dev/shm has no room. Rank 0 logs why. UNAVAILABLE and DEADLINE_EXCEEDED come from the
+  // store.
   static absl::StatusOr<std::unique_ptr<ShmMesh>> Connect(const CommunicatorOptions& options,
                                                           RendezvousStore& store);
   ~ShmMesh() override;  // Close

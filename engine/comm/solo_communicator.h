@@ -1,6 +1,6 @@
 #pragma once
 
-// A group of one rank, on any device: collectives copy rows from `in` to `out` unless those are the same
+// A group of one rank, on any device: collectives copy rows from `in` to `out` unless both are the same
 // memory.
 
 #include "engine/comm/communicator.h"
