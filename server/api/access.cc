@@ -29,7 +29,7 @@ absl::Status Refuse(const std::string& file, int line, std::string_view what) {
       absl::StrCat("server.auth.tokens_file: ", file, ":", line, ": ", std::string(what)));
 }
 
-// Names go into log lines.
+// Names appear in log lines, so only these characters are allowed.
 bool IsName(std::string_view name) {
   return name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
            return absl::ascii_isalnum(c) || std::string_view("._-@").find(c) != std::string_view::npos;

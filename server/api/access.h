@@ -44,9 +44,9 @@ class TokenTable {
     TokenHash hash;
   };
 
-  // `text` is the file's: a line per token, empty lines and lines that begin with # apart. INVALID_ARGUMENT
-  // names `file`, line and what is wrong; it never shows a hash. A file without a token, or whose last line
-  // has no line break, may be one that is being written, and is refused.
+  // `text` is the file's: a token per line; empty lines and lines that begin with # are skipped.
+  // INVALID_ARGUMENT names `file`, line and what is wrong; it never shows a hash. A file without a token, or
+  // whose last line has no line break, is refused: it may still be being written.
   static absl::StatusOr<TokenTable> Parse(std::string_view text, const std::string& file);
   static absl::StatusOr<TokenTable> Read(const std::string& file);
 
@@ -61,22 +61,22 @@ class TokenTable {
 
 class Access {
  public:
-  // Lets everyone in until Require.
+  // Lets everyone in until Require is called.
   Access() = default;
 
   // Asks for a token of `table` from now on.
   void Require(TokenTable table);
   // `admitted` is called for each call that Check lets in, with its connection (CallContext::connection).
-  // Once, before the first Check.
+  // Call this once, before the first Check.
   void OnAdmitted(std::function<void(std::string_view connection)> admitted) {
     admitted_ = std::move(admitted);
   }
 
-  // `refused` is called for each call that Check does not let in. Once, before the first Check.
+  // `refused` is called for each call that Check does not let in. Call this once, before the first Check.
   void OnRefused(std::function<void(TokenRefusal cause)> refused) { refused_ = std::move(refused); }
 
-  // How long to hold back the answer to a caller that Check has refused so (guess_delay.h). `client`:
-  // ClientOf.
+  // How long to hold back the answer to a caller whom Check refused with `refused` (guess_delay.h). `client`
+  // is from ClientOf.
   std::chrono::milliseconds HoldBack(const absl::Status& refused, std::string_view authorization,
                                      const std::string& client) const;
 
@@ -87,7 +87,7 @@ class Access {
   // one. PERMISSION_DENIED: a token whose role may not do this.
   absl::StatusOr<std::string> Check(const grpc::ServerContextBase& context, Role role) const;
   absl::StatusOr<std::string> Check(const CallContext& context, Role role) const;
-  // `authorization` is the header's value, "Bearer ...". For a request on a connection without a guard.
+  // Checks a request on a connection without a guard. `authorization` is the header's value, "Bearer ...".
   absl::StatusOr<std::string> Check(std::string_view authorization, Role role) const;
 
  private:

@@ -39,14 +39,14 @@ SteadyTime DeadlineOf(SteadyTime arrival, const CallContext& context, std::optio
 
 // A text of this size is tokenized in less than a millisecond.
 constexpr size_t kShortInputBytes = 4096;
-constexpr size_t kMessageBytes = 64;  // that a chat message counts besides its content
+constexpr size_t kMessageBytes = 64;  // that a chat message counts in addition to its content
 
 ClientRequest Take(const std::function<ClientRequest()>& take) {
   const MayLackMemory scope;
   return take();
 }
 
-// Nothing of the prompt: logs are kept where prompts may not be.
+// Describes the request without its prompt: logs are kept where prompts may not be.
 std::string TextOf(const Request& request) {
   const SamplingParams& sampling = request.sampling;
   return absl::StrFormat(
@@ -57,7 +57,7 @@ std::string TextOf(const Request& request) {
       request.constraint.grammar == nullptr ? "" : ", constrained");
 }
 
-// What the answer says beside its tokens.
+// Sets what the answer says besides its tokens.
 void Label(CallContext& context, const std::string& id, const std::optional<TraceContext>& trace) {
   context.SetRequestId(id);
   if (trace.has_value()) context.SetTraceParent(trace->Header());
@@ -257,7 +257,7 @@ void Admission::SubmitChecked(CheckedRequest checked, Arrived arrived, std::opti
   request.client = Fnv1a(spec.client = ClientName(context.peer(), arrived.caller));
   request.caller = arrived.caller;
   const uint64_t callers_scope = reuse_by_token_ ? reuse_scopes_.NumberOf(arrived.caller) : 0;
-  // The validator has put the hash of the request's own salt there.
+  // The validator has set reuse_scope to the hash of the request's own salt, or 0.
   request.reuse_scope =
       request.reuse_scope == 0 ? callers_scope : Fnv1a(absl::StrCat(callers_scope), request.reuse_scope);
   request.arrival = spec.arrival = arrived.time;

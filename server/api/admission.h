@@ -49,7 +49,7 @@ class QueueShare {
   // A request's place; destroying the last copy gives it back.
   using Place = std::shared_ptr<const void>;
 
-  // RESOURCE_EXHAUSTED: `client` has `max` places. They may outlive this object.
+  // RESOURCE_EXHAUSTED: `client` has `max` places. Places may outlive this object.
   absl::StatusOr<Place> Take(const std::string& client, int max);
 
  private:
@@ -60,8 +60,8 @@ class QueueShare {
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
 
-// Gives each name a number, from 1 on; the empty name has 0. Names are never forgotten, because only tokens
-// of the file have one. Thread-safe.
+// Gives each name a number, from 1 on; the empty name has 0. The names are those of the file's tokens: few,
+// so none is ever forgotten. Thread-safe.
 class NumberedNames {
  public:
   uint64_t NumberOf(const std::string& name);
@@ -73,7 +73,7 @@ class NumberedNames {
 
 // Who `peer` (CallContext::peer) is, without the port: "ipv4:10.0.0.7".
 std::string ClientOf(const std::string& peer);
-// Whose turn a request takes: `caller`, the name of its token, or without one who `peer` is.
+// Whose turn a request takes: `caller`, the name of its token, or ClientOf(peer) if that is empty.
 std::string ClientName(const std::string& peer, const std::string& caller);
 
 // Bytes of an input that have to be tokenized; 0 for token ids.
@@ -81,17 +81,17 @@ size_t TextBytes(const PromptInput& input);
 
 struct AdmissionLimits {
   int request_timeout_s = 600;
-  double max_queue_share = 1;  // of max_queue_size, for one client; 1: no cap
+  double max_queue_share = 1;  // one client's largest share of max_queue_size; 1: no cap
   int max_queue_size = 1024;
   int tokenizer_threads = 1;
-  bool reuse_by_token = false;  // prompts share blocks only with those of the same token's name
+  bool reuse_by_token = false;  // prompts share blocks only under the same token's name
 };
 
-// A request that waits until it is read. The choices of one message share its content until then.
+// A request that has not been read yet. The choices of one message share its content until they are read.
 struct WaitingRequest {
   std::string request_id;       // empty: the server makes one
   bool is_constrained = false;  // constraint_check.h
-  int choices = 1;              // of its prompt, for the metric; 0: that has counted them already
+  int choices = 1;              // of its prompt, for the metric; 0: another choice has counted them
   size_t text_bytes = 0;        // to be tokenized in the turn in which `take` is called
   // Makes the request, with any request_id. Called at most once, on the thread that reads it.
   std::function<ClientRequest()> take;
@@ -115,30 +115,31 @@ class Admission {
   absl::StatusOr<const ServingParts*> Parts() const;
 
   void SetRequestTimeout(int seconds) { request_timeout_s_.store(seconds); }
-  // Sets the size that one client's share is taken of; the queue itself is the loop's.
+  // Sets the queue size of which each client has a share; the queue itself is the loop's.
   void SetMaxQueueSize(int max_queue_size) { max_queue_size_.store(max_queue_size); }
 
   // Counts a call as open until its `done` hook.
   CallHooks OpenCall();
-  // Submits the call's request if `access` lets its caller generate, or refuses the call with the reason; at
-  // once or, where its input is long or its output constrained, once a thread of the pool has read it. Gives
-  // the answer its id (request_id.h).
+  // Submits the call's request if `access` lets its caller generate, otherwise refuses the call with the
+  // reason. Does so at once or, where the input is long or the output constrained, after a thread of the pool
+  // has read the request. Gives the answer its id (request_id.h).
   void Submit(const Access& access, ClientRequest request, std::shared_ptr<GenerationCall> call);
   void Submit(const Access& access, WaitingRequest request, std::shared_ptr<GenerationCall> call);
   // Ends, counts and logs a call that is not submitted; a wire calls it where it cannot read a message.
   void Refuse(const std::string& request_id, const absl::Status& status,
               const std::shared_ptr<GenerationCall>& call);
 
-  // Counts and logs what of a request had no effect, where its wire refuses it before it is submitted.
+  // Counts and logs the fields without effect of a request that its wire refuses before it is submitted.
   void RecordNotes(NotedWire wire, const FieldNotes& notes);
 
   // Counts a request that its wire refuses without a call.
   void CountRefusal(const absl::Status& status) { metrics_.RecordRefused(OutcomeOfRefusal(status)); }
 
-  // Calls `tokenize` with OkStatus: here, or on a thread of the pool if the input has more than a few bytes.
-  // With an error, here or later, if it may not: the queue is full, or the server stops. client: ClientName.
+  // Calls `tokenize` with OkStatus, here or, if the input has more than a few bytes, on a thread of the pool.
+  // Calls it with an error, here or later, if the queue is full or the server stops. `client` is from
+  // ClientName.
   void Tokenize(const std::string& client, size_t input_bytes, const TurnPool::Job& tokenize);
-  // Inputs that wait to be tokenized are refused, now and later.
+  // Refuses inputs that wait to be tokenized, now and later.
   void EndTokenizing() { pool_.Close(absl::UnavailableError("draining: the daemon stops")); }
 
   // Calls whose answers are not finished.
@@ -182,7 +183,7 @@ class Admission {
   mutable std::condition_variable calls_changed_;
   int open_calls_ = 0;  // guarded by calls_mutex_
 
-  TurnPool pool_;  // last: its threads use the others
+  TurnPool pool_;  // last: its threads use the members above
 };
 
 }  // namespace foredraft

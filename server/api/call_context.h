@@ -1,6 +1,6 @@
 #pragma once
 
-// The connection's side of a call, as far as all wires have it.
+// The part of a call's connection that all wires have.
 
 #include <chrono>
 #include <optional>
@@ -16,7 +16,7 @@ class CallContext {
 
   // The client's address: "ipv4:10.0.0.7:51234".
   virtual std::string peer() const = 0;
-  // What the server calls its connection; empty where that has no name.
+  // The server's name for the connection; empty if it has none.
   virtual std::string connection() const { return ""; }
   // The value of the header, "Bearer ..."; empty without one.
   virtual std::string authorization() const = 0;
@@ -29,7 +29,7 @@ class CallContext {
   // Sets the request's place in its client's trace, which the answer carries, too. Called before the answer
   // begins.
   virtual void SetTraceParent(const std::string& header) = 0;
-  // Sets what of the request had no effect, which the answer names. Called before the answer begins.
+  // Sets the fields of the request without effect, which the answer names. Called before the answer begins.
   virtual void SetIgnored(const FieldNotes& notes) = 0;
   // Ends the call of a client that does not read. Valid until the call is done.
   virtual void Cancel() = 0;

@@ -40,25 +40,25 @@ struct ClientConstraint {
   std::string source;                    // schema, expression, grammar or tag
   std::vector<std::string> choices;      // of kChoice
   bool compact = false;                  // JSON without white space
-  bool from_first_token = false;         // also where the answer begins in thinking
+  bool from_first_token = false;         // holds also where the answer begins with thinking
 };
 
 struct ClientRequest {
   NotedWire wire = NotedWire::kOther;
-  FieldNotes notes;        // what its wire found to be without effect
+  FieldNotes notes;        // the fields that its wire found without effect
   std::string request_id;  // empty: the server makes one
   PromptInput input;
   ChatChoices choices;  // chat input
   ChatTools tools;      // chat input
   std::optional<ClientConstraint> constraint;
-  bool raw_text = false;       // chat input: the answer's text is not taken apart
+  bool raw_text = false;       // chat input: the answer is not divided into thinking, text and calls
   bool parse_special = false;  // text input: special tokens written out in the text become those tokens
   ClientSampling sampling;
-  bool add_bos = true;  // text input: where the tokenizer puts BOS in front
+  bool add_bos = true;  // text input: BOS in front, if the tokenizer puts one there
   // Text and ids: keep only this many ids, the last of the prompt; -1: as many as the context has room for.
   std::optional<int32_t> truncate_prompt_tokens;
   std::optional<int32_t> max_tokens;
-  bool lowers_max_tokens = false;  // to what the context has room for, where it asks for more
+  bool lowers_max_tokens = false;  // to what the context has room for, if it is less
   std::vector<std::string> stop;
   bool keeps_stop = false;  // the text ends with the stop string that ended it
   std::vector<int32_t> stop_token_ids;
@@ -68,7 +68,7 @@ struct ClientRequest {
   std::optional<int32_t> thinking_budget;  // tokens that the output may think; -1: any number
   bool strict_acceptance = false;
   int32_t priority = 0;    // -kMaxPriority..kMaxPriority
-  std::string cache_salt;  // prompts share blocks with those of the same salt alone
+  std::string cache_salt;  // prompts share blocks only under the same salt
   std::optional<double> timeout_s;
 };
 

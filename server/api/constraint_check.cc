@@ -26,7 +26,7 @@ bool IsChat(const ClientRequest& client) { return std::holds_alternative<ChatMes
 // Whether tools constrain the output.
 bool HasToolConstraint(const ClientRequest& client) { return IsChat(client) && client.tools.constrain(); }
 
-// Whether removed tools alone constrain the output. Where structured output is off, a call of a removed tool
+// Whether only removed tools constrain the output. Where structured output is off, a call of a removed tool
 // is text.
 bool HasOnlyRemovals(const ClientRequest& client) {
   return !client.constraint && IsChat(client) && !client.tools.constrain() && client.tools.has_effect() &&
@@ -35,7 +35,7 @@ bool HasOnlyRemovals(const ClientRequest& client) {
 
 bool IsOn(const ConstraintCompiler* compiler) { return compiler != nullptr && compiler->is_on(); }
 
-// A constraint beside tools that may be called: the answer is calls, or what the constraint says.
+// Whether a constraint comes with tools that may be called: the answer is then calls, or fits the constraint.
 bool HasBoth(const ClientRequest& client) {
   return client.constraint && IsChat(client) && client.tools.has_effect();
 }
@@ -57,7 +57,7 @@ std::string OffText(const ClientRequest& client) {
   return absl::StrCat(Asks(client), ", allowed ", allowed, ": ", kOff);
 }
 
-// Fields that cannot be with a constraint.
+// The error for fields that cannot be combined with a constraint; empty if there are none.
 std::string CombinationText(const ClientRequest& client, const ConstraintCompiler& compiler) {
   const char* const with = client.constraint              ? " with a constraint"
                            : client.tools.is_forced()     ? " with forced calls"
@@ -69,7 +69,7 @@ std::string CombinationText(const ClientRequest& client, const ConstraintCompile
     return absl::StrCat(client.constraint->field, ": given with chat.tools, allowed one of them");
   }
   if (client.ignore_eos) return absl::StrCat("ignore_eos: true, allowed false", with);
-  // An output shorter than min_tokens could not end, also where it is complete.
+  // An output shorter than min_tokens could not end, even if it is complete.
   if (client.sampling.min_tokens > 0) {
     return absl::StrCat("sampling.min_tokens: ", client.sampling.min_tokens, ", allowed 0", with);
   }
@@ -98,7 +98,7 @@ ConstrainedBy KindOf(Constraint::Kind kind) {
   return ConstrainedBy::kStructuralTag;
 }
 
-// Ids whose bytes are `text`.
+// Adds the ids whose bytes are `text`.
 void AddIdsOf(std::string_view text, const Vocabulary& vocabulary, std::vector<int32_t>& ids) {
   const std::optional<int32_t> found = vocabulary.Find(text);
   if (!found || !vocabulary.IsOrdinary(*found)) return;
@@ -108,8 +108,8 @@ void AddIdsOf(std::string_view text, const Vocabulary& vocabulary, std::vector<i
   }
 }
 
-// Sets line_end_ids for a grammar that a thought may come before. Where the output may begin with a line end
-// by itself, nobody could tell which line ends are its own, so no others come before it.
+// Sets line_end_ids, the line ends that may stand between a thought and the grammar's output. If the grammar
+// lets the output itself begin with a line end, the two could not be told apart, so none is allowed between.
 absl::Status AllowLineEnds(const Request& request, RequestConstraint& constraint) {
   const bool follows_thought = request.thinking.end >= 0 && !constraint.from_first_token;
   if (!follows_thought || !constraint.trigger_ids.empty()) return absl::OkStatus();
@@ -122,7 +122,7 @@ absl::Status AllowLineEnds(const Request& request, RequestConstraint& constraint
   return absl::OkStatus();
 }
 
-// Stop ids that can only come as the end of an output, ascending.
+// Stop ids that can come only as the end of an output, ascending.
 std::vector<int32_t> AddedStopIds(const Request& request, const ConstraintCompiler& compiler) {
   std::vector<int32_t> ids;
   std::copy_if(request.stop_ids.begin(), request.stop_ids.end(), std::back_inserter(ids),
@@ -132,7 +132,7 @@ std::vector<int32_t> AddedStopIds(const Request& request, const ConstraintCompil
   return ids;
 }
 
-// The grammar's own end tokens need not be added to its masks.
+// Drops end ids that the grammar's vocabulary already has: its masks need no addition for them.
 void LeaveOutCommonEnds(RequestConstraint& constraint) {
   const std::vector<int32_t>& common = constraint.grammar->vocabulary().end_ids();
   std::erase_if(constraint.end_ids, [&common](int32_t id) {
@@ -161,13 +161,13 @@ absl::StatusOr<std::shared_ptr<const Grammar>> CompileTools(const ClientRequest&
   return NameFaultyTool(calls, client.tools, grammar.status(), compiler);
 }
 
-// Compiles calls and, where they are not forced, what the client's constraint says instead.
+// Compiles calls and, unless they are forced, the client's constraint as the alternative to them.
 absl::Status CompileCalls(const ClientRequest& client, const ChatFormat& chat_format,
                           const Tokenizer& tokenizer, ConstraintCompiler& compiler, RequestConstraint& made) {
   const CallSyntax calls = chat_format.calls();
   std::string alternative;
   if (client.constraint && !client.tools.is_forced()) {
-    // The constraint is compiled by itself first, so that its faults are told under its own name.
+    // The constraint is compiled alone first, so that errors in it name its own field.
     const Constraint alone = ConstraintOf(*client.constraint);
     RETURN_IF_ERROR(compiler.Compile(alone, client.constraint->field).status());
     alternative = AlternativePart(alone);
@@ -175,7 +175,7 @@ absl::Status CompileCalls(const ClientRequest& client, const ChatFormat& chat_fo
   const bool compact = !alternative.empty() && client.constraint->compact;
   ASSIGN_OR_RETURN(ToolTag tag, MakeToolTag(calls, WithKeptSchemas(calls, client.tools, compiler), tokenizer,
                                             alternative));
-  if (!compiler.CanCompile(ConstraintOf(tag, compact))) {  // too much together, or a strict tool
+  if (!compiler.CanCompile(ConstraintOf(tag, compact))) {  // too much together, or a faulty strict tool
     ASSIGN_OR_RETURN(tag, MakeToolTag(calls, client.tools, tokenizer, alternative));
   }
   ASSIGN_OR_RETURN(made.grammar, CompileTools(client, calls, tag, compact, compiler));

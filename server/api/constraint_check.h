@@ -1,6 +1,6 @@
 #pragma once
 
-// What a request asks of its output, as the scheduler's constraint.
+// Makes the scheduler's constraint from what a request asks of its output.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,20 +12,20 @@
 
 namespace foredraft {
 
-// Whether not every output is allowed: a constraint, forced calls, or tools whose schema must be followed.
+// Whether the output is constrained: by a constraint, forced calls, or tools whose schema must be followed.
 bool IsConstrained(const ClientRequest& client);
 
 // Refuses a source that Compile would refuse for its length.
 absl::Status CheckConstraintLength(const ClientRequest& client, ConstraintCompiler* compiler);
 
-// Refuses what does not go together, before the prompt is tokenized. `compiler` null: nothing is constrained
-// here. INVALID_ARGUMENT names the field, its value and what is allowed.
+// Refuses fields that cannot be combined, before the prompt is tokenized. `compiler` is null where the server
+// constrains no outputs. INVALID_ARGUMENT names the field, its value and what is allowed.
 absl::Status CheckConstraint(const ClientRequest& client, ConstraintCompiler* compiler);
 
 // The constraint of a request that CheckConstraint has let pass, once its prompt, phase and stop ids are in
-// `request`; without a grammar where nothing is constrained. Compiles, so it may take up to a second.
-// `chat_format` is set where the input is chat. INVALID_ARGUMENT, FAILED_PRECONDITION:
-// ConstraintCompiler::Compile.
+// `request`; without a grammar if nothing is constrained. Compiles, so it may take up to a second.
+// `chat_format` is set where the input is chat. Fails as ConstraintCompiler::Compile does (INVALID_ARGUMENT,
+// FAILED_PRECONDITION).
 absl::StatusOr<RequestConstraint> MakeConstraint(const ClientRequest& client, const Request& request,
                                                  const ChatFormat* chat_format, const Tokenizer& tokenizer,
                                                  ConstraintCompiler* compiler);

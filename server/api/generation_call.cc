@@ -9,7 +9,7 @@ namespace foredraft {
 
 void GenerationCall::CallCancelled() {
   const MustHaveMemory scope;
-  cancelled_.store(true);  // first: Submitted reports it where the id comes later
+  cancelled_.store(true);  // set first: Submitted reports it if the id comes later
   if (const uint64_t id = id_.load(); id != 0) hooks_.cancelled(id);
 }
 

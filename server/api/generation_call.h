@@ -1,8 +1,8 @@
 #pragma once
 
-// The life of a call that carries a generation request, without the messages of its wire. A call of a gRPC
-// wire is one of these and a gRPC reactor at once: it fills the messages and passes gRPC's reactions on. For
-// an HTTP wire, read "the listener" for gRPC.
+// The life of a call that carries a generation request, without the messages of its wire. A gRPC wire's call
+// derives from this and from a gRPC reactor: it fills the messages and passes gRPC's reactions on. On an HTTP
+// wire the listener takes gRPC's place.
 //
 // A call owns itself from Create to CallDone; the output thread shares ownership until it has ended the call.
 // Push, End and Abandon come from the output thread (End also from the gRPC thread that refuses the request);
@@ -37,7 +37,7 @@ struct ResponseLabels {
 
 class GenerationCall : public ResponseSink {
  public:
-  // Before the request is opened at the output thread; then constant.
+  // Called before the request is opened at the output thread; the label is constant afterwards.
   void Label(uint64_t id, ResponseLabels labels) {
     labels_ = std::move(labels);
     id_.store(id);
@@ -48,7 +48,7 @@ class GenerationCall : public ResponseSink {
 
   // Whether its client has left, perhaps before the request was submitted.
   bool cancelled() const { return cancelled_.load(); }
-  // After the output thread has opened the request: reports a cancellation that came before that.
+  // Called after the output thread has opened the request: reports a cancellation that came before that.
   void Submitted() {
     if (cancelled()) hooks_.cancelled(id_.load());
   }
@@ -60,14 +60,14 @@ class GenerationCall : public ResponseSink {
   GenerationCall(std::unique_ptr<CallContext> context, CallHooks hooks)
       : context_(std::move(context)), hooks_(std::move(hooks)) {}
 
-  // Once, by Create: the call keeps itself alive until CallDone.
+  // Called once, by Create: the call keeps itself alive until CallDone.
   template <class Call>
   static std::shared_ptr<Call> Own(std::shared_ptr<Call> call) {
     call->self_ = call;
     return call;
   }
 
-  // From OnCancel and OnDone. CallCancelled may come at any time, also before the request has an id.
+  // Called by OnCancel and OnDone. CallCancelled may come at any time, even before the request has an id.
   void CallCancelled();
   void CallDone();
 
@@ -108,7 +108,7 @@ class StreamCall : public GenerationCall {
   // Whether a stream that ends with `end` gets a last message before its status.
   virtual bool HasLastMessage(const OutputEnd& end) const = 0;
 
-  // From OnWriteDone.
+  // Called by OnWriteDone.
   void MessageWritten(bool ok);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// From absl::Status to gRPC's statuses and to unary calls that are answered at once.
+// Turns absl::Status into gRPC's status, and answers unary calls at once.
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
@@ -10,11 +10,12 @@
 
 namespace foredraft {
 
-// Both use the canonical codes with the same numbers. A reason (base/error_reason.h) becomes the status's
-// details: google.rpc.Status with one google.rpc.ErrorInfo.
+// absl and gRPC have the same canonical codes and numbers. A reason (base/error_reason.h) becomes the
+// status's details: google.rpc.Status with one google.rpc.ErrorInfo.
 grpc::Status ToGrpc(const absl::Status& status);
 
-// Finishes a call with `reactor`, its default one, under an id of its own; an error is logged as a refusal.
+// Finishes a call with `reactor`, the call's default one, under a new request id; an error is logged as a
+// refusal.
 void Answer(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
             const absl::Status& status);
 

@@ -17,12 +17,12 @@ class GuessDelay {
   static constexpr std::chrono::seconds kWindow{60};
   static constexpr std::chrono::milliseconds kDelay{1000};
 
-  // `client` (ClientOf) has sent a wrong token.
+  // Counts a wrong token of `client` (ClientOf); returns how long to hold its answer back.
   std::chrono::milliseconds Note(const std::string& client, Clock::time_point now) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (guesses_.size() >= kMostClients && !guesses_.contains(client)) {
       std::erase_if(guesses_, [now](const auto& entry) { return now - entry.second.begin > kWindow; });
-      if (guesses_.size() >= kMostClients) return kDelay;  // guessing from everywhere
+      if (guesses_.size() >= kMostClients) return kDelay;  // guesses come from everywhere
     }
     Guesses& guesses = guesses_[client];
     if (now - guesses.begin > kWindow) guesses = {.begin = now, .count = 0};

@@ -25,7 +25,7 @@ const char* ServingStateName(ServingState state);
 
 class Health {
  public:
-  // Reports to these services from now on; none ends it. They outlive the reports.
+  // Reports to these services from now on, until it is called with none. They outlive the reports.
   void Attach(std::vector<HealthService*> services);
   // Transitions that the table does not have are ignored: a drain during loading stays a drain.
   void Enter(ServingState state);

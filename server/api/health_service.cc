@@ -32,8 +32,8 @@ constexpr int kServing = 1;
 constexpr int kNotServing = 2;
 constexpr int kServiceUnknown = 3;
 
-// The service's messages are one field each, with the number and type of google.protobuf's wrappers: the name
-// of a service, and a status.
+// Each of the service's messages has one field, a service's name or a status, with the number and type of one
+// of google.protobuf's wrappers.
 using NameMessage = google::protobuf::StringValue;
 using StatusMessage = google::protobuf::Int32Value;
 
@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 4> kNames = {
     "", "foredraft.v1.GenerationService", "foredraft.v1.AdminService", "vllm.grpc.engine.VllmEngine"};
 constexpr size_t kLongestRequest = 256;  // bytes; longer than any name, short enough to be read at once
 
-// The name that a request has; none if it is no request. Looks at no more than kLongestRequest bytes.
+// The name in a request; nullopt if `bytes` are no request. Looks at no more than kLongestRequest bytes.
 std::optional<std::string> NameIn(grpc::ByteBuffer& bytes) {
   if (bytes.Length() > kLongestRequest) return std::nullopt;
   std::vector<grpc::Slice> slices;
@@ -73,7 +73,7 @@ grpc::ByteBuffer Encode(int status) {
 
 }  // namespace
 
-// What the completion queue returns: its address is the tag of one operation of a call.
+// What the completion queue returns: an Event's address is the tag of one operation of a call.
 struct HealthService::Event {
   std::function<void(bool ok)> run;
 };
@@ -118,7 +118,7 @@ class HealthService::CheckCall {
 };
 
 // Sends the status, and each change of it, until its client leaves or the server shuts down; then deletes
-// itself. Events on the service's thread; Send by any.
+// itself. Its events run on the service's thread; any thread may call Send.
 class HealthService::WatchCall {
  public:
   explicit WatchCall(HealthService& service) : service_(service) {
@@ -139,7 +139,7 @@ class HealthService::WatchCall {
 
  private:
   void Received(bool ok) {
-    if (!ok) {  // the server has shut down; then there is no event of the call's end
+    if (!ok) {  // the server has shut down; then gone_event_ does not come
       delete this;
       return;
     }
@@ -182,7 +182,7 @@ class HealthService::WatchCall {
   bool writing_ = false;  // an operation is outstanding
   bool finishing_ = false;
   bool gone_ = false;
-  int sent_ = 0;  // none
+  int sent_ = 0;  // none yet
   Event received_{[this, &service = service_](bool ok) {
     Received(ok);
     service.Accepted();
@@ -224,14 +224,14 @@ void HealthService::Stop() {
   thread_.join();
 }
 
-// Calls that arrived with the server's shutdown may come to the queue after the event of Stop, and both gRPC
-// and this service begin operations when they are taken out, which a queue that is shut down does not
-// survive. So the queue ends with the last call that was to be accepted.
+// Calls that arrived at the server's shutdown may reach the queue after the event of Stop. When they are
+// taken out, both gRPC and this service begin operations, which a queue that is shut down does not survive.
+// So the queue is shut down only after the last call that was asked for.
 void HealthService::Accepted() {
   if (--accepting_ > 0 || !stopping_) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    stopped_ = true;  // a write that ends from now on is followed by none
+    stopped_ = true;  // no write follows one that ends from now on
   }
   queue_->Shutdown();
 }

@@ -2,10 +2,10 @@
 
 // grpc.health.v1.Health of one gRPC server, answered on a thread of its own.
 //
-// gRPC's own health service answers on the threads that also run every other method. There are as many as
-// half of the cores, at least two, so a few requests that tokenize a long text make each probe wait for them.
-// The completion queue of this service is polled by its thread alone, which also reads and writes connections
-// while the others are in requests. So no answer waits for a request.
+// gRPC's own health service answers on the threads that also run every other method. They are half as many as
+// the cores, at least two, so a few requests that tokenize a long text make each probe wait for them. Here
+// only the service's own thread polls the completion queue, and it also reads and writes connections while
+// the others are in requests. So no answer waits for a request.
 //
 // Life: Register before the server is built, Start after it, then the server's Shutdown, then Stop.
 // SetServing may be called by any thread from Start to Stop; the rest by the owner's thread.
@@ -33,10 +33,10 @@ class HealthService final : public grpc::Service {
 
   void Register(grpc::ServerBuilder& builder);
   void Start();
-  // Returns once the last call has ended, which the server's Shutdown has cancelled. Safe to call twice.
+  // Returns once the last call has ended; the server's Shutdown has cancelled all calls. Safe to call twice.
   void Stop();
 
-  // The status of all services of the server, at first false. Clients that watch are told.
+  // Sets the status of all services of the server, false at first, and tells clients that watch.
   void SetServing(bool serving);
 
  private:
@@ -45,7 +45,8 @@ class HealthService final : public grpc::Service {
   struct Event;
 
   void Run();  // thread_
-  // Each asks for one call, if the service is not stopping; Accepted once it has come or cannot come.
+  // Each asks for one call, unless the service is stopping. Accepted is called once it has come or cannot
+  // come.
   void AcceptCheck();
   void AcceptWatch();
   void Accepted();
@@ -53,7 +54,7 @@ class HealthService final : public grpc::Service {
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   grpc::Alarm stop_;
   std::thread thread_;
-  int accepting_ = 0;  // calls asked for that have not come; thread_'s once it runs, as the next
+  int accepting_ = 0;  // calls asked for that have not come; thread_ owns it, and stopping_, once it runs
   bool stopping_ = false;
 
   std::mutex mutex_;

@@ -22,7 +22,7 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Claude Code's first system text, which is another one in every request and says nothing to a model.
+// Begins Claude Code's first system text, which differs in every request and tells a model nothing.
 constexpr char kBillingHeader[] = "x-anthropic-billing-header:";
 
 // Reads content that is a string, or a list of blocks; `read` is called for each block with its place.
@@ -49,7 +49,7 @@ std::string RequiredText(FieldReader& fields, const char* field) {
   return std::move(text).value_or("");
 }
 
-// Blocks that are text to a model wherever they stand. False: another type.
+// Reads a block that is text to a model in any message. False: `type` is another one.
 bool ReadTextBlock(FieldReader& fields, const std::string& type, ChatMessage& message) {
   if (type == "text") {
     MessageGatherer::AddText(message, RequiredText(fields, "text"));
@@ -73,18 +73,18 @@ bool ReadTextBlock(FieldReader& fields, const std::string& type, ChatMessage& me
   return true;
 }
 
-// What a server of Anthropic's own ran, and what a model thought that nobody may read.
+// Whether blocks of `type` are left out: calls that Anthropic's servers ran, their results, hidden thoughts.
 bool IsDropped(const std::string& type) {
   return type == "redacted_thinking" || type == "server_tool_use" || type == "mcp_tool_use" ||
          type == "fallback" || type == "compaction" ||
          (type != "tool_result" && absl::EndsWith(type, "_tool_result"));
 }
 
-// Reads block i, which is of a tool.
+// Reads block i, which adds or removes a tool.
 using ReadToolBlock = std::function<void(FieldReader& block, size_t i, const std::string& type)>;
 
-// A system text: a string or texts, with an empty line between them. `change` is set where blocks may be of
-// tools.
+// Reads a system text: a string, or texts that are joined by empty lines. `change` is set where blocks may
+// add or remove tools.
 absl::Status ReadSystem(const json& content, const std::string& name, FieldContext& context,
                         ChatMessage& message, const ReadToolBlock& change = nullptr) {
   return ReadContent(content, name, message, [&](const json& block, const std::string& path, size_t i) {
@@ -105,11 +105,11 @@ absl::Status ReadSystem(const json& content, const std::string& name, FieldConte
   });
 }
 
-// `text`: that of the message.
+// `text` is the message's JSON text.
 absl::Status ReadSystemMessage(const json& content, const std::string& name, std::string_view text, int item,
                                FieldContext& context, MessagesTools& tools, MessageGatherer& messages) {
   ChatMessage message{.role = "system"};
-  std::vector<std::string_view> texts;  // of the blocks, once one is of a tool
+  std::vector<std::string_view> texts;  // of the blocks, once one adds or removes a tool
   const auto change = [&](FieldReader& block, size_t i, const std::string& type) {
     if (texts.empty()) texts = ElementTexts(MemberText(text, "content"));
     tools.ReadChange(block, texts[i], type, message);
@@ -139,7 +139,7 @@ absl::Status ReadToolResult(FieldReader& fields, ChatMessage& message) {
   });
 }
 
-// The results of tools are messages of their own, in front of what the user says.
+// Makes each tool result a message of its own, before what the user says.
 absl::Status ReadUser(const json& content, const std::string& name, int item, FieldContext& context,
                       MessageGatherer& messages) {
   ChatMessage user{.role = "user"};
@@ -166,7 +166,7 @@ absl::Status ReadUser(const json& content, const std::string& name, int item, Fi
   return absl::OkStatus();
 }
 
-// `text`: that of the block.
+// `text` is the block's JSON text.
 ToolCall ReadToolUse(FieldReader& fields, std::string_view text) {
   ToolCall call;
   call.id = RequiredText(fields, "id");
@@ -178,7 +178,7 @@ ToolCall ReadToolUse(FieldReader& fields, std::string_view text) {
   return call;
 }
 
-// `text`: that of the message.
+// `text` is the message's JSON text.
 absl::Status ReadAssistant(const json& content, const std::string& name, std::string_view text,
                            FieldContext& context, ChatMessage& message) {
   std::vector<std::string_view> texts;  // of the blocks, once there is a call
@@ -202,7 +202,7 @@ absl::Status ReadAssistant(const json& content, const std::string& name, std::st
   });
 }
 
-// `text`: that of `object`.
+// `text` is the JSON text of `object`.
 absl::Status ReadMessage(const json& object, const std::string& name, std::string_view text, int item,
                          FieldContext& context, MessagesTools& tools, MessageGatherer& messages) {
   if (!object.is_object()) return Refuse(name, ": ", ShowJson(object), ", allowed an object");

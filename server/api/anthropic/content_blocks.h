@@ -11,8 +11,8 @@
 
 namespace foredraft {
 
-// `system` and `messages`. `body` is the text that `fields` reads: inputs of calls are slices of it. `tools`
-// has read the request's list. INVALID_ARGUMENT names the block and its field.
+// Reads `system` and `messages`. `body` is the text that `fields` reads: inputs of calls are slices of it.
+// `tools` has read the request's list. INVALID_ARGUMENT names the block and its field.
 absl::StatusOr<GatheredMessages> ReadContentBlocks(FieldReader& fields, std::string_view body,
                                                    MessagesTools& tools);
 

@@ -15,7 +15,7 @@ namespace {
 using json = nlohmann::ordered_json;
 using Part = AnswerRun::Part;
 
-// What Anthropic's clients take for a server that is too busy: they try again.
+// Anthropic's clients read it as a server that is too busy, and try again.
 constexpr int kOverloaded = 529;
 
 std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
@@ -39,7 +39,7 @@ json EmptyBlock(const AnswerBlock& block) {
   return {{"type", "tool_use"}, {"id", block.id}, {"name", block.name}, {"input", json::object()}};
 }
 
-// An answer may be cut within the arguments of a call.
+// Returns {} for arguments that are no JSON object: an answer may be cut within them.
 json InputOf(const std::string& arguments) {
   if (!IsJson(arguments)) return json::object();
   json input = json::parse(arguments);
@@ -129,7 +129,7 @@ class BlockEvents final : public BlockListener {
   std::string text_;
 };
 
-// For a whole answer, whose blocks are read when they are complete.
+// Ignores the blocks' events: the blocks of a whole answer are read once complete.
 class NoEvents final : public BlockListener {
  public:
   void Opened(size_t, const AnswerBlock&) override {}
@@ -167,7 +167,7 @@ int HttpStatusOf(const absl::Status& status) {
   return ReasonOf(status) == kReasonQueueFull ? kOverloaded : ErrorKindOf(status).http_status;
 }
 
-// Claude Code knows a prompt that is too long by these words, and reads both numbers.
+// Claude Code recognizes a prompt that is too long by these words, and reads both numbers.
 std::string TextOf(const absl::Status& status, const FieldNames& names) {
   if (const std::optional<PromptSize> size = PromptSizeOf(status)) {
     return absl::StrCat("prompt is too long: ", size->tokens, " tokens > ", size->most, " maximum");

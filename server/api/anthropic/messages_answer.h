@@ -28,7 +28,7 @@ class MessagesFormat final : public AnswerFormat {
   HttpHeaders Headers(const std::string& request_id) const override;
 
  private:
-  // The stream's first event, once; else nothing.
+  // The stream's first event at the first call; then nothing.
   std::string BeginEvent(const RequestStats& stats);
 
   std::string id_;
@@ -36,7 +36,7 @@ class MessagesFormat final : public AnswerFormat {
   std::string model_;
   AnswerBlocks blocks_;
   const FieldNames names_;
-  bool has_begun_ = false;  // a stream: message_start is sent
+  bool has_begun_ = false;  // message_start has been sent
 };
 
 // {"type": "error", "error": ...} with one of Anthropic's types for the status.

@@ -1,7 +1,7 @@
 #pragma once
 
-// Requests of Anthropic's Messages API: JSON into what RequestValidator checks. Every field has a class
-// (server/api/fields/field_classes.h, docs/client-fields.md).
+// Reads requests of Anthropic's Messages API from JSON, for RequestValidator to check. Every field has a
+// class (server/api/fields/field_classes.h, docs/client-fields.md).
 
 #include <string_view>
 #include <vector>
@@ -13,7 +13,7 @@
 namespace foredraft {
 
 struct MessagesRequest : WireRequest {
-  bool hides_thinking = false;                  // it is left out of the answer
+  bool hides_thinking = false;                  // thinking is left out of the answer
   std::vector<int> items;                       // GatheredMessages::items
   const char* max_tokens_field = "max_tokens";  // as the client calls it
 };

@@ -19,7 +19,7 @@ std::string NameIn(const json& object) {
   return name != object.end() && name->is_string() ? name->get<std::string>() : "";
 }
 
-// The object that `field` must be. Null: refused.
+// The object that `field` must be; null if it is refused.
 const json* RequiredObject(FieldReader& fields, const char* field) {
   const json* object = fields.Find(field);
   if (object != nullptr && object->is_object()) return object;
@@ -82,7 +82,7 @@ void MessagesTools::ReadChange(FieldReader& block, std::string_view text, const 
     }
   } else if (kind == "mcp_tool_reference" || kind == "mcp_toolset_reference") {
     (void)fields.String("name");
-    has_effect = false;  // no server of tools is called from here
+    has_effect = false;  // the daemon calls no MCP server
   } else {
     fields.Refuse("type", absl::StrCat(ShowJson(kind), ", allowed tool_reference",
                                        change.removes ? "" : ", tool_definition",

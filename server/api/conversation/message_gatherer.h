@@ -1,7 +1,7 @@
 #pragma once
 
-// Gathers a conversation's messages from the pieces that clients send: blocks of a message, or items that are
-// one message together.
+// Gathers a conversation's messages from the pieces that clients send: blocks of a message, or items of which
+// several make one message.
 
 #include <string>
 #include <string_view>
@@ -15,14 +15,14 @@ namespace foredraft {
 // What stands in a prompt for an image, a file or another part that no text model can see.
 inline constexpr char kUnsupportedImage[] = "[Unsupported Image]";
 
-// An assistant's message with text or thinking, and without calls.
+// Whether it is an assistant's message with text or thinking and without calls.
 inline bool CanBeContinued(const ChatMessage& message) {
   return message.role == "assistant" && message.tool_calls.empty() &&
          (!message.content.empty() || !message.thinking.empty());
 }
 
-// A conversation, and by message which item of the client's list it is of; kHead: of none, but of the text in
-// front of them.
+// A conversation, and for each message the index of its item in the client's list, or kHead if it comes from
+// the text before the list.
 struct GatheredMessages {
   static constexpr int kHead = -1;
 
@@ -33,23 +33,23 @@ struct GatheredMessages {
 // Owner: one request; not thread-safe.
 class MessageGatherer {
  public:
-  // A further message. Valid until the next one.
+  // Adds a message. The reference is valid until the next Begin.
   ChatMessage& Begin(const char* role, int item) {
     read_.messages.push_back({.role = role});
     read_.items.push_back(item);
     return read_.messages.back();
   }
-  // The last message, if it is an assistant's, else a further one.
+  // The last message, if it is an assistant's; otherwise adds one.
   ChatMessage& Assistant(int item) {
     const bool is_open = !read_.messages.empty() && read_.messages.back().role == "assistant";
     return is_open ? read_.messages.back() : Begin("assistant", item);
   }
-  // A part of a message's text; the family's format joins them.
+  // Adds a part to a message's text; the family's format joins the parts.
   static void AddText(ChatMessage& message, std::string_view text) {
     message.content += text;
     message.part_ends.push_back(message.content.size());
   }
-  // After the last piece.
+  // Called after the last piece.
   GatheredMessages Take() {
     for (ChatMessage& message : read_.messages) {
       if (!message.part_ends.empty()) message.part_ends.pop_back();  // the last part ends with the text

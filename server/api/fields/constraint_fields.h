@@ -1,7 +1,7 @@
 #pragma once
 
-// What an output must be: in OpenAI's response_format and text.format, in Anthropic's output_config.format,
-// in structured_outputs and guided_* of vLLM, and in the names that SGLang has.
+// Reads what an output must be: from OpenAI's response_format and text.format, Anthropic's
+// output_config.format, vLLM's structured_outputs and guided_*, and SGLang's names.
 
 #include <optional>
 #include <string_view>
@@ -11,12 +11,12 @@
 
 namespace foredraft {
 
-// Nothing where the request says nothing, or type text. Faults are kept in `fields`. `body`: the text that
-// they were read from.
+// The request's constraint; nullopt if it has none, or type text. Faults are kept in `fields`, which were
+// read from `body`.
 std::optional<ClientConstraint> ReadConstraint(FieldReader& fields, std::string_view body);
 
-// Whether the model is told the schema, as DeepSeek-V4's encoder does: that of an answer's form, such as
-// response_format, and not what is meant for the grammar alone.
+// Whether the model is told the schema, as DeepSeek-V4's encoder does. It is told the schema of an answer's
+// form, such as response_format, and not one that is meant for the grammar alone.
 bool IsShown(const ClientConstraint& constraint);
 
 }  // namespace foredraft

@@ -27,7 +27,7 @@ enum Wires : unsigned {
 
 struct ListedField {
   Wires wires;
-  FieldRow row;  // of no wire yet
+  FieldRow row;  // its wire is not set yet
 };
 
 constexpr ListedField kListed[] = {
@@ -102,7 +102,7 @@ const char* NameOfClass(FieldClass field_class) {
   return "refused";
 }
 
-// The list in JSON without its brackets, for a table of Markdown.
+// The JSON list of neutral values without its brackets, as a phrase for a Markdown table.
 std::string NeutralValues(const FieldRow& row) {
   std::string_view values = row.neutral;
   values = values.substr(1, values.size() - 2);

@@ -1,7 +1,7 @@
 #pragma once
 
 // The class of every field that a wire over HTTP defines: what a reader takes, what has no effect, and what
-// is refused because it would change the answer. The rows stand in field_classes.inc.
+// is refused because it would change the answer. The rows are in field_classes.inc.
 
 #include <span>
 #include <string>
@@ -15,7 +15,7 @@ enum class FieldClass {
   kTaken,    // a reader asks for it; a value of a wrong type is refused
   kIgnored,  // cannot change which tokens come; its value is not looked at
   kHint,     // a wish that models here do not know: ignored, and noted
-  kRefused,  // would change the answer, and is not there; neutral values pass
+  kRefused,  // would change the answer, and is not supported; neutral values pass
 };
 
 struct FieldRow {
@@ -23,16 +23,17 @@ struct FieldRow {
   std::string_view path;  // without indices: "messages[].content[].text"
   FieldClass field_class;
   const char* neutral;  // of kRefused: a JSON list of values that change nothing
-  const char* note;     // of kRefused: what a refusal says is allowed; of others: for the page
+  const char* note;     // of kRefused: what a refusal says is allowed; otherwise text for the document
 };
 
 std::span<const FieldRow> FieldRows();
 // Null where the wire defines no such field.
 const FieldRow* FindFieldRow(NotedWire wire, std::string_view path);
-// The wire's name below `scope` ("" or "messages[].") that is nearest to `name`; empty where it has none.
+// The wire's field name below `scope` ("" or "messages[].") that is nearest to `name`; empty if there is
+// none.
 std::string_view NearestField(NotedWire wire, std::string_view scope, std::string_view name);
 
-// docs/client-fields.md.
+// The text of docs/client-fields.md.
 std::string ClientFieldsDocument();
 
 }  // namespace foredraft

@@ -54,7 +54,7 @@ std::optional<uint64_t> FieldReader::Seed(const char* field) {
   const nlohmann::json* value = Find(field);
   if (value == nullptr) return std::nullopt;
   if (value->is_number_unsigned()) return value->get<uint64_t>();
-  // Other servers take negative seeds, too: the bits are what counts.
+  // Other servers take negative seeds, too: only the bits count.
   if (value->is_number_integer()) return static_cast<uint64_t>(value->get<int64_t>());
   RefuseValue(field, *value, "a whole number of 64 bits");
   return std::nullopt;
@@ -115,8 +115,8 @@ std::vector<int32_t> FieldReader::Ids(const char* field) {
   return ids;
 }
 
-// A row of the list that is taken and was not asked for belongs to another form of the same object, such as
-// tool_choice.mode beside a function: here it is unknown.
+// A field of class kTaken that no reader asked for belongs to another form of the same object, such as
+// tool_choice.mode in the form that names a function: here it is unknown.
 void FieldReader::EndField(const std::string& scope, const std::string& key, const nlohmann::json& value) {
   const FieldRow* const row =
       key.size() <= kMostNameBytes ? FindFieldRow(context_.wire, absl::StrCat(scope, key)) : nullptr;
@@ -149,7 +149,8 @@ void FieldReader::EndUnknown(const std::string& scope, const std::string& key) {
 }
 
 void FieldReader::End() {
-  // A message has few fields, most of which were asked for. In an object that has many, each is looked up.
+  // A message has few fields, most of which were asked for. In an object with many, each is looked up in the
+  // list.
   constexpr size_t kFewFields = 32;
   const bool is_small = object_.size() <= kFewFields;
   std::string scope;

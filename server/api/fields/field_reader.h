@@ -1,7 +1,7 @@
 #pragma once
 
 // The fields of one JSON object of a request. The first fault is kept, so that fields are read one per line
-// and status() is asked once. A field that is null is absent. What no reader has asked for has its class in
+// and status() is asked once. A null field is absent. A field that no reader has asked for has its class in
 // field_classes.inc, or is unknown (End). Not thread-safe.
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct FieldContext {
   NotedWire wire;
   bool refuses_unknown = false;  // server.unknown_fields
   FieldNotes notes = {};
-  std::set<std::string>* asked = nullptr;  // where a test wants to know the names that readers ask for
+  std::set<std::string>* asked = nullptr;  // set by a test that wants the names that readers ask for
 };
 
 class FieldReader {
@@ -54,7 +54,8 @@ class FieldReader {
   void Keep(const absl::Status& status) {
     if (status_.ok()) status_ = status;
   }
-  // After the last field: refuses what would change the answer and is not there, notes what has no effect.
+  // After the last field: refuses fields that would change the answer and are not supported, notes fields
+  // without effect.
   void End();
 
   const absl::Status& status() const { return status_; }
@@ -74,7 +75,7 @@ class FieldReader {
   absl::Status status_;
 };
 
-// The numbers of a JSON array as token ids. INVALID_ARGUMENT names the first that is none.
+// The numbers of a JSON array as token ids. INVALID_ARGUMENT names the first element that is no token id.
 absl::Status ReadIds(const nlohmann::json& array, const std::string& field, std::vector<int32_t>& ids);
 
 }  // namespace foredraft

@@ -39,7 +39,7 @@ void JsonStringReader::ReadInString(char byte, std::string& text) {
     }
     return;
   }
-  // Half a pair, and what follows is not the other half.
+  // `pending_` begins with half of a surrogate pair, and the other half does not follow.
   const bool is_lone = (pending_.size() == kUnicodeEscape && byte != '\\') ||
                        (pending_.size() == kUnicodeEscape + 1 && byte != 'u');
   if (is_lone) {
@@ -68,7 +68,7 @@ std::string JsonStringReader::Read(std::string_view piece) {
         if (byte == '"') {
           state_ = State::kInString;
         } else if (std::string_view(" \n\r\t").find(byte) == std::string_view::npos) {
-          state_ = State::kBehind;  // no string
+          state_ = State::kBehind;  // the value is no string
         }
         break;
       case State::kInString:

@@ -1,7 +1,7 @@
 #pragma once
 
-// Reads one string out of the text of a JSON object that comes in pieces: the argument `input` of a custom
-// tool, whose calls are those of a function.
+// Reads one string out of a JSON object's text that comes in pieces: the argument `input` of a custom tool,
+// which the model calls as a function.
 
 #include <string>
 #include <string_view>
@@ -11,7 +11,7 @@ namespace foredraft {
 // Owner: one call; not thread-safe.
 class JsonStringReader {
  public:
-  // What the piece adds to the string: whole characters. Nothing once the string has ended.
+  // The whole characters that the piece adds to the string; nothing once the string has ended.
   std::string Read(std::string_view piece);
 
  private:

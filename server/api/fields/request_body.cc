@@ -12,7 +12,7 @@
 namespace foredraft {
 namespace {
 
-// The parser's texts end with what it read last, which may be all of the body.
+// Shortens the parser's error: it ends with the text read last, which may be all of the body.
 absl::Status Shortened(const absl::Status& status) {
   constexpr size_t kMostBytes = 300;
   if (status.message().size() <= kMostBytes) return status;
@@ -25,7 +25,7 @@ absl::Status Shortened(const absl::Status& status) {
 absl::Status ReadBody(
     NotedWire wire, std::string_view body, const ReadOptions& options,
     const std::function<absl::Status(const nlohmann::json& object, FieldContext& context)>& read) {
-  // The parser would skip it, and another reader of the same body might not.
+  // The parser would skip a byte order mark, and another reader of the same body might not.
   if (body.starts_with("\xEF\xBB\xBF")) {
     return absl::InvalidArgumentError("body: begins with a byte order mark, allowed JSON alone");
   }

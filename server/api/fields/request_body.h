@@ -22,13 +22,14 @@ struct ReadOptions {
   // A prompt of more token ids is refused before the rest of it is read.
   int64_t max_prompt_ids = kMaxRequestValues;
   bool refuses_unknown = false;  // server.unknown_fields
-  // Where set: what has no effect, also of a request that is refused; the names that readers ask for.
+  // Where set, `notes` gets the fields without effect, also of a refused request; `asked` the names that
+  // readers ask for.
   FieldNotes* notes = nullptr;
   std::set<std::string>* asked = nullptr;
 };
 
-// Calls `read` with the body's object, and hands its notes out. INVALID_ARGUMENT: the body is none, or what
-// `read` returns.
+// Calls `read` with the body's object and hands the context's notes out. INVALID_ARGUMENT: the body is no
+// JSON object. Otherwise returns what `read` returns.
 absl::Status ReadBody(
     NotedWire wire, std::string_view body, const ReadOptions& options,
     const std::function<absl::Status(const nlohmann::json& object, FieldContext& context)>& read);

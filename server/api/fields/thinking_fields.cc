@@ -110,7 +110,7 @@ bool ReadThinking(FieldReader& fields, ClientRequest& request) {
   if (const json* object = FindObject(fields, "output_config"); object != nullptr) {
     FieldReader read(*object, "output_config.", fields.context());
     ReadEffort(read, "effort", thinking.choices);
-    if (fields.context().wire == NotedWire::kMessages) (void)read.Find("format");  // ReadConstraint's
+    if (fields.context().wire == NotedWire::kMessages) (void)read.Find("format");  // read by ReadConstraint
     read.End();
     fields.Keep(read.status());
   }

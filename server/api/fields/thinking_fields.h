@@ -8,10 +8,10 @@
 
 namespace foredraft {
 
-// Sets the request's choices, with the schema of its constraint where the model is told it, and its budget,
-// unless thinking_token_budget has been read. Where fields contradict each other, off wins over on, and the
-// request's own reasoning_effort over others. Returns whether thinking, which is computed and counted, is
-// left out of the answer.
+// Sets the request's choices, including its constraint's schema if the model is told it, and its thinking
+// budget, unless thinking_token_budget has been read. Where fields contradict each other, off wins over on,
+// and the request's own reasoning_effort over other efforts. Returns whether thinking is left out of the
+// answer; it is computed and counted all the same.
 bool ReadThinking(FieldReader& fields, ClientRequest& request);
 
 }  // namespace foredraft

@@ -58,7 +58,7 @@ absl::StatusOr<ChatTool> ReadTool(const json& object, std::string_view text, con
   return tool;
 }
 
-// Everything that tells a tool from another, with its schema in one spacing.
+// Everything that distinguishes a tool from another, with its schema in one spacing.
 std::string KeyOf(const ChatTool& tool) {
   return absl::StrCat(FunctionJson(tool, JsonSpacing::kCompact), tool.deferred);
 }
@@ -101,8 +101,8 @@ absl::StatusOr<std::string> NameOf(const json& object, const std::string& name, 
   return function_name;
 }
 
-// {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}, or mode and tools beside the
-// type.
+// {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}, or the same object with mode and
+// tools as its own members.
 absl::Status ReadAllowed(const json& choice, ChatTools& tools, FieldContext& context) {
   const bool is_flat = !choice.contains("allowed_tools");
   const std::string name = is_flat ? "tool_choice" : "tool_choice.allowed_tools";
@@ -136,7 +136,7 @@ absl::Status ReadAllowed(const json& choice, ChatTools& tools, FieldContext& con
   return absl::OkStatus();
 }
 
-// "auto" and other texts, a function, which becomes "function:NAME", or the tools that are allowed.
+// Reads "auto" or another text, a function, which becomes "function:NAME", or the allowed tools.
 absl::Status ReadChoice(const json& choice, ChatTools& tools, FieldContext& context) {
   if (choice.is_string()) {
     tools.choice = choice.get<std::string>();
@@ -227,7 +227,7 @@ ChatTool ReadCustomTool(FieldReader& fields) {
   tool.description = fields.String("description").value_or("");
   tool.deferred = fields.Bool("defer_loading", false);
   tool.parameters = kCustomParameters;
-  // A grammar for the text would have to hold for its quoted form in the call.
+  // A grammar for the text would have to hold for the quoted form that it has in the call.
   if (const json* format = fields.Find("format"); format != nullptr && *format != json{{"type", "text"}}) {
     fields.Drop("format");
   }

@@ -17,16 +17,16 @@
 
 namespace foredraft {
 
-// tools, tool_choice, parallel_tool_calls. `body` is the request's text, which has been parsed into what
-// `fields` reads: schemas are slices of it. Tools of other types are skipped, and noted; of
-// equal tools one counts. `custom` gets the names of custom tools. Faults are kept in `fields`.
+// Reads tools, tool_choice and parallel_tool_calls. `fields` has been parsed from `body`, of which schemas
+// are slices. Tools of other types are skipped and noted; equal tools count once. `custom` gets the names of
+// custom tools. Faults are kept in `fields`.
 ChatTools ReadTools(FieldReader& fields, std::string_view body, std::set<std::string>& custom);
 
 // A list of tools. Equal ones count once.
 class ToolList {
  public:
-  // `read` is called for each member of the list `name` with its place in the request and its text; `text` is
-  // the list's.
+  // `read` is called for each member of the list `name` with the member's name and text. `text` is the
+  // list's.
   using ReadTool = std::function<absl::Status(const nlohmann::json& object, std::string_view text,
                                               const std::string& name)>;
   static absl::Status ForEach(const nlohmann::json& list, std::string_view text, const std::string& name,
@@ -40,21 +40,23 @@ class ToolList {
   absl::flat_hash_set<std::string> keys_;
 };
 
-// Name, description, schema and strict of a function; `text` is that of the object that is read, and `schema`
-// what the wire calls the schema.
+// Reads name, description, schema and strict of a function. `text` is the text of the object that `fields`
+// reads, and `schema` the wire's name for the schema.
 ChatTool ReadFunctionTool(FieldReader& fields, std::string_view text, const char* schema);
-// A custom tool, which is shown as a function with the text `input`, and the arguments of a call of one.
+// Reads a custom tool, which the model sees as a function with a string `input`. CustomArguments makes the
+// arguments of a call of it.
 ChatTool ReadCustomTool(FieldReader& fields);
 std::string CustomArguments(std::string_view input);
-// The type of a tool other than `own` (or none), which the model cannot be told of: it is noted. Else empty.
+// Empty for a tool of type `own` or without a type. Returns and notes any other type: the model cannot be
+// told of such a tool.
 std::string SkippedType(const nlohmann::json& object, const char* own, FieldContext& context);
 // Refuses, as `field`, a choice of a function that is not among the tools.
 void CheckChosen(const ChatTools& tools, const char* field, FieldReader& fields);
 
-// A message's tool_calls; `name` is the field's in errors.
+// Reads a message's tool_calls; errors call the field `name`.
 absl::StatusOr<std::vector<ToolCall>> ReadToolCalls(const nlohmann::json& calls, const std::string& name,
                                                     FieldContext& context);
-// {"name", "arguments"}: the object of a call, or all of a call of OpenAI's first form.
+// Reads {"name", "arguments"}: the function of a call, or a whole function_call of OpenAI's first form.
 absl::StatusOr<ToolCall> ReadFunctionCall(const nlohmann::json& object, const std::string& name,
                                           FieldContext& context);
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // The gRPC service for operators. Each method calls one function and translates its answer. The API's
-// listener has the methods that only read, the admin listener has all.
+// listener serves only the methods that read, the admin listener all.
 
 #include <functional>
 #include <string>
@@ -15,8 +15,9 @@ namespace foredraft {
 
 class AdminService final : public v1::AdminService::CallbackService {
  public:
-  // `refusal` is empty on the admin listener; elsewhere it says where that is, and what changes something is
-  // refused with it. The access outlives the service. To read needs the role api, to change admin.
+  // `refusal` is empty on the admin listener. Elsewhere it says where that listener is, and methods that
+  // change something are refused with it. The access outlives the service. Methods that read need the role
+  // api, the others admin.
   AdminService(AdminHooks hooks, std::function<ServerLoad()> load, const Access& access, std::string refusal)
       : hooks_(std::move(hooks)), load_(std::move(load)), access_(access), refusal_(std::move(refusal)) {}
 

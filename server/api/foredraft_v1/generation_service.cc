@@ -15,7 +15,7 @@
 namespace foredraft {
 namespace {
 
-// The calls that generate, as gRPC reactors (generation_call.h has their life and threads).
+// The calls that generate, as gRPC reactors (generation_call.h describes their life and threads).
 
 // GenerateStream. A stream that its deadline ends gets a last chunk too.
 class V1StreamCall final : public StreamCall, public grpc::ServerWriteReactor<v1::GenerateChunk> {

@@ -10,7 +10,8 @@
 namespace foredraft {
 namespace {
 
-// The value whose name is the prefix and the text in capitals: an enum beside a string names the same things.
+// The value named `prefix` and then `text` in capitals: an enum and the strings that it mirrors share their
+// names.
 template <class Enum>
 Enum EnumNamed(const char* prefix, const std::string& text) {
   const auto* value = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByName(
@@ -42,7 +43,7 @@ ChatMessages ReadChat(const v1::Chat& wire) {
   return messages;
 }
 
-// What Generate and Tokenize say of an answer's thinking.
+// The thinking choices of a Generate or Tokenize request.
 template <typename Request>
 ChatChoices ChoicesIn(const Request& wire) {
   ChatChoices choices = {.reasoning_effort = wire.chat().reasoning_effort()};

@@ -25,17 +25,17 @@ ChatTools ReadTools(const v1::Chat& wire);
 // Joins the deltas of calls into whole calls. Owner: one response; not thread-safe.
 class CallJoiner {
  public:
-  // The calls that are whole by now, in order.
+  // The calls that `deltas` complete, in order.
   std::vector<ToolCall> Add(const std::vector<CallDelta>& deltas);
-  // After the last deltas: a call that ended early.
+  // Called after the last deltas: the call that ended early, if any.
   std::vector<ToolCall> TakeRest();
 
  private:
   std::optional<ToolCall> open_;  // the last call, while it is not complete
 };
 
-// `chunk` is new, or the same call's chunk before this one: every field that a chunk before the last can have
-// is overwritten.
+// `chunk` is new, or the call's previous chunk: every field that a chunk other than the last can have is
+// overwritten.
 void FillChunk(const OutputDelta& delta, const ResponseLabels& labels, CallJoiner& calls,
                v1::GenerateChunk* chunk);
 // Adds the fields of the last chunk.

@@ -7,7 +7,7 @@ namespace {
 
 using Part = AnswerRun::Part;
 
-// The next bytes of a part.
+// Takes the next bytes off a part.
 std::string_view TakeFront(std::string_view& part, size_t bytes) {
   CHECK_LE(bytes, part.size()) << "a run is longer than its part";
   const std::string_view front = part.substr(0, bytes);
@@ -19,7 +19,8 @@ std::string_view TakeFront(std::string_view& part, size_t bytes) {
 
 void AnswerBlocks::Add(const OutputDelta& delta, BlockListener& listener) {
   std::string_view thinking = delta.thinking, text = delta.text;
-  // The calls of a delta are in their order, and each has one run at most: nothing comes back to a call.
+  // A delta's calls are in their order, and each has at most one run: no later run belongs to an earlier
+  // call.
   auto call = delta.calls.begin();
   if (call != delta.calls.end() && call->index == last_call_) blocks_.back().complete |= call->complete;
   for (const AnswerRun& run : delta.runs) {

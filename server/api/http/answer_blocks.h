@@ -1,8 +1,8 @@
 #pragma once
 
 // The blocks of a chat answer in the order in which the model wrote them: thinking, texts and calls, one open
-// at a time. For wires that have a place for each block; joined, the pieces of a stream are the whole answer,
-// however it was cut.
+// at a time. Used by wires that have a place for each block. The pieces of a stream, joined, are the whole
+// answer, however it was cut.
 
 #include <cstddef>
 #include <string>
@@ -17,11 +17,11 @@ struct AnswerBlock {
   AnswerRun::Part part;
   std::string id;         // of a call
   std::string name;       // of a call
-  std::string text;       // so far; of a call its arguments
+  std::string text;       // so far; of a call: its arguments
   bool complete = false;  // of a call: it is over, and its format was kept
 };
 
-// What becomes of a block; `index` is its place in the answer.
+// Learns what happens to a block; `index` is its place in the answer.
 class BlockListener {
  public:
   virtual ~BlockListener() = default;
@@ -36,9 +36,9 @@ class AnswerBlocks {
   explicit AnswerBlocks(bool hides_thinking) : hides_thinking_(hides_thinking) {}
 
   void Add(const OutputDelta& delta, BlockListener& listener);
-  // An empty text, where the answer has no block at all.
+  // Adds an empty text if the answer has no block at all.
   void AddEmptyText(BlockListener& listener);
-  // After the last delta.
+  // Called after the last delta.
   void End(BlockListener& listener);
 
   const std::vector<AnswerBlock>& blocks() const { return blocks_; }
@@ -48,8 +48,8 @@ class AnswerBlocks {
 
   const bool hides_thinking_;
   std::vector<AnswerBlock> blocks_;
-  int last_call_ = -1;    // of the last block, if that is a call
-  bool is_open_ = false;  // the last block
+  int last_call_ = -1;    // index of the last block's call; -1 if it is no call
+  bool is_open_ = false;  // whether the last block is open
 };
 
 }  // namespace foredraft
