@@ -168,7 +168,7 @@ std::string NumericsClass(const Config& config, const ModelConfig& model, const 
   // The device's name has its instruction path and its tuning.
   parts.insert(parts.begin() + 1, {device_name, absl::StrCat("weights ", WeightsName(model))});
   parts.push_back(absl::StrCat("compiler ", __VERSION__));
-  // The order of sums that no key names. 2: canonical segments (kernels/rules/weight_segments.h).
+  // The order of sums, which no key names. 2: canonical segments (kernels/rules/weight_segments.h).
   parts.push_back("sums 2");
   const uint64_t hash = Fnv1a(absl::StrJoin(parts, "|"));
   return absl::StrFormat("%08x", static_cast<uint32_t>(hash ^ (hash >> 32)));

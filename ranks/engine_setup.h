@@ -18,10 +18,10 @@ Speculation SpeculationOf(const Config& config);
 // Tokens of a block of the cache's history (engine/cache/cache_groups.h): tokens_per_block, or a multiple of
 // it.
 int BlockTokens(const Config& config, const ModelConfig& model);
-// Blocks of the history per rank, including the scratch block and those that drafting needs beside
+// Blocks of the history per rank, including the scratch block and those that drafting needs in addition to
 // max_tokens.
 int BlockCount(const Config& config, const ModelConfig& model);
-// The largest max_tokens with that BlockCount.
+// The largest max_tokens whose BlockCount is `block_count`.
 int64_t TokensOfBlocks(const Config& config, const ModelConfig& model, int64_t block_count);
 // The configuration with the cache's true size, which the ranks find where max_tokens is 0. block_count:
 // BlockCount.

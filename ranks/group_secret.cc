@@ -79,7 +79,7 @@ std::optional<Opening> ReadOpening(std::string_view authorization, const std::ve
   }
   const std::string nonce(nonce_bytes.begin(), nonce_bytes.end());
   const std::string proof(proof_bytes.begin(), proof_bytes.end());
-  std::optional<Opening> opening;  // all are compared: the time does not tell which one it is
+  std::optional<Opening> opening;  // all are compared, so that the time does not tell which one matches
   for (const std::string& secret : secrets) {
     if (SameProof(proof, OpeningProof(secret, nonce))) opening = Opening{nonce, secret};
   }

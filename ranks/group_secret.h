@@ -14,7 +14,7 @@
 //
 // The opening proof covers the worker's nonce alone, so an eavesdropper can replay it. It only keeps
 // strangers from opening streams; a worker joins by its second proof. Nothing here stops a relay that passes
-// every message on: TLS does. Pure but for MakeNonce.
+// every message on: TLS does. Pure, except for MakeNonce.
 
 #include <optional>
 #include <string>
@@ -32,7 +32,7 @@ std::string MakeNonce();
 std::string ProofOf(GroupEnd end, std::string_view secret, std::string_view worker_nonce,
                     std::string_view leader_nonce);
 
-// In time that does not depend on the content.
+// Compares in time that does not depend on the content.
 bool SameProof(std::string_view a, std::string_view b);
 
 // The value of `authorization` in a worker's call: "HMAC-SHA256 NONCE PROOF", in hex digits.

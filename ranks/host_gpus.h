@@ -14,8 +14,8 @@ struct HostGpu {
   int64_t free_bytes = 0;
 };
 
-// The GPUs that CUDA_VISIBLE_DEVICES names, in its order, or all; up to the first that the driver does not
-// know. Empty without a driver.
+// The GPUs that CUDA_VISIBLE_DEVICES names, in its order, or all where it is not set; the list ends before
+// the first one that the driver does not know. Empty without a driver.
 std::vector<HostGpu> ReadHostGpus();
 
 }  // namespace foredraft

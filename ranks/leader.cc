@@ -297,7 +297,7 @@ std::optional<Opening> Leader::OpeningOfCall(const grpc::CallbackServerContext& 
   return ReadOpening({found->second.data(), found->second.size()}, secrets_);
 }
 
-// One line per interval, however many come.
+// Logs one line per interval, however many strangers call.
 void Leader::LogStranger(const std::string& peer) {
   int count = 0;
   {

@@ -5,14 +5,15 @@
 // key_value_store (what ranks tell each other while the group forms). It has no part in processes, devices or
 // requests.
 //
-// Connections that have not joined have a bound (pending_connections.h), and all connections together have
-// another one, so that strangers can use up neither the process's descriptors nor the workers' turn.
+// The connections that have not joined have a bound (pending_connections.h), and all connections together
+// have another bound, so that strangers can neither use up the process's descriptors nor crowd out the
+// workers.
 //
 // The leader trusts a worker step by step. A call that does not show that it knows a secret of the group is
 // refused before a message of it is read, and learns nothing. Then both ends prove themselves
 // (group_secret.h): the first message must be a join with the worker's proof, small and in time. From then on
-// a message out of its ranges (message_check.h, plan_codec.h) loses the rank. A result that the scheduler
-// refuses also does: nothing that a worker sends ends this process.
+// a message out of its ranges (message_check.h, plan_codec.h) loses the rank. So does a result that the
+// scheduler refuses: nothing that a worker sends ends this process.
 //
 // A life of the group lasts from BeginGroup until the first failure, Abort or Stop. A lost rank ends it: all
 // workers are told to abort, and every Launch and Collect fails, once the results that have arrived are
@@ -85,14 +86,14 @@ struct LeaderOptions {
   int attention_tp = 1;  // adjacent ranks that are a tensor group: plans are for groups
   std::string address;   // host:port; port 0 = the kernel's choice
   std::shared_ptr<grpc::ServerCredentials> credentials;
-  // A call must prove that it knows one of them. With trust_certificates, a call without any is accepted too:
-  // the credentials have checked its certificate.
+  // A call must prove that it knows one of these. With trust_certificates, a call without a secret is
+  // accepted too: the credentials have checked its certificate.
   std::vector<std::string> secrets;
   bool trust_certificates = false;
   int max_pending_connections = 64;  // that have not joined; see MaxPendingConnections
   std::function<void()> refused;     // a connection was closed because there were too many; any thread
   std::function<void()> disagreed;   // a result differs from that of its group's first rank; any thread
-  // Results need vocab_size, slot_count, max_seq_len and max_draft_len of it.
+  // The checks of results read its vocab_size, slot_count, max_seq_len and max_draft_len.
   PlanLimits limits;
   int32_t block_count = 0;  // of the KV cache, scratch block included; 0: the ranks' memory decides
   GroupIdentity identity;
@@ -155,7 +156,8 @@ class Leader {
 
   void TakeConnection(int listener_fd, int fd);  // acceptor_'s thread
   void RefusedConnection();                      // acceptor_'s thread
-  // Nothing: the call does not know the group. An opening without a secret: its certificate is enough.
+  // Returns nothing if the call does not prove a secret of the group, and an opening without a secret if its
+  // certificate is enough.
   std::optional<Opening> OpeningOfCall(const grpc::CallbackServerContext& context) const;
   void LogStranger(const std::string& peer);
 
@@ -203,7 +205,7 @@ class Leader {
   Membership members_;
   KeyValueStore store_;
   std::vector<std::deque<ExpectedResult>> expected_;  // [ranks]: of plans that were sent, the oldest first
-  // Streams that have not joined: until when they may; past that they are told, and then cut.
+  // Streams that have not joined. After its deadline a stream is told so, and then cut.
   struct Joining {
     std::chrono::steady_clock::time_point deadline;
     bool told = false;

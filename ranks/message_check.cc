@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kLongestText = 256;
 constexpr size_t kLargestJoin = size_t{1} << 16;
-constexpr int32_t kMostBlocks = 1 << 24;  // 2^30 positions of 64 tokens a block
+constexpr int32_t kMostBlocks = 1 << 24;  // 2^30 positions, at 64 tokens per block
 constexpr int32_t kMostGraphs = 1 << 16;
 constexpr int64_t kMostWeightBytes = int64_t{1} << 50;
 constexpr size_t kLargestValue = size_t{1} << 20;
@@ -26,7 +26,7 @@ absl::Status CheckText(absl::string_view field, absl::string_view text) {
       absl::StrCat(field, ": ", ShowPeerText(text), ", allowed text without control characters"));
 }
 
-// The first that is not ok.
+// The first status that is not ok, or ok.
 template <class... Statuses>
 absl::Status First(const Statuses&... statuses) {
   absl::Status first;

@@ -30,7 +30,7 @@ absl::StatusOr<ModelConfig> ReadModel(const Config& config, const std::string& c
 // ModelHash (ranks/identity.h) of the model, and of the drafter's checkpoint where there is one.
 absl::StatusOr<std::string> HashOfModel(const Config& config);
 
-// Refuses a checkpoint without the MTP modules that the configuration runs.
+// Summarizes the checkpoint. Refuses one without the MTP modules that the configuration runs.
 absl::StatusOr<CheckpointSummary> SummarizeModel(const Config& config, const ModelConfig& model);
 
 // Loads, or makes if load_format is dummy, the weights that the configuration runs, the drafter's among

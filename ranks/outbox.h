@@ -17,7 +17,7 @@ class Outbox {
  public:
   enum class Next { kNothing, kWrite, kEnd };  // kWrite: current()
 
-  // Drops the message after End.
+  // Queues the message; once End was called, drops it.
   [[nodiscard]] Next Push(Message message) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!ending_) waiting_.push_back(std::move(message));

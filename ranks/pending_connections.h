@@ -7,12 +7,11 @@
 // connection looks like a stranger's. If newcomers were refused once the limit is reached, a stranger who
 // keeps that many connections open would keep the workers out. So a newcomer takes the place of another
 // one: of any connection of the address (or addresses) that has the most. A stranger thereby closes its own
-// connections.
-// A worker on the same address is closed with them at times; it needs milliseconds to join, and dials
-// again until it has.
+// connections. A worker on the same address is closed with them at times; it needs milliseconds to join, and
+// dials again until it has.
 //
-// gRPC owns the connections' descriptors and closes them; this class has a duplicate of each, so that
-// closing a connection cannot meet another one whose descriptor has the same number by now. Thread-safe.
+// gRPC owns the connections' descriptors and closes them; this class has a duplicate of each, so that closing
+// a connection cannot hit another one whose descriptor has got the same number. Thread-safe.
 
 #include <sys/types.h>
 
@@ -30,7 +29,7 @@ class PendingConnections {
   PendingConnections(const PendingConnections&) = delete;
   PendingConnections& operator=(const PendingConnections&) = delete;
 
-  // A connection that has just been accepted, before gRPC has it. True: another one was closed for it.
+  // Adds a connection that has just been accepted, before gRPC has it. True: another one was closed for it.
   bool Add(int fd);
   // The connection from `peer` (as ServerContext::peer names it) has joined, and is pending no more.
   void Joined(const std::string& peer);

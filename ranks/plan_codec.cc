@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kVarintBytes = 10;
 
-// Small numbers of either sign are small numbers: 0, -1, 1, -2...
+// Maps 0, -1, 1, -2... to 0, 1, 2, 3..., so that small numbers of either sign stay small.
 uint64_t ZigZag(int64_t value) {
   return static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63);
 }
@@ -62,12 +62,12 @@ class FieldWriter : public FieldVisitor<FieldWriter> {
   }
 };
 
-// After the first fault all lists are empty and all values as they were.
+// After the first fault it empties all further lists and leaves all further values as they were.
 class FieldReader : public FieldVisitor<FieldReader> {
  public:
   FieldReader(absl::string_view bytes, const PlanLimits& limits) : FieldVisitor(limits), bytes_(bytes) {}
 
-  // After the last field.
+  // Called after the last field.
   absl::Status End(absl::string_view message) const {
     RETURN_IF_ERROR(fault_);
     return CheckRange(absl::StrCat(message, ": bytes after the last field"), bytes_.size(), 0, 0);
@@ -101,7 +101,7 @@ class FieldReader : public FieldVisitor<FieldReader> {
     list.clear();
     uint64_t count = 0;
     if (!Varint(name, count)) return;
-    if (count > bytes_.size()) return EndsEarly(name);  // an element has a byte at least
+    if (count > bytes_.size()) return EndsEarly(name);  // an element has at least a byte
     const auto size = static_cast<int64_t>(count);
     if (size < range.lowest || size > range.highest) {
       return Refuse(absl::StrCat(name, " size"), size, range.lowest, range.highest);
@@ -166,7 +166,7 @@ class LayoutHash : public FieldVisitor<LayoutHash> {
   void Add(const std::string& text) { hash = Fnv1a(std::string_view(text.data(), text.size() + 1), hash); }
 };
 
-// The sums that the group's fields state for this rank, by which the engine lays out its rows.
+// Checks the sums that the shared fields state for this rank, by which the engine lays out its rows.
 absl::Status CheckSums(const IterationPlan& plan, int rank) {
   int64_t rows = 0;
   int64_t ended = 0;

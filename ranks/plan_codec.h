@@ -2,10 +2,10 @@
 
 // Plans and results as bytes between a leader and its workers: the fields in the order of
 // scheduler/plan_fields.h, without tags, because both ends are the same build (PlanLayout). Numbers are
-// varints of their distance to the number before in their list, reals are their bits. Pure. Decoding gives
-// back every field as it was encoded, so a rank behind a stream gets the same plan as a rank in this process
-// (same-plan); it refuses what is out of its range before there is an object with it. INVALID_ARGUMENT names
-// the field, its value and what is allowed, on one line.
+// varints of the difference to the number before them in their list, reals are their bits. Pure. Decoding
+// gives back every field as it was encoded, so a rank behind a stream gets the same plan as a rank in this
+// process (same-plan); it refuses a value out of its range before it builds an object with it.
+// INVALID_ARGUMENT names the field, its value and what is allowed, on one line.
 
 #include <cstdint>
 #include <string>
@@ -20,7 +20,7 @@ namespace foredraft {
 
 // Encodes the fields that all ranks share and, of plan.ranks, the one of tensor group `rank`.
 std::string EncodePlan(const IterationPlan& plan, int rank);
-// `ranks` has one entry per tensor group; all but `rank`'s are empty.
+// The plan's `ranks` has one entry per tensor group; all except `rank`'s are empty.
 absl::StatusOr<IterationPlan> DecodePlan(absl::string_view bytes, int rank, const PlanLimits& limits);
 
 // Which result answers a plan.
@@ -36,8 +36,8 @@ absl::StatusOr<RankResult> DecodeResult(absl::string_view bytes, const ExpectedR
 // The most bytes of a result.
 int64_t LargestResult(const PlanLimits& limits);
 
-// 8 hex digits over the names, types and order of all fields: ends that differ in it do not understand each
-// other.
+// 8 hex digits over the names, types and order of all fields: a leader and a worker that differ in it do not
+// understand each other.
 std::string PlanLayout();
 
 }  // namespace foredraft

@@ -47,7 +47,7 @@ absl::Status Launch(const std::string& bytes, int index, const PlanLimits& limit
 void RunPlans(BoundedQueue<std::string>& plans, int index, const PlanLimits& limits, Executor& executor,
               const std::function<void(absl::StatusOr<RankResult> result)>& done) {
   // A failed launch is queued like the others, so the results of the launches before it are sent first.
-  // Nothing is launched after a failure, so there is at most one, behind the plans in flight.
+  // Nothing is launched after a failure, so there is at most one, after the plans in flight.
   BoundedQueue<absl::Status> launched(kMaxPlansInFlight + 1);
   std::atomic<int> in_flight = 0;  // launched and not collected
   std::thread launcher([&] {

@@ -15,8 +15,8 @@
 namespace foredraft {
 
 // Carries out the plans (EncodePlan) of tensor group `index` until `plans` is closed and drained. `done` gets
-// each plan's result, or the error of its decoding, its launch or its collection; after an error of the first
-// two, later plans are dropped. Launch runs on a thread of its own (`launcher`), Collect and `done` on the
+// each plan's result, or the error of its decoding, launch or collection; after an error of decoding or
+// launch, later plans are dropped. Launch runs on a thread of its own (`launcher`), Collect and `done` on the
 // caller's.
 void RunPlans(BoundedQueue<std::string>& plans, int index, const PlanLimits& limits, Executor& executor,
               const std::function<void(absl::StatusOr<RankResult> result)>& done);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Numbers of another process's messages against what is allowed (message_check, plan_codec).
+// Checks of numbers in another process's messages (message_check, plan_codec).
 // INVALID_ARGUMENT: "<field>: <value>, allowed <allowed>".
 
 #include <cstdint>

@@ -15,8 +15,8 @@ namespace foredraft {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateRankDevice(const Config& config) {
   if (config.backend == Backend::kCuda) {
-    // Read at CUDA's first call. Loading a kernel at its first launch waits for the whole device. The first
-    // runs do not launch every kernel that some number of rows chooses, so a request would wait.
+    // CUDA reads this at its first call. Loading a kernel at its first launch would wait for the whole
+    // device, and the warm-up does not launch the kernels of every number of rows, so a request would wait.
     setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   }
   return CreateDevice(NameOf(config.backend), {.threads = config.cpu.threads,
@@ -49,7 +49,7 @@ absl::StatusOr<BuiltRank> BuildRank(const Config& config, const ModelConfig& mod
   }
   ASSIGN_OR_RETURN(LoadedWeights weights, LoadModel(config, model, *device, progress,
                                                     {.layout = options.layout, .rank = link.rank}));
-  // The first exchange has a step's deadline, which does not allow for ranks that load at different speeds.
+  // The first exchange has a step's deadline, which is too short where ranks load at different speeds.
   if (link.store != nullptr) RETURN_IF_ERROR(link.wait_for_all("loaded"));
   ASSIGN_OR_RETURN(
       std::unique_ptr<RankEngine> engine,

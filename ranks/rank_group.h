@@ -31,7 +31,7 @@ class RankGroup {
   virtual void Stop() = 0;
   // Ends all ranks at once. No process of the group is left running.
   virtual void Abort(const absl::Status& reason) = 0;
-  // Reads the files again that say who may be a rank. Any thread, once Start has returned.
+  // Reads again the files that say who may be a rank. Any thread, once Start has returned.
   virtual void ReloadFiles() {}
 };
 

@@ -11,7 +11,7 @@
 namespace foredraft {
 namespace {
 
-// All of a result but its times: bit for bit, logprobs too.
+// A result's bytes without its times, to compare all else bit for bit, logprobs too.
 std::string Content(RankResult result) {
   result.prefill_seconds = result.decode_seconds = 0;
   return EncodeResult(result);

@@ -2,7 +2,7 @@
 
 // The executors of a tensor group's ranks as one: its ranks share every request, so the scheduler plans for
 // them as for one rank. All get every plan, and all give the same result (docs/invariants.md,
-// same-result); that of the first is the group's.
+// same-result); the first rank's result is the group's.
 //
 // Threads: as Executor.
 
@@ -22,13 +22,13 @@ class TensorGroupExecutor : public Executor {
   TensorGroupExecutor(int first_rank, std::vector<Executor*> ranks, std::function<void()> disagreed = {});
 
   absl::Status Launch(const IterationPlan& plan) override;
-  // The first rank's result, with the times of the slowest one. Where another rank fails after that result
-  // came, it is returned, because it is right, and the next Collect fails. UNAVAILABLE where a rank's result
+  // The first rank's result, with the times of the slowest one. If another rank fails after that result came,
+  // the result is still right and returned, and the next Collect fails. UNAVAILABLE where a rank's result
   // differs from the first one's: that rank is refused, and no token of the iteration is delivered.
   absl::StatusOr<RankResult> Collect() override;
   void Refuse(const absl::Status& why) override { ranks_.front()->Refuse(why); }
 
-  // Begins another life of the ranks. Nothing is launched.
+  // Begins another life of the ranks. No plan may be in flight.
   void Restart() { failure_ = absl::OkStatus(); }
 
  private:

@@ -52,7 +52,7 @@ class WorkerGroup : public RankGroup {
   absl::Status WaitUntilReady(StartObserver& observer, const std::function<bool()>& cancelled);
   absl::Status CheckProcesses(const std::vector<WorkerView>& views, bool late);
   void Show(const std::vector<WorkerView>& views, StartObserver& observer);
-  // Sends SIGTERM to the workers of this host that run after `grace`, then SIGKILL.
+  // Sends SIGTERM to the workers of this host that still run after `grace`, then SIGKILL.
   void EndProcesses(std::chrono::milliseconds grace);
 
   const Config config_;

@@ -36,7 +36,7 @@ constexpr std::chrono::seconds kEndWithin(3);         // from the loss of the gr
 constexpr std::chrono::seconds kWaitingInterval(30);  // between reports of a rank that is waited for
 constexpr std::chrono::hours kLongestLoad(6);  // largest difference between the load times of two ranks
 
-// The thread runs until the process ends.
+// Makes the process ignore SIGHUP and the first SIGINT or SIGTERM. The thread runs until the process ends.
 void LeaveSignalsToTheLeader(int rank) {
   sigset_t signals;
   sigemptyset(&signals);
@@ -145,7 +145,7 @@ absl::Status RunWorkerRank(const Config& config, const ModelConfig& model, const
     built->communicator->Abort(reason);
     EndSoon(rank);
   });
-  KeepMemoryReserve();  // before, a start that lacks memory ends
+  KeepMemoryReserve();  // only now: until here a lack of memory ends the start
   session->ReportReady(built->block_count, built->graph_count);
   const SchedulerOptions options =
       SchedulerOptionsOf(WithBlockCount(config, model, built->block_count), model);

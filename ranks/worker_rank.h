@@ -14,7 +14,7 @@
 namespace foredraft {
 
 // Called before other threads exist. From here on
-// - SIGKILL ends the process when `parent` ends (0: no parent). UNAVAILABLE: it has ended already;
+// - SIGKILL ends the process when `parent` ends (0: no parent). UNAVAILABLE: the parent has ended already;
 // - the process ignores SIGHUP and the first SIGTERM or SIGINT: the leader gets the same signal, drains and
 //   then stops the group. A second one ends the process with exit 1.
 absl::Status PrepareWorkerProcess(int rank, pid_t parent);

@@ -27,8 +27,8 @@ struct WorkerStreamCallbacks {
 };
 
 // The worker's end of its stream to the leader: one call of WorkerService.Work. It delivers messages and the
-// stream's end to the session, which decides what they mean, and may destroy it only after `gone`. Threads:
-// gRPC's own call On* and the callbacks, one message at a time. No call waits.
+// stream's end to the session, which decides what they mean and may destroy this object only after `gone`.
+// Threads: gRPC's own call On* and the callbacks, one message at a time. No call waits.
 class WorkerStream final
     : public grpc::ClientBidiReactor<worker::v1::WorkerMessage, worker::v1::LeaderMessage> {
  public:

@@ -58,7 +58,7 @@ class WorkerSession : public RendezvousStore {
   std::vector<int32_t> missing_tokens();
 
   // Sets the callback for a session that ends in any way but stop. The last one set is called, on the
-  // session's thread, or here if the session has ended already. It must end all waits for other ranks.
+  // session's thread, or at once if the session has ended already. It must end all waits for other ranks.
   void SetOnLost(std::function<void(const absl::Status&)> on_lost);
 
   // RendezvousStore, any thread.
@@ -103,9 +103,9 @@ class WorkerSession : public RendezvousStore {
   // Guarded by mutex_.
   Stage stage_ = Stage::kDialing;
   absl::Status end_;       // once stage_ is kEnded
-  std::string nonce_;      // this worker's, of the stream
+  std::string nonce_;      // that this worker drew for the stream
   bool impostor_ = false;  // the peer did not prove itself
-  int token_count_ = 0;    // of the welcome, as the next
+  int token_count_ = 0;    // from the welcome, as missing_tokens_
   std::vector<int32_t> missing_tokens_;
   std::unique_ptr<WorkerStream> stream_;
   bool stream_gone_ = false;

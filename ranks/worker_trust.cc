@@ -49,7 +49,7 @@ PortTls PortTlsOf(const Config& config) {
   return tls;
 }
 
-// The authorities may be one file under two names.
+// Compares contents, because both authorities may be one file under two names.
 absl::Status CheckOwnAuthority(const Config& config) {
   if (!TrustsCertificates(config.parallel) || config.server.tls.client_ca.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string workers, ReadPem("parallel.tls.ca", config.parallel.tls.ca));

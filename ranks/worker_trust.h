@@ -32,11 +32,11 @@ class WorkerPortTrust {
   std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
   // The secret of the workers that this daemon starts; it stays until the process ends.
   const std::string& own_secret() const { return own_secret_; }
-  // All secrets that a call may have: the own one, and the content of parallel.token_file.
+  // All secrets that a call may have: own_secret(), and the content of parallel.token_file.
   std::vector<std::string> secrets() const;
 
-  // Reads token and certificates again and logs what came of it. Where one of them has an error, what was
-  // read of it before stays in force. Certificates are in use within a second.
+  // Reads token and certificates again and logs what came of it. Where a file has an error, its earlier
+  // content stays in force. New certificates are in use within a second.
   void Reload();
   void WarnOfExpiry() const { certificates_->WarnOfExpiry(); }
 
@@ -57,7 +57,7 @@ class WorkerPortTrust {
 // All files that WorkerPortTrust reads, also those that it only compares with.
 std::vector<std::string> WorkerPortFiles(const Config& config);
 
-// The worker's end: the files as they are now.
+// The worker's credentials, from the files as they are now.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> WorkerCredentials(const Config& config,
                                                                             const std::string& leader);
 

@@ -37,18 +37,19 @@ struct CacheGroupShape {
   // Window: the blocks that a prefix end reads. An end is at a border of blocks.
   int EndBlocks() const { return BlocksFor(lookback); }
 
-  // The most that a sequence owns while it decodes; all_positions: those that it may ever own. Window: from
-  // length + steps - lookback, before the steps without a result, to length_upper + K + A, where one such
-  // step adds at most Kmax + 1 to the upper length and at least 1 to the lower: lookback + 2 Kmax + A + 1
-  // positions.
+  // The most blocks that a sequence owns while it decodes; all_positions: those that it may ever own. In a
+  // window it owns positions length_lower - lookback .. length_upper + K + A (plan-bound in scheduler.h). A
+  // step without a result adds at most Kmax + 1 to length_upper and at least 1 to length_lower, so these are
+  // lookback + 2 Kmax + A + 1 positions.
   int DecodeExtent(int all_positions, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(all_positions);
     return std::min(BlocksFor(all_positions), BlocksAnywhere(lookback + 2 * max_draft_len + rows_ahead + 1));
   }
 
   // The blocks that a prompt takes at its admission, without those of a reused prefix. prompt_positions: the
-  // positions that it owns when it ends, Kmax + A + 1 more than its tokens. Window: what a chunk reads, the
-  // prefix ends that the prompt keeps, and what it leaves for the next chunk or for its first decode step.
+  // positions that it owns when it ends, Kmax + A + 1 more than its tokens. Window: the blocks that a chunk
+  // reads, those of the prefix ends that the prompt keeps, and those that the next chunk or the first decode
+  // step reads.
   int FreshBlocks(int prompt_positions, int reused_len, int end_count, int max_draft_len,
                   int rows_ahead) const {
     const int whole = BlocksFor(prompt_positions) - reused_len / tokens_per_block;
@@ -57,13 +58,14 @@ struct CacheGroupShape {
                                BlocksAnywhere(lookback + max_draft_len + rows_ahead + 1));
   }
 
-  // The most that a prompt holds, however much of it is reused: FreshBlocks and one more end, the reused one.
+  // The most blocks that a prompt holds, however much of it is reused: FreshBlocks and one more end, the
+  // reused one.
   int PromptBlocks(int prompt_positions, int end_count, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(prompt_positions);
     return FreshBlocks(prompt_positions, /*reused_len=*/0, end_count + 1, max_draft_len, rows_ahead);
   }
 
-  // The most that a sequence owns until its last prompt chunk is committed.
+  // The most blocks that a sequence owns until its last prompt chunk is committed.
   int PromptExtent(int all_positions, int end_count, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(all_positions);
     return std::min(BlocksFor(all_positions),

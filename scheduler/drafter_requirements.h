@@ -1,7 +1,7 @@
 #pragma once
 
-// What the scheduler and the sizes of a rank must know of the drafter in use (docs/speculation.md
-// sections 1.6 and 5). Plain data: the drafter's kind computes it from configuration and model
+// What the scheduler and the sizes of a rank depend on in the drafter in use (docs/speculation.md sections
+// 1.6 and 5). Plain data: the drafter's kind computes it from configuration and model
 // (engine/kinds/drafter_kinds.h).
 
 namespace foredraft {
@@ -14,15 +14,15 @@ struct DrafterRequirements {
   // How far a step writes rows past the last one that it verifies: a step at length p with K drafts writes
   // positions up to p + K + rows_ahead, and of those it keeps the ones before P + rows_ahead.
   int rows_ahead = 0;
-  // Prompt tokens, the last ones, that are computed even where a cached prefix has them.
+  // How many of the last prompt tokens are computed even where a cached prefix has them.
   int reuse_reserve = 1;
   // Only blocks within the first prompt_len - offer_margin tokens may be reused: later ones are written
   // again.
   int offer_margin = 0;
-  // Given tokens in a step (resume) are at most K + 1, and at most this. The drafter has written rows of its
+  // Given tokens in a step (resume) are at most K + 1, and at most this: the drafter has written rows of its
   // own drafts, not of given tokens or of drafts that the plan forces.
   int given_limit = 1 << 20;
-  // Rows that a forward of drafts has per sequence, where it makes all of them at once; 0: no such forward.
+  // Rows per sequence of a forward that makes all drafts at once; 0: there is none.
   int block_rows = 0;
 
   // Drafts that the plan may force upon a slot in a step: its last ones (SlotMasks::forced_drafts).

@@ -21,7 +21,7 @@ struct Range {
   int64_t lowest = std::numeric_limits<int64_t>::min();
   int64_t highest = std::numeric_limits<int64_t>::max();
 };
-// NaN is in none.
+// NaN is in no range.
 struct RealRange {
   double lowest = 0;
   double highest = 0;
@@ -47,7 +47,7 @@ struct PlanLimits {
   int64_t Entries(const CacheGroupShape& group) const {
     return group.BlocksFor(max_seq_len + max_draft_len + drafter.rows_ahead);
   }
-  // Any number gives a group.
+  // The group, or the nearest one if `number` is out of range.
   const CacheGroupShape& group(int64_t number) const {
     return groups[std::clamp<int64_t>(number, 0, static_cast<int64_t>(groups.size()) - 1)];
   }

@@ -34,7 +34,7 @@ class KvBlockPool {
   // Records that the prefix index has this held block.
   void MarkIndexed(int32_t block);
 
-  // Records that it has it no more: without references the block is free.
+  // Records that the prefix index no longer has the block: without references it is free.
   void Unindex(int32_t block);
 
   int capacity() const { return static_cast<int>(blocks_.size()) - 1; }

@@ -42,8 +42,9 @@ int LineEnds::CountIn(int32_t token_id) const {
   return 0;
 }
 
-// Line ends come before the grammar begins. So the row of each draft that is one, and the row after the last
-// of them, allow what the grammar's first mask allows and the line ends that are left.
+// Line ends come before the grammar begins. So the row of each draft that is a line end, and the row after
+// the last such draft, allow what the grammar's first mask allows, and line ends up to the number that is
+// left.
 absl::StatusOr<GrammarRows> LineEnds::RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits,
                                                 const GrammarRowsOf& grammar_rows) const {
   if (left_ == 0) return grammar_rows(drafts, limits);

@@ -1,8 +1,8 @@
 #pragma once
 
 // How much work on masks a client may ask for: a number of steps (grammar/limits.h, MaskWork) for each decode
-// step. A client that has had more owes the rest. Steps that pass pay it; until then the
-// client's slots are held. Slots of other clients go on. Owner: Scheduler. Not thread-safe.
+// step. A client that has had more owes the rest. Later steps pay it off; until then the client's slots are
+// held. Slots of other clients go on. Owner: Scheduler. Not thread-safe.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@ class MaskBudget {
  public:
   explicit MaskBudget(int thread_count) : thread_count_(thread_count) {}
 
-  // A decode step took so long, masks included.
+  // Takes the time of a decode step, masks included.
   void Observe(double step_seconds) {
     if (step_seconds <= 0) return;
     step_seconds_ = step_seconds_ == 0 ? step_seconds : step_seconds_ + (step_seconds - step_seconds_) / 8;
@@ -25,7 +25,7 @@ class MaskBudget {
     const double steps = step_seconds_ / 4 * thread_count_ * kStepsPerSecond;
     return std::max(kLeastPerStep, static_cast<int64_t>(steps));
   }
-  // Another decode step is planned: all that owe pay a step's worth.
+  // Called when another decode step is planned: every debt shrinks by a step's allowance.
   void Pay() {
     const int64_t paid = per_step();
     absl::erase_if(owed_, [paid](auto& client) { return (client.second -= paid) <= 0; });

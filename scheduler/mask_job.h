@@ -1,7 +1,7 @@
 #pragma once
 
 // The work that makes the masks of one sequence's next step: first its matcher takes the tokens that the
-// sequence got since the last time, then come the rows along its drafts. Any thread may do it, in several
+// sequence got since the last time, then it makes the rows along its drafts. Any thread may do it, in several
 // attempts, while the sequence waits.
 
 #include <atomic>
@@ -35,7 +35,7 @@ class GrammarProgress {
   friend class MaskJob;
   absl::Status TakeTokens(MaskWork* work);  // holds mutex_
 
-  std::mutex mutex_;  // of the job that runs
+  std::mutex mutex_;  // held by the job that runs
   Matcher matcher_;
   int64_t taken_count_ = 0;
   std::mutex tokens_mutex_;
@@ -44,8 +44,8 @@ class GrammarProgress {
 
 class MaskJob {
  public:
-  // Whose work it is: the scheduler's number of the client, and the name that metrics show.
-  // line_ends: as they are before the step.
+  // client, caller: whose work it is, as the scheduler's number and as the name in metrics. line_ends: as
+  // they are before the step.
   MaskJob(std::shared_ptr<GrammarProgress> progress, LineEnds line_ends, uint64_t client, std::string caller)
       : client(client),
         caller(std::move(caller)),
@@ -55,7 +55,7 @@ class MaskJob {
   const uint64_t client;
   const std::string caller;
 
-  // The scheduler's thread, before an attempt: what LineEnds::RowsAlong is asked for.
+  // Sets what LineEnds::RowsAlong is asked for. The scheduler's thread, before an attempt.
   void Aim(std::span<const int32_t> drafts, const RowLimits& limits);
   std::span<const int32_t> drafts() const { return drafts_; }
 

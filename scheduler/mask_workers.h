@@ -1,7 +1,7 @@
 #pragma once
 
-// The threads that make masks: of short jobs, for which a plan waits, and of long ones, for which it does
-// not. Owner: Scheduler. Thread: the scheduler's calls everything; each worker waits for jobs.
+// The threads that make masks, in short jobs, for which a plan waits, and in long ones, for which it does
+// not. Owner: Scheduler. Thread: only the scheduler's makes calls; each worker waits for jobs.
 
 #include <condition_variable>
 #include <cstdint>
@@ -19,18 +19,18 @@ namespace foredraft {
 
 class MaskWorkers {
  public:
-  // `thread_count` >= 1 threads work, the caller's included; with one, a worker makes long jobs beside it.
-  // They start with the first call that has use for them.
+  // thread_count: of the threads that run jobs, the caller's included, >= 1. With 1, long jobs still get a
+  // worker. Workers start with the first call that needs them.
   explicit MaskWorkers(int thread_count);
   ~MaskWorkers();  // waits for the jobs that run, and drops the others
 
   // Calls job(i) for 0 <= i < count, each once, and returns after the last one.
   void Run(int count, const std::function<void(int)>& job);
 
-  // Runs the job to its end on a worker. Jobs of a smaller `owed` go first; one that waits gains on those
-  // that come later.
+  // Runs the job to its end on a worker. Jobs with a smaller `owed` run first, but each later job counts as
+  // owing a fixed amount more, so no job waits for ever.
   void Later(std::shared_ptr<MaskJob> job, int64_t owed);
-  // Returns when one more of these jobs has ended, or none is left. The caller works, too.
+  // Returns when one more job of Later has ended, or none is left. The caller runs one, too.
   void FinishOne();
 
  private:

@@ -16,7 +16,7 @@
 namespace foredraft {
 namespace {
 
-// " name value" for every number that is not 0; of tokens and masks only how many there are.
+// Writes " name value" for every number that is not 0, and only the count of tokens and masks.
 class FieldText : public FieldVisitor<FieldText> {
  public:
   FieldText() : FieldVisitor(limits_) {}

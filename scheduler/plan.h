@@ -32,7 +32,7 @@ inline constexpr int kHistoryGroup = 0;
 struct SlotGate {
   bool constrained = false;    // the output has a grammar; false: the other fields mean nothing
   Gate first = Gate::kBehind;  // after the prompt
-  // ThinkingIds::begin raises the gate, where it is the first token or comes before a trigger.
+  // True: ThinkingIds::begin raises the gate if it is the first token or comes before a trigger.
   bool opens_thought = false;
   std::vector<int32_t> trigger_ids;  // at most kMaxTriggerIds (config/slot_limits.h)
   // The first barred_stop_count of SlotAdmission::stop_ids: none is chosen while the gate is kThinking.
@@ -78,8 +78,9 @@ struct SlotAdmission {
   SlotGate gate;
 };
 
-// Whether the slot's tokens are the largest raw logits, and no logprobs of them are wanted. verify_drafts
-// ends a thought behind argmax, too; where that takes more than one token, sampling also drafts the others.
+// Whether each token of the slot is that of the largest raw logit, and no logprobs are wanted. After argmax,
+// verify_drafts can still end a thought with one token; an end of several tokens needs sampling, which also
+// drafts the rest of them.
 inline bool PlainArgmax(const SlotAdmission& admission) {
   return admission.sampling.is_plain_argmax() && admission.logprob_count < 0 &&
          admission.gate.barred_stop_count == 0 && admission.thinking_budget.end_ids.size() <= 1;
@@ -122,7 +123,7 @@ struct SwapOut {
 struct SwapIn {
   uint64_t image_id = 0;
   int32_t slot = 0;
-  std::vector<CacheGroupBlocks> blocks;  // groups, first indices and counts: as they went out
+  std::vector<CacheGroupBlocks> blocks;  // groups, first indices and counts as in the SwapOut
 };
 
 // Tokens that the next decode step of a live slot emits instead of choosing: 1..K+1 tokens that its client
@@ -134,12 +135,12 @@ struct GivenTokens {
 
 // The masks of a constrained slot's rows in this plan's decode step: row j chooses from
 // RankPlan::masks[mask_indices[j]], and there are no rows past the last one. Empty: the slot is held, that
-// is, the step leaves it as it is. A constrained slot behind its gate without an element is held, too.
+// is, the step leaves it as it is. A constrained slot behind its gate without a SlotMasks is held, too.
 struct SlotMasks {
   int32_t slot = 0;
   std::vector<int32_t> mask_indices;  // at most K + 1
-  // The drafts of the last rows, fewer than there are masks: text that the grammar forces, in the place of
-  // the drafts that the slot has there. Verified as any draft is.
+  // Drafts of the last rows, fewer than there are masks: text that the grammar forces. They replace the
+  // slot's drafts there and are verified as any draft is.
   std::vector<int32_t> forced_drafts;
 };
 
@@ -170,12 +171,12 @@ struct IterationPlan {
   uint64_t number = 0;
   int32_t draft_len = 0;      // K, one for all ranks
   AcceptanceRule acceptance;  // one for all ranks
-  // Rows of the target's forward on every rank: decode_bucket * (v + 1) for 0 < v < K, into which each rank
-  // cuts its drafts by their confidences; 0: a row for every draft. A plan with given tokens has 0.
+  // Rows of the target's forward on every rank: decode_bucket * (v + 1) for 0 < v < K; each rank cuts the
+  // drafts that do not fit, by their confidences. 0: a row for every draft, as in any plan with given tokens.
   int32_t verify_rows = 0;
   std::vector<DraftCalibration> calibration;  // [Kmax], one for all ranks; empty: as in the plan before
-  // Every live slot of every rank chooses so (PlainArgmax): the step has less to do. One choice for all
-  // ranks, because it decides which captured step they replay.
+  // PlainArgmax holds for every live slot of every rank: the step has less to do. One value for all ranks,
+  // because it decides which captured step they replay.
   bool argmax = false;
   int32_t decode_bucket = 0;           // padded batch size, one for all ranks; 0 = no decode step
   std::vector<int32_t> prefill_rows;   // [ranks]: tokens each rank prefills; all 0 = no prefill forward
@@ -189,7 +190,7 @@ struct IterationPlan {
 // True when no rank has anything to do for this plan.
 bool IsEmpty(const IterationPlan& plan);
 
-// True when some rank prefills. All ranks then run the prefill forward, with no rows where there are none.
+// True when some rank prefills. All ranks then run the prefill forward, some perhaps with no rows.
 bool HasPrefill(const IterationPlan& plan);
 
 struct TopLogprob {
@@ -203,25 +204,26 @@ struct TokenLogprob {
   std::vector<TopLogprob> top;  // descending
 };
 
-// Result of an iteration for one slot. A slot that finished in an earlier step has no tokens here; a held one
-// has none of the step's.
+// Result of an iteration for one slot. A slot that finished in an earlier step has no tokens here; a held
+// slot has none of the decode step.
 struct SlotResult {
   int32_t slot = 0;
   std::vector<int32_t> token_ids;  // the prefill's first token, where the prompt ended; then the step's
   bool first_token = false;        // token_ids[0] came from the prefill
-  int32_t length = 0;  // tokens in the target's cache after the iteration: p, = position of the last token
+  int32_t length = 0;  // p, tokens in the target's cache after the iteration: the last token's position
   int32_t drafts_verified = 0;  // v of the decode step
   int32_t relaxed_count = 0;    // emitted drafts of the step that the strict rule rejects
-  // The step has no token of the target's behind its accepted drafts: the limit, a stop id or the gate ended
-  // it with the last of them.
+  // The step has no token of the target after its accepted drafts: the limit, a stop id or the gate ended it
+  // at the last of these drafts.
   bool ends_in_draft = false;
   bool finished = false;  // stop id or length_limit reached on the device, or the logits are not usable
   std::vector<TokenLogprob> logprobs;  // one per token, if requested
   // The confidences of the K drafts that the step made for the next one: logits of the chance that a draft is
-  // accepted, given that those before it were. Empty where there are none, or no draft policy that reads
-  // them.
+  // accepted, given that those before it were. Empty where the drafter has none or the draft policy reads
+  // none.
   std::vector<float> confidences;
-  // The drafts that the slot has now, of a constrained sequence that goes on: its next masks depend on them.
+  // The drafts that the slot has now, if its sequence is constrained and goes on: its next masks depend on
+  // them.
   std::vector<int32_t> drafts;
   // The logits after the last of token_ids have NaN or infinity: the sequence cannot go on.
   bool nonfinite_logits = false;
@@ -238,7 +240,7 @@ struct RankResult {
   bool replayed = false;  // the decode step was a graph replay
 };
 
-// Plans of a rank that are launched and not collected, at most (docs/invariants.md, two-in-flight).
+// The most plans of a rank that are launched and not collected (docs/invariants.md, two-in-flight).
 inline constexpr int kMaxPlansInFlight = 2;
 
 // One rank of the engine. One thread calls Launch, and one calls Collect, the same or another. Launch queues
@@ -250,13 +252,12 @@ class Executor {
   virtual ~Executor() = default;
   virtual absl::Status Launch(const IterationPlan& plan) = 0;
   virtual absl::StatusOr<RankResult> Collect() = 0;
-  // What Collect gave last does not answer its plan (Scheduler::CheckResult): the rank is lost. A rank of
-  // this process never gives such a result, so for it this is a broken invariant.
+  // Called when Collect's last result does not answer its plan (Scheduler::CheckResult): the rank is lost. A
+  // rank in this process never gives such a result, so the default fails a CHECK.
   virtual void Refuse(const absl::Status& why);
 
-  // The prompts of this launched plan are not wanted any more: an executor that can, leaves its prefill
-  // before the end. The plan's result then comes as ever; what it says of those prompts means nothing. Any
-  // thread.
+  // The prompts of this launched plan are not wanted any more: an executor that can, ends its prefill early.
+  // The plan's result still comes, but its content for those prompts has no meaning. Any thread.
   virtual void AbandonPrefill(uint64_t /*plan_number*/) {}
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The fields of every part of a plan and of a result: each is listed once, with the range that a rank bears.
-// From these lists follow the bytes between a leader and its workers and the checks at both ends
+// The fields of every part of a plan and of a result: each is listed once, with the range that a rank
+// accepts. These lists determine the bytes between a leader and its workers and the checks at both ends
 // (ranks/plan_codec.h), IterationPlan::DebugString, and the forged messages of tests. Pure.
 //
 // A visitor (scheduler/field_visitor.h) is called with the fields in their order. A range may depend on

@@ -36,7 +36,7 @@ class PrefixEnds {
   // Removes an end, if it exists. Appends the blocks that no other end reads.
   void Erase(int32_t history_block, std::vector<WindowBlock>* unread);
 
-  // Removes all ends that read this block, and appends likewise.
+  // Removes all ends that read this block, and appends as Erase does.
   void EraseReaders(int group, int32_t block, std::vector<WindowBlock>* unread);
 
   bool is_read(int group, int32_t block) const { return !readers_[group][block].empty(); }

@@ -16,8 +16,8 @@ namespace foredraft {
 class PrefixIndex {
  public:
   static constexpr uint64_t kRoot = 0;
-  // The empty prefix of a scope, below 2^63: prefixes of different scopes are never equal. Ids of nodes never
-  // reach these numbers.
+  // The empty prefix of `scope`, which is below 2^63. Prefixes of different scopes are never equal, and ids
+  // of nodes never reach these numbers.
   static constexpr uint64_t RootOf(uint64_t scope) {
     return scope == 0 ? kRoot : (uint64_t{1} << 63) + scope;
   }
@@ -35,7 +35,8 @@ class PrefixIndex {
   // The child of `parent` with these tokens; id 0 = none.
   Node Find(uint64_t parent, std::span<const int32_t> tokens) const;
 
-  // Adds `block` as that child. If the child exists already, returns it and leaves the index unchanged.
+  // Adds `block` as the child of `parent` with these tokens. If the child exists already, returns it and
+  // leaves the index unchanged.
   Node Insert(uint64_t parent, std::span<const int32_t> tokens, int32_t block);
 
   // Removes an evicted block. Its children stay, unreachable, until they are evicted too.

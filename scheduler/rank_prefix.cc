@@ -1,8 +1,8 @@
 // RankState's part in prefix reuse: what the prefix index and the prefix ends have of the pools' blocks.
 //
 // A prefix of a model with windows can be reused where it ends at a prefix end (prefix_ends.h). When a block
-// of an end is evicted, the end is gone, and its other blocks are free at once unless another end reads them:
-// so no pool caches a window block that no cached prefix can use, and free blocks go first.
+// of an end is evicted, the end is gone, and its other blocks are free at once unless another end reads them.
+// So no pool caches a window block that no cached prefix can use, and free blocks are handed out first.
 
 #include <algorithm>
 #include <utility>
@@ -114,7 +114,7 @@ void RankState::KeepEnd(const Sequence& sequence, int32_t history_block, int pre
   ends_.Add(history_block, std::move(window_blocks));
 }
 
-// The pool hands out a block that was cached.
+// Forgets a cached block that the pool hands out.
 void RankState::Evict(int group, int32_t block) {
   if (group == kHistoryGroup) index_.Erase(block);
   if (group_count() == 1) return;

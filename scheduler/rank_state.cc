@@ -38,7 +38,7 @@ void RankState::SetBounds(Sequence* sequence) const {
   }
 }
 
-// The pool has them.
+// Appends `count` blocks, which the pool must have.
 void RankState::Allocate(int group, int count, std::vector<int32_t>* blocks) {
   evicted_.clear();
   CHECK(groups_[group].pool.Allocate(count, blocks, &evicted_)) << "group " << group;

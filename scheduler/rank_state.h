@@ -10,7 +10,7 @@
 // image has room: no deadlock.
 //
 // Invariant table-mirror: between plans the device's table of a slot and group has its sequence's `ids` from
-// first_index on and zeros elsewhere, except for the entries of SlotTable. The next plan carries the
+// first_index on and zeros elsewhere, except for the dirty entries of SlotTable. The next plan carries the
 // difference as deltas, which the rank applies before prefill and decode. So an entry that a rewind, a
 // release or a swap gave up is cleared before the block's next owner writes to it.
 //
@@ -59,7 +59,8 @@ class RankState {
     return std::max(0, groups_[group].shape.BlocksFor(positions) - sequence.groups[group].end_index());
   }
   bool Lacks(const Sequence& sequence, int positions) const { return positions > sequence.owned_len; }
-  // Allocates them in every group. False = a pool has too few, and nothing changes.
+  // Allocates the blocks that the sequence lacks, in every group. False = a pool has too few, and nothing
+  // changes.
   bool Grow(Sequence* sequence, int positions) {
     return !Lacks(*sequence, positions) || GrowTables(sequence, positions);
   }
@@ -71,16 +72,16 @@ class RankState {
   // has prefix ends to offer.
   void Pass(Sequence* sequence, int length);
 
-  // Allocates the blocks of a swapped sequence's image. The pools have them.
+  // Allocates the blocks of a swapped sequence's image, which the pools must have.
   void TakeImage(Sequence* sequence);
 
   // ---- prompts ----
   // Allocates the blocks of an admission: the history's for the whole prompt, and as `spare` the window
-  // blocks that its chunks will need. The pools have them.
+  // blocks that its chunks will need. The pools must have them.
   void Hold(Sequence* sequence, const CacheGroupCounts& fresh);
-  // Maps window blocks for the prompt chunk [first, end): those of the positions that the chunk reads or that
-  // will be read after it, up to own_end - 1, and those of prefix ends. The others get no memory. `last`: the
-  // prompt ends, and gives back what it does not need.
+  // Maps window blocks for the prompt chunk [first, end): those of the positions up to own_end - 1 that the
+  // chunk or later rows read, and those of prefix ends. The other positions get no memory. `last`: the prompt
+  // ends, and the remaining `spare` blocks are released.
   void MapChunk(Sequence* sequence, int first, int end, int own_end, bool last);
   // The prompt's last chunk is committed: the sequence owns at most its decode extent from now on.
   void EndPrompt(Sequence* sequence);
@@ -100,7 +101,7 @@ class RankState {
   void Reuse(Sequence* sequence, const PrefixMatch& match);
   // Indexes the blocks that lie wholly in positions 0..end-1, and the windows of the prefix ends among them.
   void Offer(Sequence* sequence, int end);
-  // Windows: the prefix end of the sequence's answer moves to the last block that was offered.
+  // With windows, moves the prefix end of the sequence's answer to the last offered block.
   void MoveAnswerEnd(Sequence* sequence);
 
   // ---- block tables ----

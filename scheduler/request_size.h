@@ -14,9 +14,9 @@ struct RequestSizeLimits {
   int max_seq_len = 0;
   int64_t pool_len = std::numeric_limits<int64_t>::max();  // tokens that one rank's KV pool can hold
 
-  // block_count: of the pool, block 0 (scratch) included. draft_rows: rows past the last token, at most, that
-  // drafting writes; they need room in the pool too (plan-bound in scheduler.h). They count in whole blocks,
-  // as the pool has blocks for them beside kv_cache_config.max_tokens: the limit is the same for every K.
+  // block_count: of the pool, block 0 (scratch) included. draft_rows: the most rows that drafting writes past
+  // the last token; they need room in the pool too (plan-bound in scheduler.h). They count in whole blocks,
+  // which the pool has in addition to kv_cache_config.max_tokens, so the limit is the same for every K.
   static RequestSizeLimits Of(int max_seq_len, int block_count, int tokens_per_block, int draft_rows) {
     const int64_t rows = int64_t{block_count - 1} * tokens_per_block - draft_rows;
     return {.max_seq_len = max_seq_len, .pool_len = rows / tokens_per_block * tokens_per_block};
@@ -24,7 +24,7 @@ struct RequestSizeLimits {
 
   int64_t max_len() const { return pool_len < max_seq_len ? pool_len : max_seq_len; }
 
-  // INVALID_ARGUMENT, with field, value and limit. `prompt_field` is the field that the prompt came in.
+  // INVALID_ARGUMENT names field, value and limit. `prompt_field` is the field that the prompt came in.
   absl::Status CheckPrompt(const char* prompt_field, int64_t prompt_len) const;
   absl::Status Check(const char* prompt_field, int64_t prompt_len, int64_t max_tokens) const;
 };

@@ -22,7 +22,7 @@ struct SamplingParams {
   int32_t min_tokens = 0;             // the first min_tokens of the output are none of the request's stop ids
   std::vector<TokenBias> logit_bias;  // ascending by token id, at most kMaxLogitBiases
 
-  // Whether the choice depends on earlier tokens in another way than by the logits.
+  // Whether the choice depends on earlier tokens directly, too, not only through the logits.
   bool counts_tokens() const {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
   }

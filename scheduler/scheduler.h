@@ -76,8 +76,8 @@ struct SchedulerOptions {
   int rank_count = 1;
   int max_batch_size = 64;    // decode slots per rank
   int max_num_tokens = 8192;  // prefill budget per rank and iteration
-  // How long the prompt tokens of an iteration may take, in seconds; 0: as long as max_num_tokens take. The
-  // second one holds while streams decode (PrefillPace; both need chunked prefill).
+  // How long the prompt tokens of an iteration may take, in seconds; 0: as long as max_num_tokens take.
+  // decode_pause_seconds holds while streams decode (PrefillPace; both need chunked prefill).
   double prefill_seconds = 0;
   double decode_pause_seconds = 0;
   int max_seq_len = 4096;
@@ -105,9 +105,10 @@ struct SchedulerOptions {
   bool resume = false;
   bool keeps_output() const { return resume || reuse_generated; }
   int mask_threads = 1;  // that make masks, the scheduler's included
-  // Sequences with a constraint that a rank admits at once; others wait as for a slot.
+  // The most admitted sequences with a constraint per rank; further ones wait as for a slot.
   int max_live_constraints = 256;
-  // For tests: whether a plan finds the masks of a slot not ready, although they may be. Changes no token.
+  // For tests: true makes a plan take the masks of a slot as not ready, although they may be. Changes no
+  // token.
   std::function<bool()> masks_are_late;
 
   RequestSizeLimits request_size() const {
@@ -153,20 +154,21 @@ struct SchedulerLoad {
   double speed_up = 0;           // DraftPolicy::SpeedUp
   double calibration_error = 0;  // DraftPolicy::calibration_error
   std::vector<RankLoad> ranks;
-  // Sums over prompts whose first token was computed; the metrics count those whose stream was still open.
+  // Sums over prompts whose first token was computed; the metrics count only prompts whose stream was still
+  // open.
   uint64_t prefix_queried_tokens = 0;
   uint64_t prefix_hit_tokens = 0;
   uint64_t preemptions = 0;
   uint64_t wasted_steps = 0;  // slot-steps computed for sequences that had already ended
   uint64_t rewound_blocks = 0;
-  uint64_t cut_drafts = 0;        // drafts that were made, and not verified because others had the rows
-  uint64_t resumed_requests = 0;  // admissions again after a loss
+  uint64_t cut_drafts = 0;        // drafts made but not verified, because other drafts had the rows
+  uint64_t resumed_requests = 0;  // repeated admissions after a loss
   uint64_t replayed_tokens = 0;   // delivered tokens that were computed again
-  uint64_t nonfinite_logits = 0;  // requests that they ended
+  uint64_t nonfinite_logits = 0;  // requests that ended because of them
   // Accounting of constrained sequences.
   uint64_t held_slots = 0;              // slots that a step left as they were, because they had no masks
   uint64_t mask_steps = 0;              // decode steps with masks, which were launched without overlap
-  uint64_t masks = 0;                   // rows that chose with one, first tokens apart
+  uint64_t masks = 0;                   // rows that chose with a mask, without first tokens
   uint64_t drafts_outside_grammar = 0;  // slot-steps with a draft that the grammar refuses
   uint64_t forced_drafts = 0;           // SlotMasks::forced_drafts
   double mask_seconds = 0;              // of CPU, to make the masks of all these steps
@@ -195,13 +197,13 @@ class Scheduler {
   // other processes call this first. INVALID_ARGUMENT names the field, its value and what is allowed.
   absl::Status CheckResult(int rank, const RankResult& result) const;
 
-  // Results of the oldest plan not yet committed, one per rank. step_seconds: duration of the decode step,
-  // the host's part included, for the draft policy; 0 = not measured: the slowest rank's decode_seconds is
-  // used.
+  // Applies the results of the oldest plan not yet committed, one per rank. step_seconds: duration of the
+  // decode step, the host's part included, for the draft policy; 0 = not measured: the slowest rank's
+  // decode_seconds is used.
   void Commit(std::vector<RankResult> results, double step_seconds = 0);
 
-  // The last Commit after a rank was lost: results of the ranks that answered, so that their tokens are
-  // delivered. LoseRanks must follow.
+  // The last Commit after a rank was lost: it applies the results of the ranks that answered, so that their
+  // tokens are delivered. LoseRanks must follow.
   void CommitAnswered(std::vector<std::optional<RankResult>> results);
 
   // A rank was lost: no plan in flight will be committed, and the ranks start again with nothing. Without
@@ -222,13 +224,13 @@ class Scheduler {
   bool HasWork() const;
 
   // True while a live sequence is behind its gate: its next masks follow from the results of all launched
-  // plans. A plan that is made before them holds its slot, which costs the step, never a token.
+  // plans. A plan that is made before those results holds its slot, which costs the step, never a token.
   bool NeedsResults() const;
 
   // CPU time of masks since the last call, by Request::caller.
   std::vector<std::pair<std::string, double>> TakeMaskSeconds();
 
-  // Ends all requests with this reason (UNAVAILABLE text in error for kError).
+  // Ends all requests with this reason; for kError, `error` is their UNAVAILABLE status.
   void EndAll(FinishReason reason, const absl::Status& error);
 
   // Takes effect at the next Plan. K <= max_draft_len.
@@ -242,10 +244,8 @@ class Scheduler {
   void CheckInvariants() const;
 
  private:
-  // What Commit needs to know about a plan. Its sequences are not freed before that
-  // (Sequence::plans_in_flight).
   enum class Masking {
-    kFree,    // no row has a mask: it is not constrained, has given tokens, or its gate is up
+    kFree,    // no row has a mask: the slot is not constrained, has given tokens, or its gate is up
     kMasked,  // every row has one
     kHeld,    // the step leaves it as it is
   };
@@ -265,6 +265,8 @@ class Scheduler {
     std::vector<Sequence*> named;                                 // all sequences of the plan, each once
     absl::flat_hash_map<const TokenMask*, int32_t> mask_indices;  // in RankPlan::masks
   };
+  // What Commit needs to know about a plan. The plan's sequences are not freed before it is committed
+  // (Sequence::plans_in_flight).
   struct LaunchedPlan {
     uint64_t number = 0;
     int32_t draft_len = 0;
@@ -353,7 +355,8 @@ class Scheduler {
   void GiveTokens(LaunchedSlot& live, int draft_len, RankPlan* plan);
   absl::Status DropReplayed(Sequence* sequence, SlotResult* result);
 
-  // Steps of an attempt at masks for which a plan waits, however many there are.
+  // The least allowance (MaskWork) of an attempt at masks for which a plan waits, however many attempts it
+  // has.
   static constexpr int64_t kLeastAttempt = 500;
 
   int DraftCap(const Sequence& sequence) const;

@@ -7,7 +7,8 @@
 
 namespace foredraft {
 
-// In the order of the queue, without overtaking, so that small requests cannot starve a large one.
+// Admits requests in the order of the queue, without overtaking, so that small ones cannot starve a large
+// one.
 void Scheduler::PlanAdmissions(SteadyTime now, IterationPlan* plan) {
   while (!waiting_.empty()) {
     Sequence* sequence = waiting_.First();
@@ -53,8 +54,8 @@ bool Scheduler::FitsRank(const Sequence& sequence, int rank, Placement* placemen
   return HasBlocks(sequence, rank, *placement);
 }
 
-// Room to reserve. The reservation is in the host store where possible, since only swappable sequences can
-// make room for others.
+// Whether the extent can be reserved. The reservation is in the host store where possible, since only
+// swappable sequences can make room for others.
 bool Scheduler::HasRoom(const Sequence& sequence, int rank, int end_count, bool* swappable) const {
   const RankState& state = ranks_[rank];
   const int draft_len = options_.max_draft_len;
@@ -72,8 +73,8 @@ bool Scheduler::HasRoom(const Sequence& sequence, int rank, int end_count, bool*
   return *swappable || fits_pools;
 }
 
-// The blocks themselves, and one for each sequence that decodes already, so that the admission does not swap
-// one out.
+// Whether the blocks are there, and one more for each sequence that decodes already, so that the admission
+// swaps none of those out.
 bool Scheduler::HasBlocks(const Sequence& sequence, int rank, const Placement& placement) const {
   const RankState& state = ranks_[rank];
   const CacheGroupCounts fresh = FreshBlocks(sequence, placement);
@@ -118,8 +119,8 @@ int64_t Scheduler::HostExtent(const Sequence& sequence) const {
   return frames;
 }
 
-// The rank with the fewest sequences, then the most blocks. A rank that has more of the prompt cached is
-// preferred as long as it has at most an eighth of max_batch_size more sequences than that one.
+// Chooses the rank with the fewest sequences, then the most available blocks. A rank that has more of the
+// prompt cached is preferred as long as it has at most max_batch_size / 8 sequences more than the fewest.
 Scheduler::Placement Scheduler::Place(const Sequence& sequence) const {
   auto emptier = [this](const Placement& a, const Placement& b) {
     const RankState& x = ranks_[a.rank];

@@ -66,8 +66,8 @@ void Scheduler::ObserveStep(const LaunchedPlan& launched, const std::vector<Rank
   draft_policy_.Observe(step);
 }
 
-// Ranks wait for each other, so the slowest one's time is that of the rank with the most tokens. A prefill
-// whose requests have all ended may have been abandoned on its way: its time says nothing.
+// Ranks wait for each other, so the slowest rank's time counts for the rank with the most tokens. A prefill
+// whose requests have all ended may have been abandoned early: its time says nothing.
 void Scheduler::ObservePrefill(const LaunchedPlan& launched, const std::vector<RankResult>& results) {
   if (launched.prefill.tokens == 0) return;
   const bool wanted = std::any_of(launched.ranks.begin(), launched.ranks.end(), [](const LaunchedRank& rank) {
@@ -85,7 +85,7 @@ void Scheduler::ObservePrefill(const LaunchedPlan& launched, const std::vector<R
 void Scheduler::ObserveConfidences(const LaunchedPlan& launched, const LaunchedSlot& live,
                                    const SlotResult& slot, bool cut, StepObservation& step) {
   const Sequence& sequence = *live.sequence;
-  // Drafts of a prompt's end are verified in the same iteration: nothing is known of them but their number.
+  // Drafts made at a prompt's end are verified in the same iteration: only their number is known.
   const int made = slot.first_token ? launched.draft_len : static_cast<int>(sequence.confidences.size());
   const int most = live.masking == Masking::kMasked ? live.mask_count - 1 : launched.draft_len;
   const int wanted = std::min({made, most, DraftCap(sequence)});
@@ -227,7 +227,8 @@ void Scheduler::CommitResult(const LaunchedPlan& launched, const LaunchedSlot& l
   if (result->finished) FinishResult(sequence, &update);
 }
 
-// offer. Later steps start at `length`, and write no row before it that is not within the drafter's margin.
+// Invariant offer: later steps start at `length`, and before it they write only rows within the drafter's
+// margin.
 void Scheduler::OfferGenerated(Sequence* sequence) {
   if (!options_.reuse_generated || !options_.enable_block_reuse || !sequence->may_offer) return;
   const int offered = sequence->offered_block_count;

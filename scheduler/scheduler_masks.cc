@@ -48,8 +48,8 @@ void Scheduler::PlanFirstMask(Sequence* sequence, IterationPlan* plan) {
     const int32_t index = AddMask(sequence->rank, std::move(mask), plan);
     plan->ranks[sequence->rank].first_masks.push_back({.slot = sequence->slot, .mask_index = index});
   };
-  // The lost ranks may have had blocks with generated tokens of the prompt, whose bits are not those of a
-  // prefill: the token that was delivered is given.
+  // The lost ranks may have reused blocks of generated tokens for the prompt, whose bits are not those of a
+  // prefill. So a mask allows the delivered token alone.
   if (options_.reuse_generated && sequence->replay_len > 0) {
     const int32_t token = sequence->output_ids.front();
     TokenMask given{.vocab_size = token + 1, .count = 1, .ids = {token}, .words = {}};
@@ -62,8 +62,8 @@ void Scheduler::PlanFirstMask(Sequence* sequence, IterationPlan* plan) {
 }
 
 // How the step treats a live sequence without given tokens. The masks of its rows follow from its tokens so
-// far, so all of its steps must have results. Without masks the step must leave it alone where it is behind
-// its gate, or may be: that depends on the first token in the iteration that ends its prompt.
+// far, so all of its steps must have results. Without masks the step must hold it where it is behind its gate
+// or may be: in the iteration that ends its prompt the first token decides that.
 Scheduler::Masking Scheduler::MaskingOf(const Sequence& sequence) const {
   if (sequence.constraint == nullptr) return Masking::kFree;
   const bool is_known = sequence.live_plans == 0;
@@ -72,7 +72,7 @@ Scheduler::Masking Scheduler::MaskingOf(const Sequence& sequence) const {
   return is_known ? Masking::kMasked : Masking::kHeld;
 }
 
-// Charges what long jobs have taken since the last plan.
+// Charges the long jobs that have ended since the last plan.
 void Scheduler::CountLongJobs() {
   std::erase_if(long_jobs_, [this](const std::shared_ptr<MaskJob>& job) {
     if (!job->is_done()) return false;
@@ -93,7 +93,7 @@ void Scheduler::MakeLater(const std::shared_ptr<MaskJob>& job) {
   mask_workers_.Later(job, mask_budget_.Owes(job->client));
 }
 
-// What the step could verify of the drafts that the slot has.
+// The most drafts and forced drafts of the slot that the step could verify.
 RowLimits Scheduler::RowLimitsOf(const Sequence& sequence, int draft_len) const {
   return {.drafts = static_cast<size_t>(std::min(draft_len, DraftCap(sequence))),
           .forced_drafts = static_cast<size_t>(options_.drafter.forced_limit())};
@@ -110,8 +110,8 @@ bool Scheduler::LacksMasks(const Sequence& sequence) const {
                      [&job](const std::shared_ptr<MaskJob>& other) { return other->client == job.client; });
 }
 
-// Leaves out of the plan the sequences whose masks are not ready. Where nothing would be left, what their
-// clients owe harms nobody, and the plan waits for masks.
+// Leaves out of the plan the sequences whose masks are not ready. If nothing would be left to do, the plan
+// waits for masks: then it harms nobody what their clients owe.
 void Scheduler::HoldForMasks(IterationPlan* plan) {
   CountLongJobs();
   mask_budget_.Pay();
@@ -156,7 +156,7 @@ void Scheduler::WaitForMasks(std::vector<Sequence*>* lacking) {
   std::erase_if(*lacking, is_ready);
 }
 
-// Called once all live slots and K are known. Masks that take long are made while other steps pass, and the
+// Called once all live slots and K are known. Masks that take long are made while other steps run, and the
 // slot is held. A sequence whose masks cannot be made ends here; the plan holds its slot.
 void Scheduler::PlanMasks(IterationPlan* plan) {
   std::vector<MaskJob*> attempts;
@@ -186,7 +186,7 @@ void Scheduler::PlanMasks(IterationPlan* plan) {
   counters_.mask_steps += has_masks ? 1 : 0;
 }
 
-// Where the plan would do nothing but hold slots, waits for masks.
+// Waits for masks if the plan would do nothing else than hold slots.
 void Scheduler::WaitUnlessUseful(const IterationPlan& plan) {
   if (!in_flight_.empty() || HasPrefill(plan)) return;
   std::vector<Sequence*> lacking;
@@ -222,7 +222,7 @@ bool Scheduler::PlanRows(LaunchedSlot& live, IterationPlan* plan, int rank, Slot
   return true;
 }
 
-// The step, which counted on the slot, leaves it as it is.
+// Makes the step, which counted on the slot, hold it.
 void Scheduler::HoldLaunched(LaunchedSlot& live, int draft_len) {
   live.masking = Masking::kHeld;
   live.sequence->unresolved_rows -= draft_len + 1;
@@ -239,7 +239,7 @@ std::vector<std::pair<std::string, double>> Scheduler::TakeMaskSeconds() {
 void Scheduler::NoteRows(LaunchedSlot& live, std::span<const int32_t> drafts, const GrammarRows& rows) {
   live.mask_count = static_cast<int>(rows.masks.size());
   live.forced_drafts = static_cast<int>(rows.forced_drafts.size());
-  // Rows also end with a draft that ends the output.
+  // Rows also stop at a draft that ends the output.
   const size_t own = rows.masks.size() - 1 - rows.forced_drafts.size();
   live.own_drafts = static_cast<int>(own);
   live.leaves_grammar = own < drafts.size() && !rows.masks[own]->Allows(drafts[own]);
@@ -248,8 +248,8 @@ void Scheduler::NoteRows(LaunchedSlot& live, std::span<const int32_t> drafts, co
   counters_.drafts_outside_grammar += live.leaves_grammar ? 1 : 0;
 }
 
-// The sequence takes the tokens that it did not have yet. A step in flight that was launched while its gate
-// was up does nothing if they lower it.
+// The sequence takes the tokens that it did not have yet. If these tokens lower its gate, a step in flight
+// that was launched before does nothing for it.
 absl::Status Scheduler::TakeTokens(const LaunchedPlan& launched, Sequence* sequence,
                                    const SlotResult& result) {
   if (sequence->constraint == nullptr) return absl::OkStatus();

@@ -32,7 +32,7 @@ IterationPlan Scheduler::Plan(SteadyTime now) {
   PlanAdmissions(now, &plan);
   PlanPrefill(&plan);
   PlanDecode(&plan);
-  if (IsEmpty(plan)) return plan;  // table entries to clear wait: nothing runs that could write through them
+  if (IsEmpty(plan)) return plan;  // no step runs that could write through uncleared table entries
 
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     ranks_[rank].TakeTableDeltas(&plan.ranks[rank].block_table_deltas);
@@ -167,8 +167,8 @@ int Scheduler::DecodingCount(int rank) const {
   }));
 }
 
-// Room for a swapped sequence's next step, for a block's worth of tokens more, and for a block of each
-// sequence that decodes beside it.
+// Whether there is room for a swapped sequence's next step, for a block's worth of tokens more, and for a
+// block of each sequence that decodes already.
 bool Scheduler::FitsBack(const Sequence& sequence, int rank) const {
   const RankState& state = ranks_[rank];
   const int decoding = DecodingCount(rank);
@@ -208,7 +208,7 @@ void Scheduler::PlanSwapsIn(int rank, IterationPlan* plan) {
   }
 }
 
-// Whether the plan has a step of sequences whose prompts ended in an earlier one.
+// Whether the plan has a step of sequences whose prompts ended in an earlier plan.
 bool Scheduler::Decodes(const IterationPlan& plan) const {
   return std::any_of(ranks_.begin(), ranks_.end(), [&plan](const RankState& rank) {
     return std::any_of(rank.slots().begin(), rank.slots().end(), [&plan](const Sequence* sequence) {
@@ -328,7 +328,7 @@ void Scheduler::PlanDecode(IterationPlan* plan) {
   if (constrained_count_ > 0) PlanMasks(plan);
 }
 
-// The shape of the step.
+// Chooses the shape of the step.
 void Scheduler::PlanDrafts(const std::vector<int>& live_by_cap, IterationPlan* plan) {
   StepDrafts drafts;
   bool gives = false;

@@ -34,8 +34,8 @@ enum class SequenceState { kWaiting, kPrefilling, kDecoding, kSwapped, kEnded };
 
 // A sequence's blocks of one cache group.
 struct SequenceBlocks {
-  int extent = 0;  // that it may own at most while it decodes: constant after Submit
-  int limit = 0;   // that it may own at most now: until its prompt is committed that can be more
+  int extent = 0;  // the most it may own while it decodes: constant after Submit
+  int limit = 0;   // the most it may own now: more than `extent`, perhaps, until its prompt is committed
   // The sequence's entries of the block table are [first_index, first_index + ids.size()), in position order.
   // An id is 0 where the rows of a long prompt chunk have no memory because nothing reads them later (windows
   // only).
@@ -61,7 +61,7 @@ struct Sequence {
 
   SequenceState state = SequenceState::kWaiting;
 
-  uint64_t admission_number = 0;  // its order among the first admissions; 0 before
+  uint64_t admission_number = 0;  // its place in the order of first admissions; 0 before
 
   // Constant from an admission to the next loss of a rank.
   int rank = -1;
@@ -98,16 +98,16 @@ struct Sequence {
   // SlotResult::confidences of the last committed step.
   std::vector<float> confidences;
 
-  // What a constrained sequence has besides.
+  // Constrained sequences only.
   std::unique_ptr<SequenceConstraint> constraint;  // null: it has none
   std::vector<int32_t> drafts;                     // that the device has, as of the last Commit
   int live_plans = 0;                              // launched, uncommitted plans in which it is live
   // Behind the gate, once a plan asks for the masks of its next step, up to the plan that has them.
   std::shared_ptr<MaskJob> mask_job;
 
-  // Two sums over `groups`, so that most steps need not look at them (RankState::SetBounds): the positions
-  // that the block tables of all groups reach, and the most positions for which RankState::Shrink still has a
-  // block to release.
+  // Two bounds that follow from `groups`, so that most steps need not look at these (RankState::SetBounds):
+  // the positions that the block tables of all groups reach, and the most positions for which
+  // RankState::Shrink still has a block to release.
   int32_t owned_len = 0;
   int32_t shrinkable_len = -1;
 
@@ -129,7 +129,7 @@ struct Sequence {
   // Every unresolved step gives at least one token; a held one is not among them.
   int32_t length_lower() const { return length + unresolved_steps; }
 
-  // The tokens at positions first .. first + count - 1; output_ids has those behind the prompt.
+  // The tokens at positions first .. first + count - 1; output_ids has those after the prompt.
   std::vector<int32_t> TokensAt(int32_t first, int32_t count) const {
     std::vector<int32_t> tokens;
     tokens.reserve(count);
@@ -146,8 +146,8 @@ struct Sequence {
   bool surely_finished() const { return length_lower() >= length_limit; }
 };
 
-// Order of requests: the higher priority first, or with ageing the earlier arrival less what the priority is
-// worth; then the order of Submit.
+// Order of requests: the higher priority first, or, with ageing, the earlier time of arrival minus what the
+// priority is worth; then the order of Submit.
 struct ComesFirst {
   bool operator()(const Sequence* a, const Sequence* b) const {
     if (a->priority_class != b->priority_class) return a->priority_class > b->priority_class;

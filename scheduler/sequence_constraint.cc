@@ -89,7 +89,7 @@ absl::Status SequenceConstraint::Take(std::span<const int32_t> token_ids) {
                             token_id, taken_count_));
       }
     }
-    // The end of thinking and line ends behind it are no part of the output's grammar; a trigger is its first
+    // The end of thinking and line ends after it are no part of the output's grammar; a trigger is its first
     // token.
     if (gate_ != Gate::kBehind) continue;
     if (before == Gate::kThinking) {

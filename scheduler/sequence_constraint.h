@@ -4,7 +4,7 @@
 // (docs/structured-output.md section 5). Follows the tokens that the sequence has got, each once. A lost rank
 // changes nothing here, because no token is taken back.
 //
-// Owner: Sequence. Thread: the scheduler's, which never waits here: the matcher follows in jobs.
+// Owner: Sequence. Thread: the scheduler's, which never waits here: the matcher takes the tokens in jobs.
 
 #include <cstdint>
 #include <memory>
@@ -36,15 +36,16 @@ class SequenceConstraint {
   Gate gate() const { return gate_; }  // after the tokens taken
   bool has_first_token() const { return taken_count_ > 0; }
 
-  // The mask of the first token; null where the gate is up then. It also allows the token that begins a
-  // thought, where that raises the gate. Errors: Matcher::Mask's; RESOURCE_EXHAUSTED also where there is no
-  // memory.
+  // The mask of the first token; null where the gate is still up for it. The mask also allows the token that
+  // begins a thought, where that raises the gate. Errors: Matcher::Mask's; RESOURCE_EXHAUSTED also where
+  // there is no memory.
   absl::StatusOr<MaskPtr> FirstMask();
 
   // The masks of the rows that the step in flight chooses from.
   void SetRowMasks(std::vector<MaskPtr> masks) { row_masks_ = std::move(masks); }
 
-  // The next tokens. INTERNAL: one is not in its row's mask. After an error it is of no more use.
+  // Takes the next tokens. INTERNAL: one is not in its row's mask. After an error the object is of no more
+  // use.
   absl::Status Take(std::span<const int32_t> token_ids);
 
   // Whether these next tokens take it behind its gate. The first token of the output is not among them.

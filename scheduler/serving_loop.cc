@@ -19,8 +19,8 @@ namespace foredraft {
 namespace {
 
 constexpr std::chrono::seconds kIdleWait(1);  // every wait has a deadline; a Submit ends this one at once
-constexpr std::chrono::milliseconds kLostWait(20);  // how late a deadline is while the ranks are lost
-constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // about a timer's resolution; less is no wait
+constexpr std::chrono::milliseconds kLostWait(20);  // delay in noticing a deadline while the ranks are lost
+constexpr std::chrono::microseconds kLeastNewcomerWait(200);  // about a timer's resolution; less is skipped
 
 absl::Status Lost(const absl::Status& error) { return absl::UnavailableError(error.message()); }
 
@@ -174,8 +174,8 @@ absl::Status ServingLoop::CollectAndCommit() {
       }
     }
   }
-  // Requests of an abandoned prefill must have ended before the commit, which would take their prompts for
-  // computed.
+  // Requests of an abandoned prefill must have ended before the commit, which would otherwise treat their
+  // prompts as computed.
   if (wanted_prefills_.Collected(in_flight_.front().number)) AcceptAll(inbox_.TakeAll({}));
   if (!lost.ok()) {
     scheduler_->CommitAnswered(std::move(answers));
@@ -290,7 +290,7 @@ absl::Status ServingLoop::Submit(Request request) {
 }
 
 void ServingLoop::Cancel(uint64_t request_id, FinishReason reason) {
-  // The order comes first: who collects an abandoned prefill must find it in the inbox.
+  // The CancelOrder goes first: the thread that collects an abandoned prefill must find it in the inbox.
   if (!inbox_.Order(CancelOrder{.request_id = request_id, .reason = reason})) return;
   for (const uint64_t number : wanted_prefills_.Cancelled(request_id)) {
     for (Executor* executor : executors_) executor->AbandonPrefill(number);

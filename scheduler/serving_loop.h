@@ -40,7 +40,7 @@ struct IterationStats {
   int draft_len = 0;
   int decode_bucket = 0;
   int live_slots = 0;  // over all ranks
-  int64_t tokens = 0;  // prompt rows that were computed and tokens that came, over all ranks
+  int64_t tokens = 0;  // prompt rows computed and tokens emitted, over all ranks
   bool had_prefill = false;
   double prefill_seconds = 0;  // the slowest rank's
   double decode_seconds = 0;
@@ -87,8 +87,8 @@ class ServingLoop {
   // Instead of Restart: the requests that wait end with `error`.
   void GiveUp(const absl::Status& error);
 
-  // Ends a request with `reason` before the next Plan; unknown or ended ids are ignored. A prefill of such
-  // requests alone is abandoned where the executor can do so.
+  // Ends a request with `reason` before the next Plan; unknown or ended ids are ignored. A prefill of which
+  // all requests are cancelled is abandoned if the executor can do so.
   void Cancel(uint64_t request_id, FinishReason reason);
 
   // Takes effect as a whole at the next iteration. K <= max_draft_len.
@@ -135,7 +135,7 @@ class ServingLoop {
   const UpdateSink updates_;
   const StatsSink stats_;
 
-  // Own locks.
+  // These have their own locks.
   Inbox inbox_;
   WantedPrefills wanted_prefills_;
 

@@ -8,8 +8,8 @@
 //                  highest priority or, with ageing, the one whose arrival less priority x ageing is earliest.
 //   turns          Among the requests of that priority clients take turns: next is the client that has waited
 //                  longest since its last turn, or since its first waiting request of that priority came; of its
-//                  requests the one that ComesFirst. So a client that sends one request waits for one of
-//                  each other client, however many these have sent.
+//                  requests the one that ComesFirst puts first. So a client that sends one request waits for one
+//                  of each other client, however many these have sent.
 //   wait-bound     With an ageing of A, no request is taken before one that arrived more than
 //                  2 x kMaxPriority x A earlier. Proof. The first one by ComesFirst, H, has
 //                  arrival(H) - p(H) A <= arrival(R) - p(R) A for every waiting R, and priorities differ by at most
@@ -38,7 +38,7 @@ class WaitQueue {
 
   // A sequence is interrupted if it has an admission number, which stays as it is while it waits.
   void Add(Sequence* sequence);
-  // Removes a sequence that ended or was interrupted again: no turn is over.
+  // Removes a sequence that ended or was interrupted again: no client's turn is over.
   void Remove(Sequence* sequence);
   // Removes the sequence that First gave: its client's turn is over.
   void Take(Sequence* sequence);

@@ -14,15 +14,16 @@ namespace foredraft {
 
 class WantedPrefills {
  public:
-  // The prompts of a plan that is about to be launched; none: nothing can be abandoned.
+  // Notes a plan that is about to be launched, with the requests of its prompts; without any, nothing can be
+  // abandoned.
   void Launched(uint64_t number, std::vector<uint64_t> request_ids) {
     if (request_ids.empty()) return;
     std::lock_guard<std::mutex> lock(mutex_);
     plans_.push_back({.number = number, .wanted = std::move(request_ids)});
   }
 
-  // Numbers of the plans in flight that have lost their last prompt by this cancel: their prefills are
-  // abandoned.
+  // Returns the numbers of the plans in flight whose last wanted prompt this cancel takes away: the caller
+  // abandons their prefills.
   std::vector<uint64_t> Cancelled(uint64_t request_id) {
     std::vector<uint64_t> abandoned;
     std::lock_guard<std::mutex> lock(mutex_);

@@ -13,8 +13,8 @@
 //   H <- w H + p (1 - p) u u^T
 //   (a, b) <- (a, b) - (H + kPrior I)^-1 ((p - y) u + (1 - w) kPrior ((a, b) - (1, 0)))
 //
-// with x within +-kWidest, and a and b within bounds. Only drafts that were verified are events. Fewer of
-// the cut ones are, but given x that does not bias the fit. Data in, data out. Owner: DraftPolicy. Thread:
+// with x within +-kWidest, and a and b within bounds. Only verified drafts are events. Drafts with a low x
+// are cut more often, but given x that does not bias the fit. Data in, data out. Owner: DraftPolicy. Thread:
 // scheduler.
 
 #include <array>
@@ -30,13 +30,13 @@ class ConfidenceCalibration {
 
   // Draft k (1..Kmax) was verified, and the drafts before it were accepted.
   void Observe(int k, float logit, bool accepted);
-  // A draft k whose fate is not known yet, and the chance that the drafts before it are accepted.
+  // Notes a draft k whose fate is not known yet. reached: the chance that the drafts before it are accepted.
   void Expect(int k, float logit, double reached);
 
   // The chance that draft k is accepted, given that those before it were.
   double Chance(int k, float logit) const;
-  // The mean of Chance over the drafts that were expected, each by its chance to be reached: also of drafts
-  // that are never verified.
+  // The mean of Chance over the drafts passed to Expect, weighted by `reached`. It includes drafts that are
+  // never verified.
   double MeanChance(int k) const { return of_draft_[k - 1].mean_chance; }
 
   // [Kmax]

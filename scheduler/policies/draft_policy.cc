@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-// EWMA weight of a step in what a bucket's steps are expected to emit, lately and in the long run.
+// EWMA weights of a step in the recent and the long-run mean of a bucket's expected tokens.
 constexpr double kTokensWeight = 1.0 / 16, kLongRunWeight = 1.0 / 256;
 constexpr int kPublishGap = 32;  // steps between two changes of the device's calibration
 
@@ -66,8 +66,8 @@ int DraftPolicy::Scheduled(int bucket) const {
   return entry == options_.schedule.end() ? 0 : entry->second;
 }
 
-// K changes slowly, as a step's drafts are verified in the next one; v with every step whose drafts are
-// known.
+// K changes slowly, because a step's drafts are verified in the next step; v may change with every step whose
+// drafts are known.
 StepShape DraftPolicy::ChooseByConfidence(int bucket, int upper, const StepDrafts& drafts) {
   const std::vector<double> tokens = TokensByShape(drafts, calibration_, bucket, max_draft_len_);
   ExpectTokens(bucket, drafts, tokens);
@@ -85,8 +85,8 @@ StepShape DraftPolicy::ChooseByConfidence(int bucket, int upper, const StepDraft
   return best;
 }
 
-// Where no sequence has drafts, the expectation returns to its mean in the long run. Mean chances would be
-// worse: they know nothing of how sequences differ.
+// While no sequence has confidences, the recent mean moves towards the long-run mean. An expectation from
+// mean chances would be worse: it would not know how sequences differ.
 void DraftPolicy::ExpectTokens(int bucket, const StepDrafts& drafts, const std::vector<double>& tokens) {
   ExpectedTokens& expected = tokens_[bucket];
   if (expected.recent.empty()) expected.recent = expected.long_run = std::vector<double>(tokens.size());

@@ -8,8 +8,8 @@
 //   schedule   K by the decode bucket, at most draft_len
 //   adaptive   the K in 0..draft_len with the most expected tokens per second: the expected tokens of all live
 //              sequences, over the expected time of the step
-//   confidence the shape (K, v) with the most: of the K drafts of each sequence, the step verifies v on average,
-//              those with the largest chance to be accepted by their calibrated confidences
+//   confidence the shape (K, v) with the most expected tokens per second: of the K drafts of each sequence the
+//              step verifies v on average, the likeliest by their calibrated confidences
 // clang-format on
 //
 // Under every policy K is also at most the largest draft cap among the live sequences. Adaptive and
@@ -18,8 +18,8 @@
 // With v rows for drafts per seat a step's time is known, and so is what a further row costs: (K, v) has more
 // tokens per second than (K, v - 1) where the drafts that v adds are expected to be accepted often enough to
 // pay for their rows. Where the confidences of the very drafts that a step verifies are known when it is
-// planned (no step in flight), v follows them from step to step; otherwise their recent mean. Either way the
-// device cuts by the drafts' own confidences.
+// planned (no step in flight), v follows them from step to step; otherwise it follows their recent mean.
+// Either way the device cuts by the drafts' own confidences.
 
 #include <functional>
 #include <map>
@@ -69,20 +69,22 @@ class DraftPolicy {
   int Choose(int bucket, const std::vector<int>& live_by_cap) {
     return ChooseShape(bucket, live_by_cap, {}).draft_len;
   }
-  // As Choose. drafts: read by the policy `confidence` alone; no rank = not known.
+  // Returns K, as Choose does, and v. drafts: read by the policy `confidence` alone; without ranks = not
+  // known.
   StepShape ChooseShape(int bucket, const std::vector<int>& live_by_cap, const StepDrafts& drafts);
 
   void Observe(const StepObservation& step);
-  // The drafts that a sequence's next step may verify.
+  // Takes the confidences of the drafts that a sequence's next step may verify.
   void Expect(std::span<const float> confidences);
 
-  // Expected tokens per second of steps like the last one, over those of the same step without drafts, both
-  // from measured times and acceptance. 0 until both were measured in the bucket: adaptive may try K = 0 by
-  // itself; under the other policies a step has K = 0 when all its sequences have a draft cap of 0.
+  // Expected tokens per second of steps like the last one with drafts, divided by those of the same step
+  // without drafts, from measured times and acceptance. 0 until steps of both kinds were measured in the
+  // bucket: adaptive may try K = 0 by itself; under the other policies a step has K = 0 when all its
+  // sequences have a draft cap of 0.
   double SpeedUp() const;
 
   bool reads_confidences() const { return options_.kind == DraftPolicyKind::kConfidence; }
-  // For the device, which is told of a change from time to time.
+  // The calibration for the device, which gets changes only from time to time.
   const std::vector<DraftCalibration>& calibration() const { return published_; }
   double calibration_error() const { return calibration_.error(); }
 
@@ -92,8 +94,8 @@ class DraftPolicy {
   int Scheduled(int bucket) const;
   StepShape ChooseByConfidence(int bucket, int upper, const StepDrafts& drafts);
   void ExpectTokens(int bucket, const StepDrafts& drafts, const std::vector<double>& tokens);
-  // Expected tokens of a step in the bucket with this shape, up to a factor. The function reads both
-  // arguments while it lives.
+  // Returns the function that gives the expected tokens of a step in the bucket by its shape, up to a factor.
+  // It refers to live_by_cap and to this object.
   std::function<double(StepShape)> TokensIn(int bucket, const std::vector<int>& live_by_cap) const;
   double TokensPerStep(int draft_len, const std::vector<int>& live_by_cap) const;
 

@@ -42,7 +42,7 @@ void OverlapPolicy::StartTrial(const Iteration& iteration) {
 
 void OverlapPolicy::RecordInTrial(const Iteration& iteration) {
   if (iteration.decode_bucket != trial_.decode_bucket || iteration.draft_len != trial_.draft_len) {
-    // Times of different steps say nothing about overlap: tried again later.
+    // Times of different steps say nothing about overlap: another trial comes later.
     in_trial_ = false;
     Estimate& estimate = EstimateOf(trial_.decode_bucket);
     estimate.since_trial = estimate.interval / 2;

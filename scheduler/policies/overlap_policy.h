@@ -36,7 +36,7 @@ class OverlapPolicy {
     int since_trial = 0;
   };
 
-  // Segments in turns with and without overlap, the first as the loop ran before.
+  // Segments with and without overlap in turns; the first one keeps what the loop did before.
   struct Trial {
     int decode_bucket = 0;
     int draft_len = 0;

@@ -33,7 +33,8 @@ int32_t PrefillPace::Room(const PrefillWork& planned, int32_t first, int32_t wan
   };
   if (fits(most)) return most;
   const int32_t least = std::clamp(kLeastTokens - planned.tokens, 0, most);
-  // Whole units of kLeastTokens: products of odd sizes are no faster, and a rough bound needs no better.
+  // The search is in whole units of kLeastTokens: products of odd sizes are no faster, and the bound is rough
+  // anyway.
   int32_t units = 0, too_many = most / kLeastTokens + 1;
   while (too_many - units > 1) {
     const int32_t middle = (units + too_many) / 2;
@@ -48,7 +49,8 @@ void PrefillPace::Observe(const PrefillWork& work, double seconds) {
   Cell& cell = cells_[CellOf(seen.position)];
   const int size = SizeOf(seen.tokens);
   cell[size] = seen;
-  // More tokens take longer, but share the reading of the weights. What contradicts that is out of date.
+  // More tokens take longer, but share the reading of the weights. A time of another size that contradicts
+  // this is out of date.
   for (int i = 0; i < kSizes; ++i) {
     const double alike = seconds * cell[i].tokens / seen.tokens;
     if (i != size)
@@ -57,8 +59,8 @@ void PrefillPace::Observe(const PrefillWork& work, double seconds) {
 }
 
 // Between two iterations the time is linear in the tokens: reading the weights takes a fixed part, and each
-// token its own. Beyond the largest iteration a token takes no longer than in it; below the smallest one a
-// token takes at least as long as in that.
+// token its own. Beyond the largest iteration a token takes at most as long as there; below the smallest
+// iteration it takes at least as long as there.
 PrefillPace::Estimate PrefillPace::InCell(const Cell& cell, double position, double tokens) {
   const Point *below = nullptr, *above = nullptr;
   for (const Point& point : cell) {
@@ -85,8 +87,8 @@ double PrefillPace::Seconds(const PrefillWork& work) const {
   const double position = work.mean_position();
   const int own = CellOf(position);
   Estimate nearest;
-  // A cell may have only iterations that are larger. The cell before it may then have a bound; cells further
-  // away are too rough.
+  // A cell may have only larger iterations. Then the cell before it may have a bound; cells further away are
+  // too rough.
   for (int i = own; i >= 0 && !nearest.is_bound && (!nearest.known || i >= own - 1); --i) {
     const Estimate here = InCell(cells_[i], position, work.tokens);
     if (!here.known || (nearest.known && !here.is_bound)) continue;

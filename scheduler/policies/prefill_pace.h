@@ -28,21 +28,21 @@ struct PrefillWork {
 
 class PrefillPace {
  public:
-  // Always allowed. The time of fewer says nothing, as it is that of reading the weights.
+  // Always allowed. The time of fewer tokens is not learned from: it is that of reading the weights.
   static constexpr int32_t kLeastTokens = 64;
 
   static constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
   explicit PrefillPace(int32_t max_num_tokens);
 
-  // How many of `wanted` tokens from position `first` on there is room for beside `planned` in `seconds`.
+  // How many of `wanted` tokens, from position `first` on, fit into `seconds` together with `planned`.
   int32_t Room(const PrefillWork& planned, int32_t first, int32_t wanted, double seconds) const;
 
   void Observe(const PrefillWork& work, double seconds);
 
  private:
-  // Size i is of iterations of [kLeastTokens 2^i, kLeastTokens 2^(i + 1)) tokens; the last one has no upper
-  // end: from there on reading the weights weighs little.
+  // Size i has the iterations of [kLeastTokens 2^i, kLeastTokens 2^(i + 1)) tokens; the last size has no
+  // upper end, because reading the weights costs little there.
   static constexpr int kSizes = 7;
 
   // The latest iteration of a size.
@@ -55,8 +55,8 @@ class PrefillPace {
   using Cell = std::array<Point, kSizes>;
   static constexpr int kCells = 32;
 
-  // Attention over kNear positions takes no longer than all else that a token needs: it does over 1,500 in
-  // a model of 1.6 GB with eight heads, over 15,000 in DeepSeek-R1.
+  // Attention over kNear positions takes no longer than all else that a token needs. Both take equally long
+  // at 1,500 positions in a model of 1.6 GB with eight heads, and at 15,000 in DeepSeek-R1.
   static constexpr double kNear = 1024;
 
   static int CellOf(double position);
@@ -65,11 +65,11 @@ class PrefillPace {
   struct Estimate {
     double seconds = 0;
     bool known = false;
-    bool is_bound = false;  // not too low: the cell has an iteration of no more tokens
+    bool is_bound = false;  // an upper bound: the cell has an iteration of at most as many tokens
   };
   static Estimate InCell(const Cell& cell, double position, double tokens);
 
-  // What `work` takes, from the nearest cells at such a position or before it. Infinite while nothing is
+  // The time of `work`, from the nearest cells at its mean position or before. Infinite while nothing is
   // known.
   double Seconds(const PrefillWork& work) const;
 

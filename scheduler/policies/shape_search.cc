@@ -16,15 +16,15 @@ constexpr int kFirstProbeGap = 8;
 constexpr int kLargestDelay = 24;  // steps by which changes of shape may delay a probe
 constexpr int kLeastProbeGap = 40;
 constexpr int kLargestProbeGap = 512;
-constexpr double kProbeCost = 0.005;      // share of the time, of all probes of measured shapes together
-constexpr double kFirstProbeCost = 0.02;  // of the steps in the bucket, of the first probe of a shape
+constexpr double kProbeCost = 0.005;      // share of the time that all probes of measured shapes may lose
+constexpr double kFirstProbeCost = 0.02;  // share of the bucket's steps that a shape's first probe may lose
 
 constexpr int kOldest = 8192;        // steps after which even the worst shape is measured again
 constexpr double kPromising = 0.97;  // share of the rate in use that a shape must promise
-// Shapes measured in one bucket from which the costs of a row, a draft and of drafting follow.
+// How many measured shapes of one bucket suffice for the costs of a row, a draft and drafting.
 constexpr int kTellingShapes = 3, kTellingShapesWithCuts = 4;
 
-// In ascending order.
+// The shapes among which `choice` lets the search choose, in ascending order.
 std::vector<StepShape> Candidates(const ShapeChoice& choice) {
   std::vector<StepShape> shapes = StepShape::All(choice.upper);
   if (!choice.cuts) std::erase_if(shapes, [](StepShape shape) { return shape.cuts(); });
@@ -51,7 +51,7 @@ StepShape ShapeSearch::Next(int size, const ShapeChoice& choice) {
   Bucket& bucket = buckets_.at(size);
   if (bucket.is_new) Enter(bucket, choice);
   StepShape& in_use = bucket.in_use;
-  if (!choice.cuts) {  // any more
+  if (!choice.cuts) {  // the policy no longer cuts
     in_use = StepShape::Of(in_use.draft_len);
     bucket.probe = StepShape::Of(bucket.probe.draft_len);
   }
@@ -104,7 +104,8 @@ void ShapeSearch::Reconsider(Bucket& bucket, const ShapeChoice& choice) {
   }
 }
 
-// The steps' worth of time that a probe would lose. A probe's first step has the drafts of the step before.
+// The time that a probe would lose, in steps of the shape in use. A probe's first step verifies the drafts of
+// the step before.
 double ShapeSearch::Prospects::LostSteps(StepShape probe, StepShape in_use) const {
   const double made = (kProbeSteps - 1) * tokens(probe) + std::min(tokens(probe), tokens(in_use));
   return kProbeSteps * seconds(probe) / seconds(in_use) - made / tokens(in_use);
@@ -117,9 +118,10 @@ bool ShapeSearch::IsDue(const Bucket& bucket, StepShape shape, const Prospects& 
   return age >= std::clamp<double>(lost / share, kLeastProbeGap, kOldest);
 }
 
-// K / 2 is a neighbour because a larger difference in K shows the cost of a draft more clearly. Where all
-// drafts are made in one forward, few may be worse than none and than many: the way between these two does
-// not lead over K - 1 and K + 1. So the other end is probed first, and again as seldom as it costs.
+// K / 2 is a neighbour because a larger difference in K shows the cost of a draft more clearly. Where one
+// forward makes all drafts, few drafts may be worse than none and than many, so steps of K - 1 or K + 1 do
+// not lead from one to the other. So the far end of the range is probed first, and the less often the more
+// its probe costs.
 StepShape ShapeSearch::NeighbourToProbe(const Bucket& bucket, const ShapeChoice& choice,
                                         const Prospects& prospects) const {
   const int in_use = bucket.in_use.draft_len;
@@ -196,7 +198,7 @@ bool ShapeSearch::KnowsCosts(const ShapeChoice& choice) const {
                      [least](const auto& entry) { return entry.second.times.known_count() >= least; });
 }
 
-// Nearer buckets say more of how costs grow there.
+// Nearer buckets weigh more: they say more about how costs grow there.
 StepCosts ShapeSearch::CostsNear(const Bucket& bucket) const {
   StepCosts costs;
   for (const auto& [seats, other] : buckets_) {

@@ -6,9 +6,9 @@
 //
 // Only measured shapes are compared, and one replaces the shape in use if its rate is higher by a margin.
 // Probes come soon after such a change and while something is unmeasured, later only as often as keeps their
-// cost small. What probes cost before anything was measured in a bucket follows from the other buckets
-// (StepCosts): a new bucket starts with the best shape by these costs, and what they say is bad is not
-// measured before the steps in the bucket pay for it.
+// cost small. Before anything is measured in a bucket, the other buckets predict its costs (StepCosts): it
+// starts with the best shape by these costs, and a shape that they predict to be bad is not measured before
+// the steps in the bucket pay for it.
 
 #include <functional>
 #include <map>
@@ -36,8 +36,8 @@ class ShapeSearch {
   // The shape of the next step in this bucket.
   StepShape Next(int bucket, const ShapeChoice& choice);
 
-  // What a step took. A step with another K than the step before it is not measured: its time has the host's
-  // work on the earlier step's tokens.
+  // Takes the time of a step. A step with another K than the step before it is not measured: its time
+  // includes the host's work on the earlier step's tokens.
   void Observe(int bucket, StepShape shape, double seconds);
 
   // The shape in use in a bucket when no probe runs, and the bucket's measured times.

@@ -40,7 +40,7 @@ void StepCosts::Solve() {
   }
 }
 
-// By elimination, which needs no pivots: what is left is positive definite.
+// Solves by elimination, without pivots: the remaining system is positive definite.
 void StepCosts::SolveFor(const std::array<bool, kCosts>& left_out) {
   std::array<Costs, kCosts> m = products_;
   costs_ = sums_;

@@ -14,13 +14,13 @@ namespace foredraft {
 //
 //   t = a + b B + r B (v + 1) + [K > 0] (c + d B) + K (e + f B)      B: seats; K, v: StepShape
 //
-// with no cost below 0: r is what a row costs, c and d what a forward that makes drafts does, e and f what
-// each draft does. Where too little was measured to tell two costs apart, each gets its share.
+// with no cost below 0: r is the cost of a row, c and d are those of a forward that makes drafts, e and f
+// those of each draft. Where too little was measured to tell two costs apart, they share the sum.
 class StepCosts {
  public:
-  // What `bucket` measured. weight: of each of its shapes.
+  // Adds the times that `bucket` measured, each shape's with `weight`.
   void Add(int bucket, const StepTimes& times, double weight);
-  // After the last Add.
+  // Called after the last Add.
   void Solve();
 
   // In seconds. Never decreases as the bucket, K or v grows. 0 where nothing was measured.
@@ -30,7 +30,7 @@ class StepCosts {
   static constexpr int kCosts = 7;
   using Costs = std::array<double, kCosts>;
 
-  static Costs Counts(int bucket, StepShape shape);  // of each cost, in the formula
+  static Costs Counts(int bucket, StepShape shape);  // the factor of each cost in the formula
   void SolveFor(const std::array<bool, kCosts>& left_out);
 
   std::array<Costs, kCosts> products_{};  // the normal equations

@@ -13,7 +13,7 @@ constexpr double kCommonChange = 2e-4;  // variance that a step adds: common to 
 constexpr double kOwnChange = 1e-6;     // and of each
 constexpr double kUnknown = 1;          // variance before the first observation
 constexpr double kJump = 3;             // standard deviations that noise and changes do not reach
-constexpr int kFewSteps = 12;           // steps: a jump after fewer means that they were outliers
+constexpr int kFewSteps = 12;           // a jump after fewer steps means that those were outliers
 
 constexpr double kDecay = 0.99;    // of the counts, per step
 constexpr double kLeastTried = 4;  // tried drafts below which counts do not decay

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the adaptive draft policy learns from results: how long a decode step takes with K drafts, and how
-// likely the draft of each position is accepted. No clock, no randomness: the same results give the same
-// estimates. Owner: DraftPolicy. Thread: scheduler.
+// What the draft policies learn from results: how long a decode step takes with K drafts, and how likely the
+// draft of each position is accepted. No clock, no randomness: the same results give the same estimates.
+// Owner: DraftPolicy. Thread: scheduler.
 
 #include <vector>
 
@@ -16,7 +16,7 @@ struct StepShape {
   // A step with a row for every draft.
   static constexpr StepShape Of(int draft_len) { return {draft_len, draft_len}; }
 
-  // Which of the shapes with up to Kmax drafts, 0 < v <= K or v = K = 0.
+  // The shape's place among all with 0 < v <= K or v = K = 0.
   constexpr int index() const { return draft_len * (draft_len - 1) / 2 + verify_len; }
   static constexpr int Count(int max_draft_len) { return Of(max_draft_len).index() + 1; }
   // The shapes, by index.
@@ -28,9 +28,9 @@ struct StepShape {
 
 // Seconds of a decode step of one bucket, by its shape. Only the comparison between shapes matters, and most
 // causes of change slow every shape alike (longer contexts, a busy machine). So the logarithms of all shapes'
-// times are one state of a Kalman filter, in which a step of any shape moves the others as far as the changes
-// since they were measured are common to all. A shape that was measured a few times, with luck, is corrected
-// by its own next steps, and the others are not. Cost: (number of shapes)^2 per step.
+// times are one state of a Kalman filter: a step of one shape moves the estimates of the others by the share
+// of the changes since their measurement that is common to all. A shape whose few measurements were lucky is
+// corrected by its own next steps, and the others stay. Cost: (number of shapes)^2 per step.
 class StepTimes {
  public:
   explicit StepTimes(int max_draft_len);
@@ -56,7 +56,7 @@ class StepTimes {
     int last_step = 0;
     double log_seconds = 0;
   };
-  // Adds these variances to all shapes' changes in common, and to each one's.
+  // Adds the variance `common` to a change that all shapes share, and `own` to each shape's own change.
   void Widen(double common, double own);
 
   int step_count_ = 0;
@@ -65,13 +65,14 @@ class StepTimes {
   std::vector<std::vector<double>> covariance_;  // of log_seconds [shape][shape]
 };
 
-// The chance that the draft at position i (1..Kmax) is accepted, given that those before it were. Over all
-// sequences, with older steps counting less and less.
+// The chance that the draft at position i (1..Kmax) is accepted, given that those before it were. It is over
+// all sequences; older steps count less and less.
 class AcceptanceCurve {
  public:
   explicit AcceptanceCurve(int max_draft_len) : positions_(max_draft_len) {}
 
-  // One decode step: [i] drafts of position i + 1 that were tried (all before them accepted), and accepted.
+  // Takes one decode step: [i] counts the drafts at position i + 1 that were tried (all before them accepted)
+  // or accepted.
   void Observe(const std::vector<int>& tried, const std::vector<int>& accepted);
 
   double at(int position) const;

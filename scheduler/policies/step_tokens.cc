@@ -46,8 +46,8 @@ std::vector<double> TokensByShape(const StepDrafts& drafts, const ConfidenceCali
   for (const std::vector<SequenceDrafts>& sequences : drafts.ranks) {
     const int live = static_cast<int>(sequences.size());
     for (double& sum : tokens) sum += live;
-    // By K: counts = the drafts so far that a step with K drafts has; least = the smallest v whose rows they
-    // do not fill.
+    // By K: counts = how many drafts so far a step with K drafts has; least = the smallest v with rows left
+    // for more.
     std::vector<int> counts(max_draft_len + 1), least(max_draft_len + 1, 1);
     for (const Draft& draft : DraftsOf(sequences, calibration, max_draft_len)) {
       for (int draft_len = draft.k; draft_len <= max_draft_len; ++draft_len) {

@@ -27,7 +27,7 @@ struct StepDrafts {
   bool have_confidences() const;  // of any sequence
 };
 
-// By StepShape::index: the expected tokens of all ranks' sequences in a step with `bucket` seats per rank.
+// The expected tokens of all ranks' sequences in a step with `bucket` seats per rank, by StepShape::index.
 // Drafts without a confidence take the mean chance.
 std::vector<double> TokensByShape(const StepDrafts& drafts, const ConfidenceCalibration& calibration,
                                   int bucket, int max_draft_len);
