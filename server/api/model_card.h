@@ -24,7 +24,7 @@ struct ModelCard {
   int max_draft_len = 0;  // drafts per step at most; 0 = no speculation
   std::vector<int32_t> eos_ids;
   int32_t bos_id = -1;              // -1 = none
-  SamplingParams default_sampling;  // of a request that names none; its seed is not used
+  SamplingParams default_sampling;  // for fields that a request leaves out; its seed is not used
   std::string backend;
   std::string numerics_class;
   std::string version;

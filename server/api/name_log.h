@@ -1,7 +1,7 @@
 #pragma once
 
-// Logs what requests carry without effect: each name once in the daemon's life, so that neither a busy client
-// nor one that invents names fills the log. Thread-safe.
+// Logs the fields of requests that have no effect: each name once in the daemon's life, so that neither a
+// busy client nor one that invents names fills the log. Thread-safe.
 
 #include <mutex>
 #include <string>
@@ -14,8 +14,8 @@ namespace foredraft {
 
 class NameLog {
  public:
-  // A line for each note that is new on this wire. After kMostNames lines there is one more, which says that
-  // no further ones come.
+  // Logs a line for each note that is new on this wire. After kMostNames lines, one more says that no further
+  // ones come.
   void Log(NotedWire wire, const FieldNotes& notes);
 
   static constexpr size_t kMostNames = 256;

@@ -11,13 +11,13 @@
 namespace foredraft {
 
 struct PromptSize {
-  int64_t tokens = 0;  // of the prompt; at least so many, where it was refused by its bytes
-  int64_t most = 0;    // that would leave room for a token
+  int64_t tokens = 0;  // of the prompt; a lower bound if it was refused by its bytes
+  int64_t most = 0;    // the most that leave room for an output token
 };
 
 // `status` with the reason PROMPT_TOO_LONG and the numbers.
 absl::Status WithPromptSize(absl::Status status, const PromptSize& size);
-// Nothing where the status says something else.
+// The numbers in such a status; nothing for any other status.
 std::optional<PromptSize> PromptSizeOf(const absl::Status& status);
 
 }  // namespace foredraft

@@ -28,7 +28,7 @@ Config WithKeys(Config to, Config from, const Config& started, const std::vector
   return to;
 }
 
-// After the new level is in force.
+// Called once the new log level is in force.
 void LogChanges(const Config& before, const Config& after, const std::vector<std::string>& keys) {
   if (!IsLogged(LogLevel::kDebug)) return;
   for (const std::string& key : keys) {

@@ -25,13 +25,13 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// A closed range, or one open at the bottom. NaN is in no range.
-// A logit is divided by the temperature, and a positive one of a token seen before by the repetition penalty.
-// With smaller numbers logits of 1e19 (1e32) would become infinite, and all infinite ones equal. At these the
-// results no longer change: the largest logit wins.
+// A logit is divided by the temperature; if it is positive and its token was seen before, also by the
+// repetition penalty. With smaller numbers logits of 1e19 (1e32) would become infinite, and all infinite
+// logits equal. At these bounds the results no longer change: the largest logit wins.
 constexpr float kLowestTemperature = 1e-20f;  // below: greedy
 constexpr float kLowestPenalty = 1e-6f;       // below: as this one
 
+// A closed range, or one open at the bottom. NaN is in no range.
 struct Range {
   double low;
   double high;
@@ -64,7 +64,7 @@ size_t PromptBytes(const PromptInput& input, const ChatTools& tools) {
   return bytes + TextBytes(tools);
 }
 
-// Fields of chat that came with another input.
+// Refuses fields of chat that came with another input.
 absl::Status CheckNoChat(const PromptInput& input, const ChatChoices& choices, const ChatTools& tools) {
   const char* const allowed = ", allowed with chat";
   if (choices.thinking.has_value()) return Refuse("thinking: given with ", InputField(input), allowed);
@@ -93,7 +93,7 @@ Phase PromptPhase(const ThinkingIds& thinking, const std::vector<int32_t>& promp
   return phase;
 }
 
-// What the spec repeats of the request; takes the client's stops.
+// Fills in what the spec repeats of the request; takes the client's stops.
 void FillSpec(const Request& request, ClientRequest& client, OutputSpec& spec) {
   spec.prompt_tokens = static_cast<int>(request.prompt_ids.size());
   spec.stop = std::move(client.stop);
@@ -152,7 +152,7 @@ absl::StatusOr<CheckedRequest> RequestValidator::Check(ClientRequest client, Fie
   return checked;
 }
 
-// How tokens are chosen and where the output ends, whatever the prompt is.
+// Reads how tokens are chosen and where the output ends, which does not depend on the prompt.
 absl::Status RequestValidator::FillChoices(ClientRequest& client, Request& request) const {
   ASSIGN_OR_RETURN(request.sampling, Sampling(client.sampling));
   ASSIGN_OR_RETURN(request.sampling.logit_bias, LogitBias(std::move(client.sampling.logit_bias)));
@@ -191,7 +191,7 @@ absl::StatusOr<ThinkingBudget> RequestValidator::Budget(const ClientRequest& cli
   if (client.constraint.has_value() && client.constraint->from_first_token) {
     return Refuse(kField, "given with from_first_token, where no thought is free; allowed -1 (no limit)");
   }
-  if (budget >= limits_.size.max_seq_len) return ThinkingBudget{};  // no output is as long
+  if (budget >= limits_.size.max_seq_len) return ThinkingBudget{};  // no output is that long
   // A wind-down that the budget has no room for is left out.
   const auto wind_down = static_cast<int32_t>(limits_.wind_down_ids.size());
   ThinkingBudget read{.limit = budget};
@@ -231,7 +231,7 @@ absl::Status RequestValidator::CheckPromptLength(const PromptInput& input, const
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&input)) {
     RETURN_IF_ERROR(CheckPromptTokens("token_ids", static_cast<int64_t>(ids->size())));
   }
-  // A message has a token at least.
+  // A message has at least one token.
   const auto most_messages = static_cast<size_t>(std::max(kMaxChatMessages, limits_.size.max_seq_len));
   if (const auto* messages = std::get_if<ChatMessages>(&input);
       messages != nullptr && messages->size() > most_messages) {
@@ -396,7 +396,7 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::Tokenize(const PromptInpu
                   Grouped(kMaxTokenizeBytes));
   }
   if (const auto* messages = std::get_if<ChatMessages>(&input)) {
-    FieldNotes notes;  // of a count, which nobody is told
+    FieldNotes notes;  // nobody is told the notes of a count
     return ChatIds(*messages, choices, tools, notes);
   }
   RETURN_IF_ERROR(CheckNoChat(input, choices, tools));

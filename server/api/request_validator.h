@@ -30,14 +30,14 @@ inline constexpr int kMaxTokenizeBytes = 4 << 20;
 // What the loaded model and the configuration allow.
 struct RequestLimits {
   int vocab_size = 0;
-  int token_count = 0;                  // ids that may be chosen: below it; 0: the whole vocabulary
-  std::vector<int32_t> missing_tokens;  // of these, ascending, those that the tokenizer lacks
+  int token_count = 0;                  // ids below it may be chosen; 0: the whole vocabulary
+  std::vector<int32_t> missing_tokens;  // ids below token_count that the tokenizer lacks, ascending
   RequestSizeLimits size;
   int longest_token_bytes = 1;
   int max_detokenize_ids = 1 << 17;
   std::vector<int32_t> eos_ids;
-  SamplingParams default_sampling;     // of a request that names none; its seed is not used
-  ThinkingIds thinking;                // until SetThinking
+  SamplingParams default_sampling;     // for fields that a request leaves out; its seed is not used
+  ThinkingIds thinking;                // in force until SetThinking
   std::vector<int32_t> wind_down_ids;  // of thinking.wind_down: fewer than kMaxThoughtEndIds
 };
 
@@ -49,8 +49,8 @@ struct CheckedRequest {
 
 class RequestValidator {
  public:
-  // All of them outlive the validator. Without a chat format (null), chat is refused for the reason that
-  // `no_chat` gives; without a compiler, so is all that constrains outputs.
+  // All arguments outlive the validator. Without a chat format (null), chat is refused for the reason
+  // `no_chat`; without a compiler, every constraint is refused.
   RequestValidator(RequestLimits limits, const Tokenizer& tokenizer, const ChatFormat* chat_format,
                    std::string no_chat = "", ConstraintCompiler* constraints = nullptr)
       : limits_(std::move(limits)),
@@ -60,20 +60,20 @@ class RequestValidator {
         constraints_(constraints),
         thinking_(limits_.thinking) {}
 
-  // For requests checked from now on.
+  // Sets the ids of thinking for requests checked from now on.
   void SetThinking(const ThinkingIds& thinking) { thinking_.store(thinking); }
   ThinkingIds thinking() const { return thinking_.load(); }
-  // Whether acceptance is forced, for requests checked from now on: tokens are then not the model's, and no
-  // thinking budget is kept.
+  // Sets whether acceptance is forced for requests checked from now on: tokens are then not the model's, and
+  // no thinking budget is kept.
   void SetForced(bool forced) { forced_.store(forced); }
 
-  // Compiles what the request asks of its output, which may take up to a second (IsConstrained). `notes`,
-  // where set, are told what has no effect, also of a request that is refused.
+  // Compiles the request's constraint, which may take up to a second (IsConstrained). `notes`, where set,
+  // gets the fields without effect, also of a refused request.
   absl::StatusOr<CheckedRequest> Check(ClientRequest client, FieldNotes* notes = nullptr) const;
-  // What Check looks at first: the lengths of all fields except the prompt, and the length of a prompt.
+  // The checks that Check makes first: the lengths of all fields except the prompt, and a prompt's length.
   absl::Status CheckLengths(const ClientRequest& client) const;
   absl::Status CheckPromptLength(const PromptInput& input, const ChatTools& tools) const;
-  // Text or chat into token ids; the options are for text, `choices` and `tools` for chat.
+  // Turns text or chat into token ids; `options` is for text, `choices` and `tools` for chat.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const PromptInput& input, const EncodeOptions& options,
                                                 const ChatChoices& choices = {},
                                                 const ChatTools& tools = {}) const;
@@ -81,7 +81,7 @@ class RequestValidator {
   // may be longer than the context.
   absl::StatusOr<std::vector<int32_t>> PromptTokens(const PromptInput& input,
                                                     const ClientRequest& client) const;
-  // Whether chat is taken, and with it tools.
+  // Whether chat is supported, and with it tools.
   bool has_chat() const { return chat_format_ != nullptr; }
   // Whether outputs can be constrained.
   bool has_constraints() const { return constraints_ != nullptr && constraints_->is_on(); }
@@ -97,7 +97,7 @@ class RequestValidator {
   absl::StatusOr<std::vector<int32_t>> PromptIds(ClientRequest& client, FieldNotes& notes) const;
   absl::StatusOr<std::vector<int32_t>> ChatIds(const ChatMessages& messages, const ChatChoices& choices,
                                                const ChatTools& tools, FieldNotes& notes) const;
-  // The last ids of a prompt that is to be cut.
+  // `ids`, or only the last of them if the request wants its prompt truncated.
   absl::StatusOr<std::vector<int32_t>> Truncated(const ClientRequest& client, std::vector<int32_t> ids) const;
   absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text,
                                                   const EncodeOptions& options) const;

@@ -40,7 +40,7 @@ absl::Status CheckChoice(const ChatTools& tools) {
                                     : ", allowed auto, none, required or function:NAME of chat.tools");
 }
 
-// `names`: the tools'.
+// `names` are those of the tools.
 absl::Status CheckAllowed(const ChatTools& tools, const std::set<std::string>& names) {
   if (tools.allowed.empty()) return absl::OkStatus();
   if (tools.choice == "none" || tools.names_function()) {
@@ -67,10 +67,11 @@ absl::Status CheckTool(const ChatTool& tool, const std::string& name) {
   return Refuse(name, ".parameters: ", ShowJson(schema), ", allowed a JSON schema, which is an object");
 }
 
-// What becomes of a request's tools, message by message.
+// The state of a request's tools, message by message.
 class ToolStates {
  public:
-  // By the request's list. It and the messages outlive this. False: a second tool of the name.
+  // Adds a tool of the request's list. The list and the messages outlive this. False: another tool has the
+  // name.
   bool Declare(const ChatTool& tool) {
     const State state = {.definition = &tool, .is_shown = !tool.deferred, .is_callable = !tool.deferred};
     return states_.try_emplace(tool.name, state).second;
@@ -83,7 +84,7 @@ class ToolStates {
     state.definition = &tool;
   }
 
-  // A message shows the definition. `what` it is, for errors.
+  // Notes that a message shows the tool's definition; errors call that `what`.
   absl::Status Show(size_t message, const char* what, const std::string& name) {
     ASSIGN_OR_RETURN(State* const state, Find(message, what, name));
     bytes_ += state->definition->description.size() + state->definition->parameters.size();
@@ -101,7 +102,7 @@ class ToolStates {
     return absl::OkStatus();
   }
 
-  // Behind the last message.
+  // Called after the last message: writes the states into `tools`.
   void Apply(ChatTools& tools) const {
     std::vector<ChatTool> kept;
     for (ChatTool& tool : tools.tools) {

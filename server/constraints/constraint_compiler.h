@@ -1,8 +1,8 @@
 #pragma once
 
-// Compiles what requests ask of their outputs (docs/structured-output.md): the vocabulary of the served
-// model, made once when it is loaded, the grammars compiled so far, and the configuration's limits.
-// Thread-safe. Compiling takes up to a second, so it has no place on gRPC's threads (Admission).
+// Compiles requests' constraints (docs/structured-output.md). Holds the served model's vocabulary, made once
+// when the model is loaded, the grammars compiled so far, and the configuration's limits. Thread-safe.
+// Compiling takes up to a second, so it must not run on gRPC's threads (Admission).
 
 #include <cstdint>
 #include <memory>
@@ -22,7 +22,7 @@
 namespace foredraft {
 
 // The tokens of a model as masks see them. `vocab_size`: the model's, at least the tokenizer's. Added tokens
-// and `end_ids`, which end every output, match no bytes. INVALID_ARGUMENT: Vocabulary::Create.
+// and `end_ids`, which end every output, match no bytes. Fails as Vocabulary::Create does (INVALID_ARGUMENT).
 absl::StatusOr<std::shared_ptr<const Vocabulary>> MakeVocabulary(const Tokenizer& tokenizer, int vocab_size,
                                                                  const std::vector<int32_t>& end_ids);
 
@@ -35,28 +35,29 @@ class ConstraintCompiler {
   ConstraintCompiler(std::shared_ptr<const Vocabulary> vocabulary,
                      const std::optional<ConstraintsConfig>& config, Metrics& metrics);
 
-  // From a reload. Requests that are compiled already keep their grammars.
+  // Called at a reload. Requests that are compiled already keep their grammars.
   void SetConfig(const std::optional<ConstraintsConfig>& config);
-  // While a test forces acceptance, tokens are not the model's, and masks would not hold.
+  // Set while a test forces acceptance: tokens are then not the model's, and masks would not hold.
   void SetForced(bool forced);
 
   bool is_on() const { return Cache() != nullptr; }
   bool is_forced() const;
-  // Whether an id can only come as an end of the output: an added token. False while nothing is compiled.
+  // Whether `id` is an added token, which can come only as the end of an output. False while constraints are
+  // off.
   bool IsAddedToken(int32_t id) const;
   bool has_end_ids() const { return vocabulary_ != nullptr && !vocabulary_->end_ids().empty(); }
 
-  // `field` stands before what is wrong, in the place of the constraint's own name. INVALID_ARGUMENT,
-  // FAILED_PRECONDITION: CompileConstraint. Counts what it refuses.
+  // Errors name `field` in the place of the constraint's own name. Fails as CompileConstraint does
+  // (INVALID_ARGUMENT, FAILED_PRECONDITION), and counts what it refuses.
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint,
                                                          const std::string& field);
-  // What Compile says of a source or choices that are too long, counted likewise; OK while nothing is
-  // compiled.
+  // Refuses a source or choices that are too long, with Compile's error, and counts that likewise. OK while
+  // constraints are off.
   absl::Status CheckLength(Constraint::Kind kind, const std::string& source,
                            const std::vector<std::string>& choices, const std::string& field);
-  // Whether Compile would succeed; nothing is counted as refused. False while nothing is compiled.
+  // Whether Compile would succeed; nothing is counted as refused. False while constraints are off.
   bool CanCompile(const Constraint& constraint);
-  // INVALID_ARGUMENT, counted as a refusal.
+  // Returns INVALID_ARGUMENT and counts it as a refusal.
   absl::Status Refuse(ConstraintRefusal reason, const std::string& text);
   void CountAccepted(ConstrainedBy kind) { metrics_.CountConstrained(kind); }
 
@@ -65,7 +66,7 @@ class ConstraintCompiler {
 
  private:
   std::shared_ptr<GrammarCache> Cache() const;
-  // What Compile answers where the grammar says `status`; counts it.
+  // Compile's error for a grammar that was refused with `status`; counts it.
   absl::Status Refused(const absl::Status& status, Constraint::Kind kind, const std::string& field);
   absl::StatusOr<std::shared_ptr<const Grammar>> FindOrCompile(GrammarCache& cache,
                                                                const Constraint& constraint);

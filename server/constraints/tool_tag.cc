@@ -63,7 +63,7 @@ absl::StatusOr<std::string> ObjectSchema(const std::string& parameters, const st
       absl::StrCat(field, ": #/type: ", ShowJson(*type), ", allowed \"object\" where strict is true"));
 }
 
-// No property is declared, and others may come.
+// Whether the schema declares no property and lets any come.
 bool IsDictionary(const Json& schema) {
   if (!schema.is_object()) return false;
   const auto properties = schema.find("properties"), others = schema.find("additionalProperties");
@@ -71,8 +71,8 @@ bool IsDictionary(const Json& schema) {
   return others == schema.end() ? properties == schema.end() : *others != false;
 }
 
-// The arguments of a tool that is not strict: any values of the properties that the parameters declare, each
-// once at most, and once where it is required. A dictionary has any properties.
+// The arguments of a tool that is not strict: any value for each property that the parameters declare, at
+// most once, and exactly once if the property is required. A dictionary has any properties.
 std::string DeclaredProperties(const std::string& parameters) {
   const Json schema = Json::parse(parameters, nullptr, /*allow_exceptions=*/false);
   if (IsDictionary(schema)) return "{\"type\":\"object\"}";
@@ -109,7 +109,7 @@ absl::StatusOr<std::string> ArgumentsPart(const CallSyntax& calls, const ChatToo
 std::string CallTag(const CallSyntax& calls, const std::string& name, const std::string& arguments) {
   const std::string end = calls.spacing.before_call_end + calls.call_end;
   if (calls.names_ids) {
-    // The index counts the calls of the conversation, which the model does.
+    // The model counts the calls of the conversation in the index; any index is allowed.
     const std::string index = "{\"type\":\"regex\",\"pattern\":\"0|[1-9][0-9]{0,3}\"}";
     return Tag(absl::StrCat(calls.call, "functions.", name, ":"),
                InOrder({index, ConstText(calls.name_end + calls.spacing.behind_name), arguments}), end);
@@ -139,7 +139,7 @@ std::string TextWithoutCalls(const CallSyntax& calls) {
                       QuotedJson(calls.begin.empty() ? calls.call : calls.begin), "]}");
 }
 
-// Free text, then calls behind the trigger of the format's own text.
+// Free text, then calls after the trigger, which is the format's own text.
 std::string TextThenCalls(const CallSyntax& calls, const std::vector<std::string>& tags, bool single) {
   const std::string end = calls.spacing.before_end + calls.end;
   const std::string section =
@@ -227,7 +227,7 @@ absl::Status NameFaultyTool(const CallSyntax& calls, const ChatTools& tools, con
     const absl::Status alone =
         compiler.Compile({.kind = Constraint::kStructuralTag, .source = arguments}, FieldOf(i)).status();
     if (alone.ok()) continue;
-    // Pointers are those of the client's schema, not of the tag around it.
+    // JSON pointers are those of the client's schema, not of the tag around it.
     return absl::Status(alone.code(),
                         absl::StrReplaceAll(std::string(alone.message()), {{": #/json_schema", ": #"}}));
   }

@@ -35,15 +35,15 @@ class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;
 
-  // Once, before everything but Failed.
+  // Called once, before every other function except Failed.
   virtual void Begin(AnswerLabels labels) = 0;
 
-  // The events for `delta`, which ends choice `index` if `end` is given; empty where it would say nothing.
+  // The events for `delta`, which ends choice `index` if `end` is given; empty if there is nothing to say.
   virtual std::string Delta(int index, const OutputDelta& delta, const OutputEnd* end,
                             const ResponseLabels& labels) = 0;
-  // For a stream that has nothing else to say, at any time between Begin and its end.
+  // The event by which a silent stream is kept alive, at any time between Begin and the stream's end.
   virtual std::string KeepAlive() { return ": keep-alive\n\n"; }
-  // The events behind the last choice's.
+  // The events after those of the last choice.
   virtual std::string StreamEnd(const std::vector<ChoiceEnd>& choices) = 0;
   // The last events of a stream that ends with an error.
   virtual std::string FailedStream(const absl::Status& status) = 0;
@@ -52,7 +52,7 @@ class AnswerFormat {
   virtual std::string Whole(const std::vector<ChoiceEnd>& choices) = 0;
   // The answer to a request that fails before anything is sent.
   virtual HttpAnswer Failed(const absl::Status& status, const std::string& request_id) = 0;
-  // Headers beside those of all wires.
+  // Headers in addition to those of all wires.
   virtual HttpHeaders Headers(const std::string& /*request_id*/) const { return {}; }
 };
 

@@ -9,8 +9,8 @@
 
 namespace foredraft {
 
-// As Access::Check takes it. Anthropic's clients have a header of their own, which counts where there is no
-// Authorization. Empty: none.
+// The request's authorization as Access::Check takes it; empty if there is none. Anthropic's clients have a
+// header of their own, which counts where there is no Authorization.
 inline std::string AuthorizationOf(const HttpRequest& request) {
   const std::string_view authorization = request.Header("authorization");
   const std::string_view key = request.Header("x-api-key");

@@ -17,7 +17,7 @@ bool IsNameByte(unsigned char c) {
   return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '[' || c == ']';
 }
 
-// `rest` is what stands behind the name of the list of messages: "[3].role".
+// `rest` is what follows the name of the list of messages: "[3].role".
 std::string MessageName(const FieldNames& names, const std::string& rest) {
   const std::string list = names.wire == NotedWire::kResponses ? "input" : "messages";
   size_t index = 0;
@@ -30,7 +30,7 @@ std::string MessageName(const FieldNames& names, const std::string& rest) {
   return names.wire == NotedWire::kResponses ? "instructions" : "system";
 }
 
-// A name of foredraft.v1 as the request has it, with what follows its first part.
+// The request's own spelling of a name of foredraft.v1. What follows the renamed prefix stays as it is.
 std::string ClientName(const FieldNames& names, const std::string& name) {
   constexpr std::string_view kMessages = "chat.messages";
   if (name.starts_with(kMessages)) return MessageName(names, name.substr(kMessages.size()));

@@ -11,7 +11,7 @@
 
 namespace foredraft {
 
-// By OpenAI's names.
+// An error under OpenAI's names.
 struct ErrorKind {
   int http_status;
   const char* type;
@@ -23,7 +23,8 @@ ErrorKind ErrorKindOf(const absl::Status& status);
 struct FieldNames {
   NotedWire wire;
   const char* max_tokens;
-  // By message of the conversation: the client's item, where that is another one (GatheredMessages::items).
+  // For each message of the conversation, the client's item (GatheredMessages::items); empty if items are
+  // messages.
   std::vector<int> items = {};
   // NOLINTNEXTLINE(google-explicit-constructor): most errors come before a request has more than its wire.
   FieldNames(NotedWire wire, const char* max_tokens = "max_tokens") : wire(wire), max_tokens(max_tokens) {}
@@ -34,7 +35,7 @@ struct FieldNames {
 std::string ParamOf(const FieldNames& names, std::string_view text);
 // The text with the request's own names of fields. What is quoted is the client's and stays.
 std::string ClientText(const FieldNames& names, std::string_view text);
-// Param and text of a status that may name its field as the client does already.
+// Param and text for a status, which may already name its field as the client does.
 std::string ParamOf(const FieldNames& names, const absl::Status& status);
 std::string ClientText(const FieldNames& names, const absl::Status& status);
 

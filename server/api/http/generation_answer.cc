@@ -52,7 +52,8 @@ class StreamChoice final : public StreamCall {
 
   void WriteMessage(const OutputDelta& delta, const OutputEnd* end) override {
     if (end != nullptr) ended_ = {.whole = {.stats = delta.stats}, .end = *end, .labels = labels()};
-    // Both stay as they are until the message is written. JSON is made on the listener's threads.
+    // `delta` and `end` stay as they are until the message is written. JSON is made on the listener's
+    // threads.
     auto alive = std::static_pointer_cast<StreamChoice>(self());
     if (alive == nullptr) return MessageWritten(false);
     answer_->Write(
@@ -125,7 +126,7 @@ std::shared_ptr<GenerationCall> GenerationAnswer::AddChoice(CallHooks hooks, int
     handles_.push_back({[choice] { choice->Cancel(); }, [choice] { choice->Done(); }});
     return choice;
   };
-  const int index = static_cast<int>(handles_.size());  // added by one thread
+  const int index = static_cast<int>(handles_.size());  // AddChoice is called by one thread
   if (stream_)
     return add(StreamChoice::Create(shared_from_this(), index, std::move(hooks), max_pending_tokens));
   return add(WholeChoice::Create(shared_from_this(), index, std::move(hooks)));
@@ -273,7 +274,7 @@ void GenerationAnswer::EndWithError(const absl::Status& status, bool has_begun) 
     std::lock_guard<std::mutex> lock(mutex_);
     others = handles_;
   }
-  for (const Handle& other : others) other.cancel();  // no effect on what has ended
+  for (const Handle& other : others) other.cancel();  // no effect on calls that have ended
 }
 
 }  // namespace foredraft

@@ -1,12 +1,12 @@
 #pragma once
 
-// The answer to one request over HTTP: its choices are requests of the daemon's own, each a call (see
-// generation_call.h) that ends by itself; the answer joins them on one exchange. If one fails, the answer
-// does, and the others are cancelled. Thread-safe.
+// The answer to one request over HTTP. Each of its choices is a request of its own in the daemon, with a call
+// (generation_call.h) that ends by itself; the answer joins the calls on one exchange. If one fails, the
+// answer fails and the others are cancelled. Thread-safe.
 //
-// Nothing is sent before the first token, so that an error that comes before it is still an HTTP status; one
-// that comes later is an event of the stream. A stream that stays silent begins before that, once all of its
-// calls are submitted: refusals keep their status.
+// Nothing is sent before the first token, so that an earlier error is still an HTTP status; a later one is an
+// event of the stream. A silent stream begins without a token, but only once all of its calls are submitted
+// or refused: refusals keep their status.
 
 #include <functional>
 #include <memory>
@@ -26,19 +26,19 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   GenerationAnswer(std::shared_ptr<HttpExchange> exchange, std::unique_ptr<AnswerFormat> format,
                    const WireRequest& request);
 
-  // Makes the call of the next choice, which AllSubmitted or the end of the exchange lets go.
+  // Makes the call of the next choice. The answer holds the call until the exchange ends, after AllSubmitted.
   std::shared_ptr<GenerationCall> AddChoice(CallHooks hooks, int max_pending_tokens);
   // True once a choice has failed: further ones need not be submitted.
   bool has_failed() const;
   // After the last AddChoice: from now on a lost connection cancels the calls.
   void AllSubmitted();
 
-  // From the calls of the choices. The first id, and the first place in a trace, are the answer's.
+  // Called by the choices' calls. The first id, and the first place in a trace, become the answer's.
   void SetRequestId(const std::string& id);
-  // From each call, as it is submitted or refused.
+  // Called by each call when it is submitted or refused.
   void CallHasBegun();
   void SetTraceParent(const std::string& header);
-  // Sets what had no effect. The notes of each call include those from before the calls began.
+  // Sets the fields without effect. Each call's notes include those from before the calls began.
   void SetIgnored(const FieldNotes& notes);
   void Write(std::function<std::string()> make, std::function<void(bool ok)> written);
   void ChoiceEnded(int index, ChoiceEnd ended);
@@ -50,7 +50,7 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   HttpExchange& exchange() { return *exchange_; }
 
  private:
-  // A call from its answer's side.
+  // How the answer reaches a call.
   struct Handle {
     std::function<void()> cancel;
     std::function<void()> done;
@@ -66,7 +66,7 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   HttpAnswer WithHeaders(HttpAnswer answer) const;
 
   const std::shared_ptr<HttpExchange> exchange_;
-  const std::unique_ptr<AnswerFormat> format_;  // called by what the exchange sends, in its order
+  const std::unique_ptr<AnswerFormat> format_;  // called by functions that the exchange runs in their order
   const bool stream_;
   mutable std::mutex mutex_;
   std::string request_id_;          // guarded by mutex_
@@ -76,7 +76,7 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   std::vector<ChoiceEnd> choices_;  // guarded by mutex_; constant once all have ended
   int begun_count_ = 0;             // guarded by mutex_; calls that were submitted or refused
   int ended_count_ = 0;             // guarded by mutex_
-  bool has_begun_ = false;          // guarded by mutex_; something of the stream is sent
+  bool has_begun_ = false;          // a part of the stream is sent
   bool has_failed_ = false;         // guarded by mutex_
 };
 

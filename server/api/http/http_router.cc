@@ -24,10 +24,10 @@ namespace {
 
 constexpr char kModelsPath[] = "/v1/models";
 constexpr char kHealthPath[] = "/health";
-constexpr char kPingPath[] = "/ping";  // as /health: SageMaker's name
+constexpr char kPingPath[] = "/ping";  // SageMaker's name for /health
 constexpr char kVersionPath[] = "/version";
 constexpr char kMetricsPath[] = "/metrics";
-// The longest name of a model in a request: every event repeats a name that an alias with a * took.
+// Bounds the model's name in a request: every event repeats a name that matched an alias with a *.
 constexpr size_t kMaxNameBytes = 256;
 
 // Compares the media type without its parameters: JSON has none.
@@ -37,7 +37,7 @@ bool IsJsonType(std::string_view content_type) {
                                 "application/json");
 }
 
-// The id of a choice in the log, no longer than a client's own may be.
+// The id of a choice in the log, no longer than a client's own id may be.
 std::string ChoiceId(const std::string& request_id, int index) {
   const std::string suffix = absl::StrCat("-", index);
   return request_id.substr(0, kMaxRequestIdBytes - suffix.size()) + suffix;
@@ -170,7 +170,7 @@ HttpAnswer HttpRouter::Models(const std::string& path) const {
     answer.body = ModelsBody(card, started_);
     return answer;
   }
-  // Everything behind the prefix is the name, slashes included.
+  // Everything after the prefix is the name, slashes included.
   const std::optional<std::string> name =
       PercentDecoded(std::string_view(path).substr(std::string_view(kModelsPath).size() + 1));
   if (!name.has_value()) {
@@ -224,7 +224,7 @@ absl::Status HttpRouter::Check(const WireRequest& request) const {
   }
   RETURN_IF_ERROR(parts->validator->CheckLengths(request.common));
   if (request.page != nullptr) {
-    return absl::OkStatus();  // of any length, up to RequestValidator::Tokenize's bound
+    return absl::OkStatus();  // the length is bounded only by RequestValidator::Tokenize
   }
   for (const PromptInput& prompt : request.prompts) {
     RETURN_IF_ERROR(parts->validator->CheckPromptLength(prompt, request.common.tools));
@@ -255,7 +255,7 @@ void HttpRouter::Refuse(const std::shared_ptr<HttpExchange>& exchange, NotedWire
 void HttpRouter::Serve(std::shared_ptr<HttpExchange> exchange) {
   const MustHaveMemory scope;
   const HttpRequest& http = exchange->request();
-  const HttpWire& wire = *WireOf(NormalPath(http.path));  // AnswerHead has seen it
+  const HttpWire& wire = *WireOf(NormalPath(http.path));  // not null: AnswerHead has checked the path
   FieldNotes notes;
   absl::StatusOr<ReadResult> read = OrOutOfMemory([&] { return Read(http, wire, notes); });
   if (!read.ok()) return Refuse(exchange, wire.noted(), wire.ErrorFormat(), read.status(), notes);

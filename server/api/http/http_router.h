@@ -1,7 +1,7 @@
 #pragma once
 
-// The wires over HTTP by their paths, over the same admission as gRPC's, with the pages of models and health.
-// gRPC's foredraft.v1 has all that the daemon can do. Thread-safe.
+// Serves each HTTP wire at its path, with the same admission as gRPC's wires, and the pages of models and
+// health. Only gRPC's foredraft.v1 has all that the daemon can do. Thread-safe.
 
 #include <atomic>
 #include <cstdint>
@@ -25,12 +25,12 @@ struct HttpRouterOptions {
   std::vector<std::string> model_aliases;  // server.model_aliases
   // The page of metrics, where metrics.on_http serves it.
   std::function<std::string()> metrics = nullptr;
-  std::string metrics_address;  // where it is otherwise; empty: nowhere
+  std::string metrics_address;  // where metrics are served otherwise; empty: nowhere
 };
 
 class HttpRouter final : public HttpService {
  public:
-  // All outlive the router's exchanges. The first wire's form is that of errors on other paths.
+  // All arguments outlive the router's exchanges. Errors on paths without a wire have the first wire's form.
   HttpRouter(std::vector<const HttpWire*> wires, Admission& admission, const Access& access,
              const Health& health, HttpRouterOptions options);
 
@@ -39,7 +39,7 @@ class HttpRouter final : public HttpService {
   void Serve(std::shared_ptr<HttpExchange> exchange) override;
   HttpAnswer Refusal(const std::string& path, int status, std::string text) override;
 
-  // For requests that arrive from now on: server.unknown_fields.
+  // Sets server.unknown_fields for requests that arrive from now on.
   void SetRefusesUnknown(bool refuses) { refuses_unknown_.store(refuses); }
 
  private:
@@ -53,7 +53,7 @@ class HttpRouter final : public HttpService {
   HttpAnswer UnknownPath(const std::string& path) const;
   // The answer to a method that the path does not take; OPTIONS asks which ones it takes.
   HttpAnswer OnlyMethods(const HttpWire& wire, const std::string& method, const char* methods) const;
-  // A caller without the right token.
+  // The answer to a caller without the right token.
   HttpAnswer RefuseCaller(const HttpRequest& head, const HttpWire& wire, const absl::Status& refused,
                           const std::string& request_id) const;
   HttpAnswer Models(const std::string& path) const;
@@ -61,12 +61,12 @@ class HttpRouter final : public HttpService {
   // Whether `name` is a name of the served model: its own, or an alias.
   bool IsServed(const std::string& name, const ModelCard& card) const;
   HttpAnswer VersionPage() const;
-  // A page that takes GET, by its normal path; nothing for other paths.
+  // The page that takes GET at `path`, a normal path; nothing for other paths.
   std::optional<HttpAnswer> AnswerPage(const HttpRequest& head, const std::string& path) const;
-  // Checks a request to a path that takes POST by its head.
+  // Checks the head of a request to a path that takes POST.
   std::optional<HttpAnswer> CheckPost(const HttpRequest& head, const HttpWire& wire) const;
-  // The id of the request is that of its header, else of its body, else a new one. `notes` are set also where
-  // the request is refused.
+  // The request's id is that of its header, else of its body, else a new one. `notes` is set even if the
+  // request is refused.
   absl::StatusOr<ReadResult> Read(const HttpRequest& http, const HttpWire& wire, FieldNotes& notes) const;
   // Checks the model's name and the lengths of all fields.
   absl::Status Check(const WireRequest& request) const;

@@ -24,12 +24,12 @@ class HttpWire {
   virtual ~HttpWire() = default;
 
   virtual const char* path() const = 0;
-  virtual NotedWire noted() const = 0;  // whose requests these are, in metrics and log
+  virtual NotedWire noted() const = 0;  // the wire's name in metrics and log
   // INVALID_ARGUMENT names the field, its value and what is allowed.
   virtual absl::StatusOr<ReadResult> Read(std::string_view body, const ReadOptions& options) const = 0;
-  // For what is refused before it is read.
+  // The form of the answer to a request that is refused before it is read.
   virtual std::unique_ptr<AnswerFormat> ErrorFormat() const = 0;
-  // A refusal by a status of HTTP, without one of absl's.
+  // A refusal with a status of HTTP instead of one of absl's.
   virtual HttpAnswer Refusal(int status, const std::string& text) const = 0;
 };
 

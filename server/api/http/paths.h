@@ -8,7 +8,7 @@
 
 namespace foredraft {
 
-// Without the first of two slashes at the beginning, and without one at the end; nothing else is changed.
+// `path` without the first of two leading slashes and without a trailing slash; nothing else is changed.
 std::string NormalPath(std::string_view path);
 // `text` with each %XX as its byte, once. Nothing where a % is followed by anything else, or the byte is 0.
 std::optional<std::string> PercentDecoded(std::string_view text);

@@ -15,19 +15,21 @@ class RequestValidator;
 
 struct WireRequest {
   std::string model;  // empty: not named
-  // All choices share these fields, and there is only one copy: a body may have 128 prompts. Without input.
+  // The fields that all choices share, without the input. There is only one copy: a body may have 128
+  // prompts.
   ClientRequest common;
   std::vector<PromptInput> prompts;
   int choices_per_prompt = 1;  // n
   bool stream = false;
-  // Where set, nothing is generated: the answer is the body that this makes of the request.
+  // Where set, nothing is generated: the answer is the body that this function makes of the request.
   std::function<absl::StatusOr<std::string>(const RequestValidator& validator, const WireRequest& request)>
       page;
 
   int choice_count() const { return static_cast<int>(prompts.size()) * choices_per_prompt; }
   const PromptInput& prompt_of(int index) const { return prompts[index / choices_per_prompt]; }
-  // Choice `index` as a request of its own, once. Choice i of a prompt has the request's seed plus i, so that
-  // the first is what n = 1 gives. May be called for several choices at the same time.
+  // Returns choice `index` as a request of its own; may be called once for each choice, for several choices
+  // at the same time. Choice i of a prompt has the request's seed plus i, so that the first is what n = 1
+  // gives.
   ClientRequest TakeChoice(int index);
 };
 

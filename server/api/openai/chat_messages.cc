@@ -24,7 +24,7 @@ absl::Status Refuse(const Parts&... parts) {
 }
 
 constexpr char kPartTypes[] = "allowed text";
-// Where clients put an assistant's thinking: texts, then lists of blocks. The first that has some counts.
+// Where clients put an assistant's thinking: texts, then lists of blocks. The first field with a text counts.
 constexpr const char* kThinkingFields[] = {"reasoning_content", "reasoning", "thinking", "reasoning_details",
                                            "thinking_blocks"};
 constexpr size_t kThinkingTexts = 3;
@@ -78,7 +78,7 @@ absl::Status ReadContent(const json& content, const std::string& field, FieldCon
   return absl::OkStatus();
 }
 
-// The texts of OpenRouter's or litellm's blocks; what else a block has, signatures for one, says nothing.
+// The texts of OpenRouter's or litellm's blocks; other members, such as signatures, tell a model nothing.
 std::string TextsOfBlocks(FieldReader& fields, const char* field) {
   std::string texts;
   const json* blocks = fields.Find(field);
@@ -106,11 +106,11 @@ std::string ReadThinkingText(FieldReader& fields) {
   return first;
 }
 
-// The calls of the last assistant's message by their names. Made only where a result asks for it, and once
-// for a message: calls and results may be as many as a body holds.
+// The calls of the last assistant's message by name. The map is built only when a result needs it, and once
+// per message: a body may hold very many calls and results.
 class CallsByName {
  public:
-  // `calls` stay where they are until the next one.
+  // `calls` stay in place until the next Follow.
   void Follow(const std::vector<ToolCall>& calls) {
     calls_ = &calls;
     by_name_.clear();
@@ -130,7 +130,7 @@ class CallsByName {
   absl::flat_hash_map<std::string_view, const ToolCall*> by_name_;
 };
 
-// The result of a function of OpenAI's first form names its function, not the call.
+// A function's result in OpenAI's first form names the function, not the call.
 void AnswerByName(const std::string& name, CallsByName& calls, FieldReader& fields, ChatMessage& message) {
   message.role = "tool";
   const ToolCall* const call = calls.Find(name);
@@ -168,7 +168,7 @@ absl::StatusOr<ChatMessage> ReadMessage(const json& message, const std::string& 
     }
     read.thinking.clear();
   }
-  // A name of other roles is free text, of whatever type.
+  // In other roles `name` is free text, which may have any type.
   if (read.role == "function") {
     AnswerByName(fields.String("name").value_or(""), calls_before, fields, read);
   } else {
@@ -188,7 +188,7 @@ absl::StatusOr<ReadMessagesResult> ReadMessages(const json* messages, FieldConte
                   ", allowed a list of messages");
   }
   ReadMessagesResult read;
-  read.messages.reserve(messages->size());  // so that the calls of one stay where they are
+  read.messages.reserve(messages->size());  // so that the calls of each message stay in place
   CallsByName calls;
   for (const json& message : *messages) {
     const std::string name = absl::StrCat("messages[", read.messages.size(), "]");

@@ -11,7 +11,7 @@ namespace foredraft {
 
 struct ReadMessagesResult {
   ChatMessages messages;
-  // The last one asks for its continuation (`prefix`, `partial`), and can have one.
+  // The last message asks for its continuation (`prefix`, `partial`), and can have one.
   bool continues = false;
 };
 

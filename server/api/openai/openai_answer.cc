@@ -30,7 +30,7 @@ json Envelope(const AnswerShape& shape, bool is_chunk) {
 
 json FinishOf(const OutputEnd* end) { return end == nullptr ? json(nullptr) : json(FinishReasonName(*end)); }
 
-// vLLM's field: what ended the answer, where it was a stop of the request's own.
+// vLLM's stop_reason: the stop string or id of the request's own that ended the answer; null if none did.
 json StopOf(const OutputEnd* end) {
   if (end != nullptr && end->matched_stop.has_value()) return *end->matched_stop;
   if (end != nullptr && end->matched_stop_token_id.has_value()) return *end->matched_stop_token_id;
@@ -97,7 +97,7 @@ const char* OriginName(TokenOrigin origin) {
   return "target";
 }
 
-// The bytes of a chat's tokens add up to its two texts, which markers of thinking are not in.
+// In a chat, the tokens' bytes add up to the two texts, which do not contain the markers of thinking.
 void AddTokens(const OutputDelta& delta, json& choice) {
   json origins = json::array();
   json bytes = json::array();
@@ -110,7 +110,7 @@ void AddTokens(const OutputDelta& delta, json& choice) {
   choice["token_text_bytes"] = std::move(bytes);
 }
 
-// foredraft.v1's Speculation so far, and at the end its Timing.
+// Adds foredraft.v1's Speculation so far and, at the end, its Timing.
 void AddFigures(const RequestStats& stats, int max_draft_len, bool has_ended, json& choice) {
   const std::vector<int> per_position(stats.accepted_at.begin(), stats.accepted_at.begin() + max_draft_len);
   choice["speculation"] = {{"steps", stats.steps},
@@ -148,7 +148,7 @@ json ChoiceOf(const AnswerShape& shape, int index, json content, const OutputDel
 
 json FunctionOf(const CallDelta& call) { return {{"name", call.name}, {"arguments", call.arguments}}; }
 
-// The first delta of a call of a custom tool, or a later one: its text unquoted as it comes.
+// A delta of a custom tool's call: its text, unquoted as it comes, and in the first delta its id and name.
 json CustomDelta(const CallDelta& call, JsonStringReader& reader) {
   const std::string input = reader.Read(call.arguments);
   if (call.is_first()) {

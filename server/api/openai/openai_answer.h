@@ -37,14 +37,14 @@ struct AnswerShape {
   FieldNames names() const { return {WireOf(kind), max_tokens_field}; }
 };
 
-// What a choice's text so far leaves for the next part of its stream. Owner: one choice; not thread-safe.
+// What one part of a choice's stream must know of the parts before it. Owner: one choice; not thread-safe.
 struct ChoiceProgress {
   int64_t characters = 0;                              // of the tokens so far
   bool has_begun = false;                              // the role is sent
   std::map<int, JsonStringReader> custom_inputs = {};  // of calls of custom tools, by index
 };
 
-// An event for `delta`, which ends choice `index` if `end` is given; empty where it would say nothing.
+// An event for `delta`, which ends choice `index` if `end` is given; empty if there is nothing to say.
 std::string ChunkEvent(const AnswerShape& shape, int index, const OutputDelta& delta, const OutputEnd* end,
                        const ResponseLabels& labels, ChoiceProgress& progress);
 // The event with the usage, which has no choices.

@@ -13,7 +13,8 @@ namespace foredraft {
 
 // {"error": ...}
 nlohmann::ordered_json ErrorJson(const FieldNames& names, const absl::Status& status);
-// {"error": ...} with the status that OpenAI's clients know, and its code unless `code` is another one.
+// {"error": ...} with the HTTP status that OpenAI's clients know. `code`, if set, replaces the status's own
+// code.
 HttpAnswer ErrorAnswer(const FieldNames& names, const absl::Status& status, const char* code = nullptr);
 HttpAnswer ErrorAnswer(int http_status, const std::string& text);
 

@@ -25,7 +25,7 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// The answer goes on with the last message, an assistant's.
+// Reads whether the answer continues the last message, an assistant's.
 void ReadContinuation(FieldReader& fields, ClientRequest& request) {
   const auto* const messages = std::get_if<ChatMessages>(&request.input);
   const bool asked = fields.Bool("continue_final_message", false);
@@ -123,7 +123,7 @@ absl::Status CountChoices(FieldReader& fields, OpenAiRequest& request) {
                 " choices in all");
 }
 
-// What /v1/completions has beside the common fields.
+// Reads what /v1/completions has besides the common fields.
 void ReadCompletion(FieldReader& fields, OpenAiRequest& request) {
   ClientRequest& common = request.common;
   common.logprobs = fields.Int("logprobs");
@@ -135,7 +135,7 @@ void ReadCompletion(FieldReader& fields, OpenAiRequest& request) {
   (void)fields.Bool("parallel_tool_calls", true);
 }
 
-// The body of /tokenize has a field of its own, and one text.
+// Reads the field that only /tokenize has, and refuses a prompt that is not one text.
 void ReadTokenize(FieldReader& fields, OpenAiRequest& request) {
   request.return_token_strs = fields.Bool("return_token_strs", false);
   if (request.kind == OpenAiKind::kChat || request.prompts.empty()) return;

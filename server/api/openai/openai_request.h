@@ -1,8 +1,8 @@
 #pragma once
 
-// Requests of OpenAI's API: JSON into what RequestValidator checks. Every field has a class
-// (server/api/fields/field_classes.h, docs/client-fields.md): one that would change the answer and is not
-// there is refused by name, one without effect is noted.
+// Reads requests of OpenAI's API from JSON, for RequestValidator to check. Every field has a class
+// (server/api/fields/field_classes.h, docs/client-fields.md): a field that would change the answer and is not
+// supported is refused by name, one without effect is noted.
 
 #include <set>
 #include <string>
@@ -26,7 +26,7 @@ struct OpenAiRequest : WireRequest {
   bool return_token_ids = false;       // with their origins
   bool tokens_as_ids = false;          // token texts of logprobs are "token_id:7"
   bool return_token_strs = false;      // of /tokenize
-  bool hides_thinking = false;         // it is left out of the answer
+  bool hides_thinking = false;         // thinking is left out of the answer
   std::set<std::string> custom_tools;  // names of tools whose calls have a text instead of arguments
 };
 

@@ -10,7 +10,7 @@
 
 namespace foredraft {
 
-// `request` null: one that could not be read.
+// `request` is null if it could not be read.
 std::unique_ptr<AnswerFormat> MakeOpenAiFormat(OpenAiKind kind, const OpenAiRequest* request);
 
 class OpenAiWire final : public HttpWire {

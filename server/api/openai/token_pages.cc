@@ -26,13 +26,13 @@ std::string Quoted(std::string_view text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// As the vocabulary writes the token.
+// The token as the vocabulary writes it.
 std::string TokenName(const Tokenizer& tokenizer, int32_t id) {
   const std::string_view bytes = tokenizer.TokenBytes(id);
   return tokenizer.AddedTokenId(bytes) == id ? std::string(bytes) : TokenOfBytes(bytes);
 }
 
-// The text grows by the token: a list of JSON values would take many times the memory.
+// Appends each token to a text: a list of JSON values would take many times the memory.
 std::string TokensBody(const RequestValidator& validator, std::span<const int32_t> ids, bool with_names) {
   std::string body = absl::StrCat(
       "{\"count\":", ids.size(), ",\"max_model_len\":", validator.limits().size.max_seq_len, ",\"tokens\":[");
@@ -60,7 +60,7 @@ absl::StatusOr<std::string> Tokenized(const RequestValidator& validator, const W
       " (server.max_detokenize_ids, or the context where it is longer)"));
 }
 
-// The status under the request's name of the list.
+// Renames the list in the status from token_ids to tokens, the request's name.
 absl::Status OfTokens(const absl::Status& status) {
   constexpr std::string_view kOurs = "token_ids";
   const std::string text(status.message());

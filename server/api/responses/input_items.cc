@@ -49,7 +49,7 @@ absl::Status ReadPart(const json& part, const std::string& name, FieldContext& c
   return fields.status();
 }
 
-// A text, or parts; absent is empty.
+// Reads a text or parts; an absent field is an empty text.
 absl::Status ReadContent(FieldReader& fields, const char* field, ChatMessage& message) {
   const json* content = fields.Find(field);
   if (content == nullptr) return absl::OkStatus();
@@ -139,7 +139,7 @@ class ItemReader {
     return Refuse(fields.path(), "role: ", ShowJson(role), ", allowed user, assistant, system, developer");
   }
 
-  // A summary counts only where the thought itself did not come back.
+  // The summary counts only if the thought itself was not sent back.
   static void ReadReasoning(FieldReader& fields, ChatMessage& message) {
     const std::string content = TextsOf(fields, "content");
     const std::string summary = TextsOf(fields, "summary");

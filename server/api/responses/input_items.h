@@ -12,8 +12,8 @@
 
 namespace foredraft {
 
-// `instructions` and `input`. `body` is the text that `fields` reads. Tools among the items are added to
-// `tools`. INVALID_ARGUMENT names the item and its field.
+// Reads `instructions` and `input`. `body` is the text that `fields` reads. Tools among the items are added
+// to `tools`. INVALID_ARGUMENT names the item and its field.
 absl::StatusOr<GatheredMessages> ReadInputItems(FieldReader& fields, std::string_view body,
                                                 ResponseTools& tools);
 

@@ -103,7 +103,7 @@ absl::Status ResponseTools::AddList(const json& list, std::string_view text, con
         FieldReader fields(object, path + ".", context);
         (void)fields.String("type");
         const std::string name_space = fields.String("name").value_or("");
-        (void)fields.String("description");  // of all its tools; the prompt has each one's own
+        (void)fields.String("description");  // the namespace's; the prompt has each tool's own
         const json* members = fields.Find("tools");
         fields.End();
         RETURN_IF_ERROR(fields.status());

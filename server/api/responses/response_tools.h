@@ -20,19 +20,19 @@ struct SentTool {
   std::string name_space = {};  // empty: none
   bool is_custom = false;       // its calls have a text instead of arguments
 };
-// By the name in the prompt; functions outside of namespaces are not among them.
+// By the name in the prompt; functions outside of namespaces are left out.
 using SentTools = std::map<std::string, SentTool>;
 
-// The name in the prompt.
+// A tool's name in the prompt.
 std::string PromptName(const std::string& name_space, const std::string& name);
 
 // Owner: one request; not thread-safe.
 class ResponseTools {
  public:
-  // A list of tools: the request's, or that of an item. `text` is the list's, `name` its field.
+  // Adds a list of tools, the request's or an item's. `text` is the list's, `name` its field.
   absl::Status AddList(const nlohmann::json& list, std::string_view text, const std::string& name,
                        FieldContext& context);
-  // After the last list: tool_choice, parallel_tool_calls. Faults are kept in `fields`.
+  // Called after the last list. Reads tool_choice and parallel_tool_calls. Faults are kept in `fields`.
   ChatTools Take(FieldReader& fields);
   SentTools TakeSent() { return std::move(sent_); }
 

@@ -26,7 +26,7 @@ json UsageOf(const RequestStats& stats) {
           {"total_tokens", stats.prompt_tokens + stats.completion_tokens}};
 }
 
-// The one part of a thought or a message.
+// The content of a thought or message, which is always one part.
 json PartOf(const AnswerBlock& block, const std::string& text) {
   if (block.part == Part::kThinking) return {{"type", "reasoning_text"}, {"text", text}};
   return {
@@ -85,7 +85,7 @@ json ResponsesFormat::ItemOf(size_t index, const AnswerBlock& block, const char*
   return item;
 }
 
-// The end of the answer cuts its last item short, except for a stop behind whole calls.
+// The length limit leaves the last item incomplete, unless that is a whole call.
 const char* ResponsesFormat::StatusOf(size_t index, const OutputEnd* end) const {
   const AnswerBlock& block = blocks_.blocks()[index];
   const bool is_last = index + 1 == blocks_.blocks().size();
@@ -158,7 +158,7 @@ json ResponsesFormat::EndedResponse(const ChoiceEnd& choice) const {
   return response;
 }
 
-// Codex tells a full context by the code alone; after any other error it tries again.
+// Codex recognizes a full context by this code alone; after any other error it tries again.
 json ResponsesFormat::FailedResponse(const absl::Status& status) const {
   json response = Response("failed");
   const bool is_too_long = PromptSizeOf(status).has_value();

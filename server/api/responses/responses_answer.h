@@ -56,7 +56,7 @@ class ResponsesFormat final : public AnswerFormat, private BlockListener {
   // The item of a block as far as it has come.
   Json ItemOf(size_t index, const AnswerBlock& block, const char* status) const;
   const char* StatusOf(size_t index, const OutputEnd* end) const;
-  // A field of the request, or what stands for it where it is absent.
+  // A field of the request, or `absent` if the request does not have it.
   Json Repeated(const char* field, Json absent) const;
   // The response without its output and usage.
   Json Response(const char* status) const;
@@ -67,10 +67,10 @@ class ResponsesFormat final : public AnswerFormat, private BlockListener {
   AnswerLabels labels_;
   AnswerBlocks blocks_;
   JsonStringReader custom_input_;   // of the open call, where its tool is custom
-  const OutputEnd* end_ = nullptr;  // while the last delta's blocks are closed
+  const OutputEnd* end_ = nullptr;  // set while the last delta's blocks are closed
   std::string events_;
   int64_t sequence_number_ = 0;
-  bool has_begun_ = false;  // a stream: its first events are sent
+  bool has_begun_ = false;  // the stream's first events are sent
 };
 
 }  // namespace foredraft

@@ -33,8 +33,8 @@ constexpr const char* kRepeated[] = {"instructions",
                                      "truncation",
                                      "user"};
 
-// Copies live as long as the answer, so a field without use has a bound of its own; a prompt and its tools
-// have theirs.
+// The copies live as long as the answer, so their size is bounded: instructions and tools may be larger than
+// other fields, and a field beyond its bound is not repeated.
 std::map<std::string, std::string> RepeatedFields(std::string_view body) {
   constexpr size_t kMostBytes = size_t{64} << 10, kMostPromptBytes = size_t{4} << 20;
   std::map<std::string, std::string> repeated;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Requests of OpenAI's Responses API: JSON into what RequestValidator checks. Every field has a class
+// Reads requests of OpenAI's Responses API from JSON, for RequestValidator to check. Every field has a class
 // (server/api/fields/field_classes.h, docs/client-fields.md). Nothing is kept between requests.
 
 #include <map>
@@ -16,7 +16,7 @@
 namespace foredraft {
 
 struct ResponsesRequest : WireRequest {
-  bool hides_thinking = false;                         // it is left out of the answer
+  bool hides_thinking = false;                         // thinking is left out of the answer
   std::vector<int> items;                              // GatheredMessages::items
   const char* max_tokens_field = "max_output_tokens";  // as the client calls it
   SentTools sent_tools;

@@ -30,7 +30,7 @@ void VllmGenerateCall::End(OutputDelta delta, OutputEnd end) {
   if (!stream_) {
     std::lock_guard<std::mutex> lock(mutex_);
     collected_.Append(std::move(delta));
-    // A failed request sends no tokens here: they would be a chunk.
+    // A failed request sends no tokens at its end: they would be a chunk.
     delta = end.status.ok() || HasLastMessage(end) ? std::move(collected_) : OutputDelta{};
   }
   StreamCall::End(std::move(delta), std::move(end));

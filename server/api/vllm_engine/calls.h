@@ -1,7 +1,7 @@
 #pragma once
 
-// The streaming calls of vllm.grpc.engine, as gRPC reactors (generation_call.h has the life and threads of
-// one that generates).
+// The streaming calls of vllm.grpc.engine, as gRPC reactors (generation_call.h describes the life and threads
+// of a call that generates).
 
 #include <grpcpp/support/server_callback.h>
 
@@ -17,19 +17,21 @@
 
 namespace foredraft {
 
-// Generate. A streamed call sends its new tokens as chunks, any other call nothing before its end. Both end
-// with one `complete` that holds all tokens, unless the request failed. A gateway counts CANCELLED and
+// Generate. A streamed call sends its new tokens as chunks; any other call sends nothing before its end. Both
+// end with one `complete` that holds all tokens, unless the request failed. A gateway counts CANCELLED and
 // DEADLINE_EXCEEDED as faults of the server, so an aborted or late request ends OK with finish_reason
 // "abort".
 class VllmGenerateCall final : public StreamCall,
                                public grpc::ServerWriteReactor<vllm_wire::GenerateResponse> {
  public:
-  // `before_end` is called once, before the client is told of the end: its id is free by then.
+  // `before_end` is called once, before the client is told of the end, so that the request's id is free by
+  // then.
   static std::shared_ptr<VllmGenerateCall> Create(grpc::CallbackServerContext* context, CallHooks hooks,
                                                   std::function<void()> before_end, bool stream,
                                                   int max_pending_tokens);
 
-  // Ends the call as its client's cancellation would. Any thread; may come before the request is submitted.
+  // Ends the call as its client's cancellation would. Any thread may call it, even before the request is
+  // submitted.
   void Abort() { CallCancelled(); }
 
   bool Push(OutputDelta delta) override;
@@ -57,7 +59,7 @@ class VllmGenerateCall final : public StreamCall,
   std::function<void()> before_end_;  // empty once called
   OutputDelta written_;               // all tokens so far
   vllm_wire::GenerateResponse response_;
-  vllm_wire::GenerateResponse complete_;  // waits for the chunk before it
+  vllm_wire::GenerateResponse complete_;  // held back until the chunk before it is written
   bool has_complete_ = false;
 };
 

@@ -19,7 +19,7 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Refuses the fields whose meaning foredraft does not have.
+// Refuses fields that foredraft does not support.
 absl::Status CheckUnsupported(const vllm_wire::GenerateRequest& wire) {
   const struct {
     const char* field;
@@ -142,7 +142,7 @@ void FillLogprobs(const std::vector<TokenLogprob>& logprobs, vllm_wire::OutputLo
   }
 }
 
-// Fields that a chunk and the end share.
+// Fills in the fields that a chunk and the end share.
 template <class Message>
 void FillCounts(const RequestStats& stats, Message* message) {
   message->set_prompt_tokens(stats.prompt_tokens);
@@ -150,7 +150,7 @@ void FillCounts(const RequestStats& stats, Message* message) {
   message->set_cached_tokens(stats.cached_tokens);
 }
 
-// The wire knows three reasons: a deadline is an abort there.
+// The wire knows three finish reasons: a deadline is an abort there.
 const char* WireFinishReason(FinishReason finish) {
   return finish == FinishReason::kStop || finish == FinishReason::kLength ? FinishReasonName(finish)
                                                                           : "abort";

@@ -15,7 +15,7 @@ namespace foredraft {
 
 namespace vllm_wire = ::vllm::grpc::engine;
 
-// INVALID_ARGUMENT names a field that foredraft does not have, with its value; ranges are the validator's.
+// INVALID_ARGUMENT names a field that foredraft does not support, and its value; the validator checks ranges.
 absl::StatusOr<ClientRequest> ReadRequest(const vllm_wire::GenerateRequest& wire);
 
 // `delta` has at least one token.
@@ -23,7 +23,7 @@ void FillChunk(const OutputDelta& delta, vllm_wire::GenerateStreamChunk* chunk);
 // `whole` is all that the request made.
 void FillComplete(const OutputDelta& whole, const OutputEnd& end, vllm_wire::GenerateComplete* complete);
 void FillModelInfo(const ModelCard& card, vllm_wire::GetModelInfoResponse* response);
-// Without timestamp and throughput.
+// Leaves timestamp and throughput unset.
 void FillLoads(const ServerLoad& load, const ModelCard& card, vllm_wire::GetLoadsResponse* response);
 
 }  // namespace foredraft

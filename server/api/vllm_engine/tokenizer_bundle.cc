@@ -14,7 +14,7 @@
 namespace foredraft {
 namespace {
 
-// What a tokenizer's loader looks for; one of the first two is required.
+// The files that a tokenizer's loader looks for; one of the first two is required.
 constexpr const char* kFiles[] = {"tokenizer.json",    "tiktoken.model",         "tokenizer_config.json",
                                   "config.json",       "generation_config.json", "special_tokens_map.json",
                                   "added_tokens.json", "chat_template.jinja",    "chat_template.json"};
@@ -35,7 +35,7 @@ absl::Status AddFiles(const std::filesystem::path& directory, zip_t* archive) {
       zip_source_free(file);
       return ZipError(path, zip_get_error(archive));
     }
-    // Stored, and with one time for all: the same files give the same bytes and hash.
+    // Files are stored uncompressed and with one fixed time: the same files give the same bytes and hash.
     zip_set_file_compression(archive, static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0);
     zip_file_set_dostime(archive, static_cast<zip_uint64_t>(index), 0, (1 << 5) | 1, 0);  // 1980-01-01
   }

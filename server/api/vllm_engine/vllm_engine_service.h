@@ -25,7 +25,7 @@ class VllmEngineService final : public vllm_wire::VllmEngine::CallbackService {
     std::function<double()> generated_tokens;  // since the start
   };
 
-  // Admission and access outlive the service; every method needs the role api. `max_pending_tokens` as in
+  // Admission and access outlive the service; every method needs the role api. `max_pending_tokens` is as in
   // foredraft.v1.
   VllmEngineService(Admission& admission, const Access& access, Source source, int max_pending_tokens)
       : admission_(admission),
@@ -56,10 +56,10 @@ class VllmEngineService final : public vllm_wire::VllmEngine::CallbackService {
  private:
   using Clock = std::chrono::steady_clock;
   // The name of the caller's token (empty where none is asked for) and the caller's request id: callers
-  // choose ids independently, and none may end a call of another.
+  // choose ids independently, and none may end another caller's call.
   using CallKey = std::pair<std::string, std::string>;
 
-  // False: a live call has the key. An empty id is always taken and never registered.
+  // False: a live call has the key. An empty id is always accepted and never registered.
   bool Register(const CallKey& key, const std::shared_ptr<VllmGenerateCall>& call);
   void Unregister(const CallKey& key);
   // Tokens per second since the throughput was last computed, at least a second ago.
