@@ -11,15 +11,15 @@ namespace {
 
 constexpr char kReset[] = "\x1b[0m", kDim[] = "\x1b[2m", kGreen[] = "\x1b[32m", kCyan[] = "\x1b[36m";
 
-// Whether an output whose first chunk this is begins inside a thinking section that the prompt opened. The
-// first tag tells; without one, so does whether its tokens count as thinking.
+// Whether the output that begins with `first` begins inside a thinking section that the prompt opened. The
+// first tag tells; without a tag, the count of thinking tokens tells.
 bool BeginsInThinking(const v1::GenerateChunk& first) {
   const size_t open = first.text().find(kOpenThinking), close = first.text().find(kCloseThinking);
   if (open != close) return close < open;
   return first.usage().thinking_tokens() > 0;
 }
 
-// The length of the longest end of `text` that begins `tag` without being all of it.
+// The length of the longest suffix of `text` that is a proper prefix of `tag`.
 size_t BeginningAtEnd(std::string_view text, std::string_view tag) {
   for (size_t length = std::min(text.size(), tag.size() - 1); length > 0; --length) {
     if (text.ends_with(tag.substr(0, length))) return length;
@@ -133,7 +133,7 @@ void AnswerPrinter::PrintCall(const v1::ToolCall& call, std::string& out) {
   out += style_.escapes ? VisibleText(line) : line;
   section_ = false;
   skips_line_breaks_ = true;
-  held_breaks_ = "\n";  // text behind the call has a line of its own
+  held_breaks_ = "\n";  // text after the call has a line of its own
 }
 
 std::string AnswerPrinter::End() {
@@ -161,7 +161,7 @@ std::string AnswerPrinter::Print(const std::vector<TextPart>& parts) {
   return out;
 }
 
-// The part from byte `from` on.
+// Prints the part from byte `from` on.
 void AnswerPrinter::PrintText(const TextPart& part, size_t from, std::string& out) {
   const std::string_view text = std::string_view(part.text).substr(from);
   for (const TokenSpans::Piece& piece : spans_.Divide(text, part.begin + from)) {
@@ -190,7 +190,8 @@ void AnswerPrinter::BeginSection(bool is_thinking, std::string& out) {
   section_ = is_thinking;
 }
 
-// Closes the marks of the look before, breaks the lines that wait, and opens the marks of the new one.
+// Closes the marks of the look before, prints the line breaks that were held back, and opens the marks of
+// `look`.
 void AnswerPrinter::ChangeLook(const Look& look, std::string& out) {
   const Look before = std::exchange(look_, look);
   const bool changes = before != look;

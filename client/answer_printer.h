@@ -1,8 +1,8 @@
 #pragma once
 
 // The text of one answer as people see it: thinking apart from the answer, without its tags, and on request
-// the drafts marked. With colour thinking is dim and drafts are green; without it each section has its name
-// in front and drafts are in brackets.
+// with the drafts marked. With colour, thinking is dim and drafts are green; without colour, each section
+// begins with its name and drafts are in brackets.
 
 #include <array>
 #include <cstddef>
@@ -30,9 +30,9 @@ class ThinkingText {
   // `is_thinking`: the text begins after a <think> that the prompt ended with.
   explicit ThinkingText(bool is_thinking) : is_thinking_(is_thinking) {}
 
-  // The parts that are certain by now, in order, none empty. What may be the beginning of a tag waits.
+  // The parts that are certain by now, in order, none empty. Text that may begin a tag is held back.
   std::vector<TextPart> Add(std::string_view text);
-  // The rest, after the last text.
+  // Called after the last text: the rest.
   std::vector<TextPart> End();
 
  private:
@@ -52,7 +52,7 @@ class TokenSpans {
     v1::TokenOrigin origin;
   };
   // Divides `text`, which begins at byte `begin` of the output's text. Neighbours have different origins.
-  // Text past the last token's, such as a character that never became whole, is the last token's.
+  // Text past the last token, such as a character that never became whole, has the last token's origin.
   std::vector<Piece> Divide(std::string_view text, size_t begin) const;
 
   // Tokens of this origin so far.
@@ -96,9 +96,9 @@ class AnswerPrinter {
     bool operator==(const Look&) const = default;
   };
 
-  // The parts of a chunk that has them apart.
+  // The parts of a chunk that has thinking and text apart.
   std::vector<TextPart> PartsOf(const v1::GenerateChunk& chunk);
-  // A call of a tool, on a line of its own.
+  // Prints a call of a tool on a line of its own.
   void PrintCall(const v1::ToolCall& call, std::string& out);
   std::string Print(const std::vector<TextPart>& parts);
   void PrintText(const TextPart& part, size_t from, std::string& out);

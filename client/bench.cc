@@ -99,7 +99,7 @@ class Bench {
   }
 
  private:
-  // Returns how many requests it has.
+  // Returns how many requests the workload has.
   absl::StatusOr<int64_t> ReadWorkload() {
     constexpr int64_t kRandomRequests = 200;
     if (!options_.speed_bench.path.empty()) {

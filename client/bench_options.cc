@@ -111,7 +111,7 @@ void AddPromptOptions(CLI::App& command, BenchOptions& options) {
       ->excludes(dataset);
 }
 
-// Prompts by category, as chats.
+// Adds the options of SPEED-Bench, whose prompts are chats in categories.
 void AddSpeedBenchOptions(CLI::App& command, BenchOptions& options) {
   const char* group = "SPEED-Bench";
   CLI::Option* file =

@@ -40,7 +40,7 @@ struct BenchOptions {
   absl::Status Check() const;
 
   int ConnectionCount() const;
-  // The workload sends `default_count` requests (chats, of SPEED-Bench) unless an option limits the run.
+  // `default_count` requests are sent (chats, with SPEED-Bench) unless an option limits the run.
   LoadOptions Load(int64_t default_count) const;
 };
 

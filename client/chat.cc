@@ -49,7 +49,7 @@ struct ChatOptions {
   bool no_wrap = false;
 };
 
-// A conversation on the terminal. Where stdout is not one, only answers are printed, without thinking.
+// A conversation on the terminal. If stdout is not a terminal, only answers are printed, without thinking.
 class Conversation {
  public:
   Conversation(const ChatOptions& options, std::unique_ptr<v1::GenerationService::Stub> stub,
@@ -90,7 +90,7 @@ class Conversation {
       const absl::Status kept = editor_->KeepHistoryIn(*options_.history);
       return absl::Status(kept.code(), kept.ok() ? "" : absl::StrCat("--history: ", kept.message()));
     }
-    // Without a home, or in one that cannot be written, this conversation alone is remembered.
+    // Without a home, or with one that cannot be written, only this conversation is remembered.
     if (const std::string file = DefaultHistoryFile(); !file.empty()) {
       editor_->KeepHistoryIn(file).IgnoreError();
     }
@@ -223,7 +223,7 @@ class Conversation {
 absl::Status Chat(const ChatOptions& options) {
   termios modes{};
   const bool has_modes = tcgetattr(STDIN_FILENO, &modes) == 0;
-  // At the prompt Ctrl-C is a key: this is a signal from elsewhere.
+  // At the prompt Ctrl-C is a key, so a signal comes from elsewhere.
   Interrupt interrupt([has_modes, modes] {
     if (has_modes) tcsetattr(STDIN_FILENO, TCSADRAIN, &modes);
     fputs("\n", stdout);

@@ -12,7 +12,8 @@
 
 namespace foredraft {
 
-// --server, --tls-ca, --tls-cert, --tls-key, --token-file into `server`. `group` is the heading in --help.
+// Adds --server, --tls-ca, --tls-cert, --tls-key and --token-file, which set `server`. `group` is the heading
+// in --help.
 void AddServerOptions(CLI::App& command, ServerAddress& server, const std::string& group = "Options");
 
 // Options that are absent stay unset in the request, so that the checkpoint's generation_config.json applies.

@@ -19,7 +19,7 @@ absl::StatusOr<std::string> FileText(const char* option, const std::string& path
   return text;
 }
 
-// JSON text, which begins with a brace, or a file with it.
+// `value` itself if it is JSON, which begins with a brace; otherwise the text of the file that it names.
 absl::StatusOr<std::string> JsonText(const char* option, const std::string& value) {
   const size_t first = value.find_first_not_of(" \n\r\t");
   if (first != std::string::npos && value[first] == '{') return value;

@@ -14,11 +14,11 @@ namespace foredraft {
 
 class ConstraintOptions {
  public:
-  // One of --json-schema, --json-object, --regex, --choice, --grammar and --structural-tag; --compact with
-  // the first two and the last.
+  // Adds --json-schema, --json-object, --regex, --choice, --grammar and --structural-tag, one of which may be
+  // given, and --compact, which goes with the first two and the last.
   void Add(CLI::App& command);
-  // Nothing where none was given. The daemon checks what they say. INVALID_ARGUMENT or NOT_FOUND name the
-  // option and the file that cannot be read.
+  // Sets nothing if no option was given. The daemon checks the contents. INVALID_ARGUMENT or NOT_FOUND name
+  // the option and the file that cannot be read.
   absl::Status ApplyTo(v1::GenerateRequest& request) const;
 
  private:

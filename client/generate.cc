@@ -47,8 +47,8 @@ struct GenerateOptions {
   bool answer = false;
 
   bool on_terminal() const { return isatty(STDOUT_FILENO) == 1; }
-  // What a prompt goes on with is printed as the model wrote it, unless somebody asks for its parts. The
-  // answer to a chat has parts.
+  // Whether the text is printed as the model wrote it: for a prompt, unless stdout is a terminal or an option
+  // asks for the text's parts. The answer to a chat always has parts.
   bool raw_text() const { return !chat && !json && !show_drafts && !answer && !on_terminal(); }
 };
 
@@ -85,7 +85,7 @@ absl::StatusOr<v1::GenerateRequest> MakeRequest(const GenerateOptions& options) 
   return request;
 }
 
-// Replaces the text "-" by what stdin has.
+// Replaces the text "-" by the content of stdin.
 void ReadStdin(std::optional<std::string>& text) {
   if (text != "-") return;
   text = std::string(std::istreambuf_iterator<char>(std::cin), {});
@@ -118,8 +118,8 @@ class TextOutput {
   std::optional<AnswerPrinter> answer_;
 };
 
-// The text of each token alone, from the daemon. A part of a character decodes to U+FFFD, a special token to
-// nothing. Ends at the first call that fails: the texts are an addition to what was generated.
+// Asks the daemon for the text of each token alone. A part of a character decodes to U+FFFD, a special token
+// to nothing. Stops at the first call that fails: the texts are an addition to what was generated.
 std::map<int32_t, std::string> TokenTexts(v1::GenerationService::Stub& stub, const std::set<int32_t>& ids) {
   constexpr std::chrono::seconds kTimeout(10);
   std::map<int32_t, std::string> texts;
@@ -144,7 +144,7 @@ void SetDeadline(double timeout_s, grpc::ClientContext& context) {
 }
 
 absl::Status Generate(const GenerateOptions& options) {
-  Interrupt interrupt;  // Ctrl-C cancels the call; what it has is printed
+  Interrupt interrupt;  // Ctrl-C cancels the call; what has arrived is printed
   ASSIGN_OR_RETURN(const v1::GenerateRequest request, MakeRequest(options));
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, OpenChannel(options.server));
   const auto context = std::make_shared<grpc::ClientContext>();
@@ -183,7 +183,7 @@ absl::Status Generate(const GenerateOptions& options) {
   return absl::CancelledError(absl::StrCat("ended early: ", report.finish_reason()));
 }
 
-// What goes with --chat alone.
+// Adds the options that go only with --chat.
 void AddChatOptions(CLI::App& command, CLI::Option* chat, GenerateOptions& options) {
   command.add_option("--system", options.system, "system message before --chat")->needs(chat)->type_name("T");
   CLI::Option* thinking = command.add_flag("--thinking", options.thinking,

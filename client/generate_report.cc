@@ -59,7 +59,7 @@ std::string TokenCell(int32_t id, const TokenTextMap& texts) {
   return VisibleText(Json(text->second).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// "-0.105"; of a certain token "0.000", without the sign.
+// "-0.105"; "0.000", without a sign, for a token of probability 1.
 std::string LogprobCell(double logprob) { return absl::StrFormat("%.3f", Rounded(logprob) + 0.0); }
 
 }  // namespace
@@ -69,7 +69,7 @@ void GenerateReport::Add(const v1::GenerateChunk& chunk) {
     last_token_ = Clock::now();
     if (whole_.token_ids().empty()) first_token_ = last_token_;
   }
-  // Text, thinking, calls and what comes one per token are deltas. Other fields replace their value in
+  // Text, thinking, calls and fields with a value per token are deltas. Other fields replace their value in
   // earlier chunks.
   whole_.mutable_text()->append(chunk.text());
   whole_.mutable_thinking()->append(chunk.thinking());

@@ -17,17 +17,17 @@ class GenerateReport {
  public:
   void Add(const v1::GenerateChunk& chunk);
   // Call after the last chunk. `reason` is the finish reason if no chunk had one: "cancelled", "deadline", or
-  // "" for an error. The times are then those that this client measured, from its first call on.
+  // "" for an error. The times are then those that this client measured, from the report's construction on.
   void End(const std::string& reason);
 
   const std::string& finish_reason() const { return whole_.finish_reason(); }
   bool has_text() const { return !whole_.text().empty() || !whole_.thinking().empty(); }
   std::set<int32_t> logprob_ids() const;  // every token of the logprobs
-  // Adds `token`, the text of each id alone, to the logprobs of Json and of LogprobsTable.
+  // Sets the text of each id alone, which Json (as `token`) and LogprobsTable show with the logprobs.
   void SetTokenTexts(std::map<int32_t, std::string> texts) { token_texts_ = std::move(texts); }
   std::string Json() const;     // one object, on one line
   std::string Summary() const;  // for people
-  // A row per token: its text, its logprob, and the likely ones at its place. For people.
+  // A row per token: its text, its logprob, and the likely tokens at its place. For people.
   std::string LogprobsTable() const;
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-// Ctrl-C and SIGTERM for commands that wait for a daemon: cancels the call that runs, or without one calls
-// `idle`.
+// Ctrl-C and SIGTERM for commands that wait for a daemon: cancels the running call or, if there is none,
+// calls `idle`.
 
 #include <grpcpp/client_context.h>
 #include <signal.h>

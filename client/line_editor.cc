@@ -31,7 +31,7 @@ bool MarksPastes() {
   return terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
 }
 
-// libedit reads characters as the locale says; a locale that has no others than ASCII's shows them as codes.
+// libedit reads characters as the locale says; a locale with ASCII alone shows all others as codes.
 void UseUtf8() {
   const char* locale = setlocale(LC_CTYPE, "");
   if (locale == nullptr || MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
@@ -88,7 +88,7 @@ void LineEditor::BindKeys() {
   bind("\\e[1;5C", "em-next-word");       // Ctrl with the arrows
   bind("\\e[1;5D", "ed-prev-word");
   el_source(edit_, nullptr);
-  // While a line is edited, Ctrl-C and Ctrl-Z are keys, and a pasted carriage return is told from a line
+  // While a line is edited, Ctrl-C and Ctrl-Z are keys, and a pasted carriage return differs from a line
   // feed.
   for (const char* mode : {"-isig", "-icrnl", "-inlcr"}) el_set(edit_, EL_SETTY, "-d", mode, nullptr);
   el_set(edit_, EL_ADDFN, "foredraft-paste", "inserts what is pasted", Paste);
@@ -120,8 +120,8 @@ absl::Status LineEditor::KeepHistoryIn(const std::string& path) {
 LineEditor::Event LineEditor::Read(std::string& message) {
   ctrl_c_ = was_discarded_ = false;
   const bool marks_pastes = MarksPastes();
-  // el_gets itself would show the prompt first: what comes in between, a paste's line breaks and Ctrl-C,
-  // would be read in the terminal's own modes.
+  // Sets the editing modes before the prompt is shown. el_gets would show the prompt first, and would leave a
+  // paste's line breaks and Ctrl-C that come in between to the terminal's own modes.
   el_set(edit_, EL_PREP_TERM, 1);
   if (marks_pastes) Write(kMarkPastes);
   int size = 0;

@@ -20,8 +20,8 @@ class LineEditor {
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  // Takes the history of this file, which is written again after each message, and only its owner can read
-  // it. A file that is not there yet is made. The error names the path.
+  // Takes the history from the file at `path`, which is written again after each message and which only its
+  // owner can read. A missing file is made. The error names the path.
   absl::Status KeepHistoryIn(const std::string& path);
 
   enum class Event {
@@ -46,8 +46,8 @@ class LineEditor {
   std::string history_file_;  // empty = none
   History* const history_;
   EditLine* const edit_;
-  bool ctrl_c_ = false;         // ended the last line
-  bool was_discarded_ = false;  // with it what was typed
+  bool ctrl_c_ = false;         // Ctrl-C ended the last line
+  bool was_discarded_ = false;  // Ctrl-C dropped what was typed
 };
 
 // $XDG_STATE_HOME/foredraft/chat_history, by default below ~/.local/state; empty without a home.

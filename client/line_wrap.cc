@@ -14,11 +14,11 @@ constexpr int kTabColumns = 8;
 struct Range {
   uint32_t first, last;
 };
-// Two columns: Hangul, Kana, Chinese characters, full-width forms, emoji.
+// Characters of two columns: Hangul, Kana, Chinese characters, full-width forms, emoji.
 constexpr Range kWide[] = {{0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0xa4cf},  {0xac00, 0xd7a3},
                            {0xf900, 0xfaff},   {0xfe30, 0xfe6f},   {0xff00, 0xff60},  {0xffe0, 0xffe6},
                            {0x1f300, 0x1f64f}, {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
-// None: marks on the character before, joiners, variation selectors.
+// Characters of no column: marks on the character before, joiners, variation selectors.
 constexpr Range kNone[] = {{0x0300, 0x036f}, {0x200b, 0x200f}, {0x20d0, 0x20ff}, {0xfe00, 0xfe0f}};
 
 template <size_t n>
@@ -80,7 +80,7 @@ void LineWrap::AddCharacter(std::string_view bytes, int width, std::string& out)
     if (word_width_ > 0 && word_width_ < column_) {
       absl::StrAppend(&out, "\x1b[", word_width_, "D\x1b[K\n", word_);
       column_ = word_width_;
-    } else {  // longer than a line
+    } else {  // the word is longer than a line
       EndWord();
       out += "\n";
       column_ = 0;

@@ -2,7 +2,7 @@
 
 // Breaks text on a terminal between words. A word is shown as it comes; one that reaches the edge is taken
 // back and goes on in the next line, so nothing waits for a word to end. Lines end one column before the
-// edge, in whose last column terminals differ in where the cursor stands.
+// edge: terminals differ in where the cursor stands after the last column.
 
 #include <cstdint>
 #include <string>
@@ -13,8 +13,8 @@ namespace foredraft {
 // Owner: one answer, which begins at the left edge. Not thread-safe.
 class LineWrap {
  public:
-  // Takes text whose escape sequences set colours alone, each whole. `columns`: of the terminal, now.
-  // Returns what to write.
+  // Takes text whose escape sequences are whole and only set colours. `columns` is the terminal's present
+  // width. Returns what to write.
   std::string Add(std::string_view text, int columns);
 
  private:

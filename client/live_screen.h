@@ -1,7 +1,7 @@
 #pragma once
 
-// The terminal as a screen that is redrawn in place, until q, Ctrl-C, SIGTERM or SIGHUP. Its content before
-// comes back in the end. One object at a time.
+// The terminal as a screen that is redrawn in place, until q, Ctrl-C, SIGTERM or SIGHUP. In the end its
+// previous content comes back. One object at a time.
 
 #include <termios.h>
 

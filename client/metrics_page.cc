@@ -9,7 +9,8 @@
 namespace foredraft {
 namespace {
 
-// Takes `name="value",` from the front of `text`, up to and with the closing brace. False: malformed.
+// Takes labels, each `name="value",`, from the front of `text`, up to and with the closing brace. False:
+// malformed.
 bool TakeLabels(absl::string_view& text, MetricsPage::Labels& labels) {
   for (;;) {
     if (text.empty()) return false;

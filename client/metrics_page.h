@@ -1,6 +1,6 @@
 #pragma once
 
-// A page of metrics in Prometheus' text format, read.
+// Reads a page of metrics in Prometheus' text format.
 
 #include <map>
 #include <optional>
@@ -15,14 +15,13 @@ class MetricsPage {
  public:
   using Labels = std::map<std::string, std::string>;
 
-  // Lines that are no samples are passed over.
+  // Skips lines that are no samples.
   explicit MetricsPage(absl::string_view text);
 
   // The sum over all samples of this name that have these labels, perhaps among others. Absent: there are
   // none.
   std::optional<double> Sum(absl::string_view name, const Labels& labels = {}) const;
-  // All values of a label that samples of this name have, in order of their length, then of their letters: 2
-  // before 10.
+  // All values of a label that samples of this name have, sorted by length, then alphabetically: 2 before 10.
   std::vector<std::string> ValuesOf(absl::string_view name, const std::string& label) const;
 
  private:

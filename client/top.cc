@@ -34,8 +34,8 @@ struct TopOptions {
   bool once = false;
 };
 
-// HOST:PORT where the page of metrics is for this client. A daemon that listens on all addresses is reached
-// where its API is.
+// HOST:PORT at which this client reaches the page of metrics. A daemon that listens on all addresses is
+// reached where its API is.
 std::string MetricsAddress(const std::string& configured, const std::string& server) {
   for (const char* any : {"0.0.0.0:", "[::]:"}) {
     if (!absl::StartsWith(configured, any)) continue;
@@ -161,7 +161,7 @@ absl::Status Top(const TopOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--interval: ", options.interval_s, ", allowed 0.1..60 seconds"));
   }
-  if (!options.once) LiveScreen::BlockSignals();  // credentials start gRPC's threads
+  if (!options.once) LiveScreen::BlockSignals();  // before credentials, which start gRPC's threads
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);  // a daemon that comes back is seen soon
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, OpenChannel(options.server, arguments));

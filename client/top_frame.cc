@@ -225,7 +225,7 @@ void TopHistory::Add(TopSample sample) {
   const bool answered = sample.error.empty() && sample.metrics.has_value();
   if (!samples_.empty()) {
     const TopSample& before = samples_.back();
-    // Counters that fell are those of a daemon that began anew.
+    // Counters that fell show that the daemon began anew.
     const bool goes_on = answered && before.error.empty() && before.metrics.has_value() &&
                          sample.metrics->Sum(kTokens).value_or(0) >= before.metrics->Sum(kTokens).value_or(0);
     if (!goes_on) samples_.clear();

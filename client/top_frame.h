@@ -32,7 +32,8 @@ struct TopSample {
 };
 
 // The samples from which a frame is drawn, the newest last. Rates of tokens are over the last two samples,
-// all other rates over the whole history. A daemon that does not answer, or began anew, begins a new history.
+// all other rates over the whole history. The history begins anew when a daemon does not answer or has
+// restarted.
 class TopHistory {
  public:
   void Add(TopSample sample);
@@ -40,10 +41,11 @@ class TopHistory {
   bool empty() const { return samples_.empty(); }
   const TopSample& newest() const { return samples_.back(); }
   double seconds() const;  // from the oldest sample to the newest
-  // How much the sum of a metric grew, from the oldest sample or the one before the newest; absent: unknown.
+  // How much the sum of a metric grew since the oldest sample, and its rate since the sample before the
+  // newest; absent: unknown.
   std::optional<double> Growth(const std::string& name, const MetricsPage::Labels& labels = {}) const;
   std::optional<double> LastRate(const std::string& name, const MetricsPage::Labels& labels = {}) const;
-  // Tokens per second at the samples so far, the newest last; longer than the other history.
+  // Tokens per second at the samples so far, the newest last; goes further back than the other history.
   const std::deque<double>& token_rates() const { return token_rates_; }
 
  private:

@@ -52,7 +52,7 @@ class TokenInterceptor : public grpc::experimental::Interceptor {
   }
 
  private:
-  const std::string& authorization_;  // the factory's, which the channel keeps
+  const std::string& authorization_;  // owned by the factory, which the channel keeps
 };
 
 class TokenFactory : public grpc::experimental::ClientInterceptorFactoryInterface {
@@ -103,7 +103,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& 
 
 absl::Status CallError(const std::string& address, const grpc::Status& status) {
   const auto code = static_cast<absl::StatusCode>(status.error_code());  // the same numbers
-  // gRPC's words for a connection that was refused; a daemon that answers has its own.
+  // These are gRPC's words for a refused connection; a daemon that answers uses its own.
   const bool nobody = code == absl::StatusCode::kUnavailable &&
                       absl::StrContains(status.error_message(), "failed to connect to all addresses");
   const std::string text = nobody ? kNobodyAnswers : status.error_message();

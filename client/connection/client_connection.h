@@ -29,12 +29,12 @@ absl::StatusOr<std::string> ReadToken(const ServerAddress& server);
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerAddress& server,
                                                            const grpc::ChannelArguments& arguments = {});
 
-// "127.0.0.1:50051: UNAVAILABLE <what the daemon or gRPC says>", with the call's code. Where no daemon
-// listens, it asks whether one runs.
+// "127.0.0.1:50051: UNAVAILABLE <what the daemon or gRPC says>", with the call's code. If no daemon listens,
+// the text asks whether one runs.
 absl::Status CallError(const std::string& address, const grpc::Status& status);
 
-// Returns `status` where a daemon answered or nothing listens. Where something else listens at `address`, the
-// text says what: the page of metrics, OpenAI's API. Asks it over HTTP, for 2 s at most.
+// Returns `status` if a daemon answered or nothing listens. If something else listens at `address`, the error
+// says what: the page of metrics, OpenAI's API. Finds out over HTTP, for 2 s at most.
 absl::Status WithListener(const absl::Status& status, const std::string& address);
 
 }  // namespace foredraft

@@ -25,7 +25,7 @@ using boost::system::error_code;
 
 constexpr uint64_t kMaxPageBytes = uint64_t{64} << 20;
 
-// Beast's deadlines are for asynchronous calls: each step starts one and runs it to its end.
+// Beast has deadlines only for asynchronous calls, so each step starts one and runs it to its end.
 class PageReader {
  public:
   PageReader(std::string host, std::string port, std::chrono::milliseconds timeout)

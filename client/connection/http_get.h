@@ -1,6 +1,6 @@
 #pragma once
 
-// Gets a page over plain HTTP: the page of metrics, for `foredraft top`, and what tells HTTP from gRPC.
+// Gets a page over plain HTTP: the page of metrics for `foredraft top`, and a page that tells HTTP from gRPC.
 
 #include <chrono>
 #include <string>
@@ -14,7 +14,7 @@ struct HttpPage {
   std::string body;
 };
 
-// What is at http://ADDRESS/PATH, whatever its status. Otherwise as HttpGet.
+// The page at http://ADDRESS/PATH, whatever its status. Otherwise as HttpGet.
 absl::StatusOr<HttpPage> HttpFetch(const std::string& address, const std::string& path,
                                    std::chrono::milliseconds timeout, const std::string& token);
 

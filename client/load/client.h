@@ -23,7 +23,7 @@
 namespace foredraft {
 
 // One stream. Call Start once. The call then owns itself until it passes itself to `done`, on a gRPC thread.
-// Cancel from any thread.
+// Any thread may call Cancel.
 class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
  public:
   struct Options {
@@ -46,7 +46,7 @@ class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
 
   // Complete when `done` is called.
   MeasuredRequest& measured() { return measured_; }
-  const std::string& answer() const { return answer_; }  // without its thinking; of a call that keeps it
+  const std::string& answer() const { return answer_; }  // without its thinking; empty unless keeps_answer
   bool keeps_answer() const { return options_.keeps_answer; }
   const v1::GenerateRequest& request() const { return request_; }
 
@@ -75,7 +75,7 @@ class BenchClient {
   const v1::GetModelResponse& model() const { return model_; }
   int connections() const { return static_cast<int>(stubs_.size()); }
 
-  // Takes the connections in turn. Any thread.
+  // Uses the connections in turn. Any thread may call it.
   std::shared_ptr<TimedCall> NewCall(v1::GenerateRequest request, MeasuredRequest measured,
                                      TimedCall::Options options);
 

@@ -33,16 +33,16 @@ class TokenAgreement {
   int64_t compared() const;    // requests that completed in every run
   int64_t agreed() const;      // of those, requests with the same tokens in all runs
   int64_t incomplete() const;  // requests that failed in at least one run
-  // One per request that got other tokens in a later run than in the first in which it completed; in order of
-  // index and turn.
+  // One per request whose tokens in a later run differ from those in the first run in which it completed;
+  // sorted by index and turn.
   std::vector<Difference> differences() const;
 
  private:
   struct Entry {
-    int runs = 0;  // in which it completed
+    int runs = 0;  // in which the request completed
     uint64_t hash = 0;
-    std::string run;        // the first of them
-    std::string other_run;  // the first with other tokens; empty = none
+    std::string run;        // the first of these runs
+    std::string other_run;  // the first run with other tokens; empty = none
   };
 
   int run_count_ = 0;
@@ -74,8 +74,8 @@ struct Comparison {
   bool interrupted = false;
   bool gave_up = false;  // the daemon went away in the last round
 
-  // The columns of a comparison, in the order of RunMetrics(): output tokens per second first. At least one
-  // round.
+  // The columns of a comparison, in the order of RunMetrics(): output tokens per second first. Needs at least
+  // one round.
   std::vector<ComparedMetric> MetricsOf(size_t setting) const;
   // The categories over all rounds, in order of their names; empty where prompts have no categories.
   std::vector<CategoryStats> CategoriesOf(size_t setting) const;

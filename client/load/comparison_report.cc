@@ -47,7 +47,7 @@ std::string SettingsTable(const Comparison& comparison) {
   return table.Text();
 }
 
-// A row for each category that completed a request with every setting, over all rounds together.
+// A row per category over all rounds together; empty if settings completed different numbers of categories.
 std::string CategoriesText(const Comparison& comparison) {
   std::vector<std::vector<CategoryStats>> all;
   std::vector<std::string> head = {"category"};
@@ -126,7 +126,7 @@ Json SpreadJson(const Summary& summary) {
   return {{"median", summary.p50}, {"min", summary.min}, {"max", summary.max}};
 }
 
-// "output_tokens_per_s" and "output_tokens_per_s_ratio"; of a latency "tpot_p50_ms" and "tpot_p50_ratio".
+// "output_tokens_per_s" and "output_tokens_per_s_ratio"; for a latency "tpot_p50_ms" and "tpot_p50_ratio".
 void AddMetricJson(const ComparedMetric& compared, Json& json) {
   const std::string key = compared.metric->key;
   if (compared.metric->column.kind == Kind::kPooled) {
@@ -205,9 +205,9 @@ std::string ConditionsText(const ComparisonReport& report) {
   return text + NoDraftsText(report);
 }
 
-// Who gives the most, and by how much.
+// Which setting gives the most, and by how much.
 std::string WinnerText(const Comparison& comparison) {
-  // The best of the others; the first setting has no ratio to itself.
+  // The best setting except the first, which has no ratio to itself.
   size_t best = 0;
   Summary ratio;
   for (size_t i = 1; i < comparison.settings.size(); ++i) {

@@ -82,7 +82,7 @@ void LoadRun::StartOne(const Departure& departure) {
   v1::GenerateRequest request = options_.request;
   if (!item.token_ids.empty()) {
     request.mutable_token_ids()->mutable_ids()->Add(item.token_ids.begin(), item.token_ids.end());
-    request.clear_thinking();  // chats alone have the choice
+    request.clear_thinking();  // only chats have the choice
   } else if (!item.turns.empty()) {
     AddMessage("user", std::move(item.turns[0]), request);
   } else {
@@ -98,7 +98,7 @@ void LoadRun::StartOne(const Departure& departure) {
 void LoadRun::StartTurn(const TimedCall& before, MeasuredRequest measured) {
   WorkItem item = workload_.Item(measured.index);
   v1::GenerateRequest request = before.request();
-  // No message may be empty, but an answer that was all thinking is.
+  // No message may be empty, so an answer without text, all thinking, becomes a space.
   AddMessage("assistant", before.answer().empty() ? " " : before.answer(), request);
   AddMessage("user", std::move(item.turns[measured.turn]), request);
   request.mutable_sampling()->set_seed(RandomBits(RandomBits(options_.seed, measured.index), measured.turn));

@@ -6,8 +6,8 @@
 // requests are due as a Poisson process of `request_rate_per_s`, however long answers take; a concurrency
 // limit delays the requests that would exceed it, as in other load generators.
 //
-// A chat of several turns counts as one in all limits: its next turn is sent when the answer to the one
-// before is complete, in the same place of the concurrency. A turn that fails ends the chat.
+// A chat of several turns counts as one in all limits: its next turn is sent when the previous answer is
+// complete, and keeps its place in the concurrency. A turn that fails ends the chat.
 
 #include <atomic>
 #include <condition_variable>
@@ -94,7 +94,7 @@ class LoadRun {
   void StartOne(const Departure& departure);
   void StartTurn(const TimedCall& before, MeasuredRequest measured);
   void Send(v1::GenerateRequest request, MeasuredRequest measured, bool has_next_turn);
-  bool GoesOn(TimedCall& call) const;           // with its next turn; under mutex_
+  bool GoesOn(TimedCall& call) const;           // whether the chat's next turn follows; under mutex_
   void Ended(std::shared_ptr<TimedCall> call);  // on a thread of gRPC
   void Stop();                                  // no more requests; cancels those in flight
   LoadProgress Progress() const;

@@ -30,7 +30,7 @@ struct BenchSetup {
 std::string TextReport(const BenchSetup& setup, const RunStats& run);
 std::string JsonReport(const BenchSetup& setup, const RunStats& run);
 
-// What went wrong and what to know, a row each; empty if there is nothing.
+// Rows that say what went wrong and what to know; empty if there is nothing.
 std::string NotesText(const RunStats& run);
 
 // The parts that other reports share.

@@ -25,15 +25,14 @@ enum class NumberStyle {
 
 struct RunMetric {
   struct Text {
-    std::string_view line = "";  // heading of the line that has it, or kLatencyTable; "" = not in the text
+    std::string_view line = "";  // heading of its line, or kLatencyTable; "" = not in the text
     const char* label = "";
     int decimals = 0;
     NumberStyle style = NumberStyle::kPlain;
   };
   struct Column {
-    // What a comparison shows of the value. kByRound: the median over the rounds of the value (of the p50 of
-    // a Summary), and of its ratio to the first setting. kPooled: the value over the requests of all rounds
-    // together.
+    // What a comparison shows. kByRound: the medians over the rounds of the value (of a Summary, its p50) and
+    // of its ratio to the first setting. kPooled: the value over the requests of all rounds together.
     enum class Kind { kNone, kByRound, kPooled } kind = Kind::kNone;
     const char* heading = "";
   };

@@ -48,7 +48,7 @@ struct SpeculationStats {  // sums over requests
   std::vector<double> acceptance_rate_per_position() const;
 };
 
-// What latencies are computed from: every sample of them.
+// Every sample from which latencies are computed.
 struct LatencySamples {
   std::vector<WeightedSample> ttft_ms, tpot_ms, inter_token_ms, inter_chunk_ms, e2e_ms;
 
@@ -57,15 +57,15 @@ struct LatencySamples {
   void Append(const LatencySamples& other);
 };
 
-// What drafts did on the prompts of one category, and what it gave.
+// Speculation on the prompts of one category, and the speed that it gave.
 struct CategoryStats {
   std::string name;
   int64_t completed = 0;       // requests
-  int64_t output_tokens = 0;   // of them
-  double request_seconds = 0;  // the sum of their end-to-end latencies
+  int64_t output_tokens = 0;   // of these requests
+  double request_seconds = 0;  // the sum of these requests' end-to-end latencies
   SpeculationStats speculation;
 
-  // Tokens of a request per second of it: what one user gets, however many requests ran beside it.
+  // Tokens per second of a request's time: what one user gets, however many requests ran at the same time.
   double output_tokens_per_s_per_user() const;
   void Add(const CategoryStats& other);
 };

@@ -39,7 +39,8 @@ std::string Shown(const Json& value) {
   return text;
 }
 
-// The next line without its end; false behind the last. One byte over the limit shows that a line is longer.
+// Reads the next line without its end; false after the last. One byte over the limit shows that a line is
+// longer.
 bool NextLine(std::filebuf& file, std::string& line) {
   line.clear();
   int next = file.sbumpc();
@@ -120,9 +121,9 @@ absl::StatusOr<WorkItem> ReadItem(const std::string& line, const std::string& wh
   return item;
 }
 
-// A user's message of a row of SPEED-Bench. `field` names it: "turns[1]".
+// Reads a user's message in a row of SPEED-Bench. `field` names it: "turns[1]".
 absl::StatusOr<std::string> ReadTurn(const Json& value, const std::string& field) {
-  // The dataset has this in place of texts whose licences do not let it carry them.
+  // The dataset has this in place of texts that their licences do not let it include.
   constexpr std::string_view kPlaceholder = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE";
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
     return Refuse(field, ": ", Shown(value), ", allowed a text of at least 1 character");
@@ -135,7 +136,7 @@ absl::StatusOr<std::string> ReadTurn(const Json& value, const std::string& field
   return value.get<std::string>();
 }
 
-// A message of the form in which the prepared file has a turn.
+// Reads a turn as the prepared file has it: as a message.
 absl::StatusOr<std::string> ReadMessage(const Json& value, const std::string& field) {
   if (!value.is_object() || !value.contains("content")) {
     return Refuse(field, ": ", Shown(value), ", allowed an object with content");
@@ -165,7 +166,7 @@ absl::StatusOr<std::vector<std::string>> ReadTurns(const Json& row, const std::s
   return turns;
 }
 
-// A row of SPEED-Bench without its output length.
+// Reads a row of SPEED-Bench; the caller sets its output length.
 absl::StatusOr<WorkItem> ReadSpeedBenchRow(const std::string& line, const std::string& where) {
   const Json row = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!row.is_object()) return Refuse(where, ": not a JSON object: ", Shown(line));

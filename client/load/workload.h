@@ -17,10 +17,9 @@ struct WorkItem {
   std::string name;  // in messages: "request 17", "task 3 (data.jsonl:4)"
   std::vector<int32_t> token_ids;
   std::string text;
-  std::vector<std::string>
-      turns;             // a user's messages of one chat; each is sent behind the answer to the one before
-  std::string category;  // reports have a row for each; "" = none
-  int32_t output_tokens = 0;  // at most, of each answer
+  std::vector<std::string> turns;  // a user's messages of one chat, each sent after the answer before it
+  std::string category;            // reports have a row for each; "" = none
+  int32_t output_tokens = 0;       // at most, of each answer
 };
 
 class Workload {
@@ -63,14 +62,13 @@ struct SpeedBenchOptions {
 // missing.
 class SpeedBenchWorkload : public Workload {
  public:
-  // The error names file, line and field; or the option, if no row is of a category that it asks for.
+  // The error names file, line and field; or the option, if it asks for a category that no row has.
   static absl::StatusOr<std::unique_ptr<SpeedBenchWorkload>> Read(const SpeedBenchOptions& options);
 
   WorkItem Item(int64_t index) const override { return items_[index % items_.size()]; }
   std::string Description() const override;
-  int64_t size() const {
-    return static_cast<int64_t>(items_.size());
-  }  // rows: a chat of several turns is one
+  // Rows: a chat of several turns is one.
+  int64_t size() const { return static_cast<int64_t>(items_.size()); }
 
  private:
   SpeedBenchWorkload(std::string path, std::vector<WorkItem> items)

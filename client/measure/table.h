@@ -14,7 +14,7 @@ class Table {
 
   std::string Text() const;  // the first column aligned left, the others right
   std::string Markdown() const;
-  // Text or Markdown on stdout, and an empty line.
+  // Prints Text or Markdown on stdout, then an empty line.
   void Print(bool markdown) const;
 
  private:
