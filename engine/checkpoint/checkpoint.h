@@ -22,7 +22,7 @@ struct TensorLocation {
   const TensorEntry* entry = nullptr;
 };
 
-// A tensor of the model within a stored one: `begin` is its first byte there.
+// A tensor of the model that is a part of a stored tensor: `begin` is its first byte there.
 struct NamedPart {
   std::string name;
   std::vector<int64_t> shape;
@@ -32,10 +32,10 @@ struct NamedPart {
 // Read-only after Open and Rename; any thread.
 class Checkpoint {
  public:
-  // Opens and checks every file. `unlisted` (empty: none) is the name of a file that is opened too where the
-  // directory has it and the index leaves it out. INVALID_ARGUMENT or NOT_FOUND names the file: no
-  // checkpoint, a weight_map value that is not a plain file name, a missing shard, a tensor in a different
-  // shard than the index says, a tensor in two files.
+  // Opens and checks every file. `unlisted` (empty: none) names a file that is opened too if the directory
+  // has it and the index does not list it. INVALID_ARGUMENT or NOT_FOUND names the file: no checkpoint, a
+  // weight_map value that is not a plain file name, a missing shard, a tensor in a different shard than the
+  // index says, a tensor in two files.
   static absl::StatusOr<Checkpoint> Open(const std::string& dir, const std::string& unlisted = "");
 
   // Gives every stored tensor one or more names, each for a part of it; the parts cover the tensor. Find then
@@ -58,7 +58,7 @@ class Checkpoint {
 
   std::string main_file_;
   std::vector<SafetensorsFile> files_;  // constant after Open: locations point into it
-  std::deque<TensorEntry> parts_;       // of Rename: locations point into it
+  std::deque<TensorEntry> parts_;       // made by Rename: locations point into it
   std::vector<TensorLocation> tensors_;
   absl::flat_hash_map<std::string, size_t> index_;
 };

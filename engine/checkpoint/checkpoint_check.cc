@@ -49,8 +49,8 @@ bool IsInputScale(const std::string& name) {
   return name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
 }
 
-// Explains a tensor that differs from the one that it should copy: a head that config.json ties to the
-// embedding, or a drafter's copy of what it takes from the target.
+// Explains a tensor that differs from the tensor that it should copy: a head that config.json ties to the
+// embedding, or a drafter's copy of one of the target's tensors.
 std::string DifferenceOf(const TensorSpec& spec) {
   if (spec.mtp_module < 0) {
     return absl::StrFormat(

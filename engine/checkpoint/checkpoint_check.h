@@ -11,8 +11,8 @@
 namespace foredraft {
 
 // Compares the tensors of a checkpoint with those of the description. INVALID_ARGUMENT names file and tensor:
-// missing, extra, wrong shape, wrong dtype, FP8 without scales, scales without FP8, 4-bit codes whose parts
-// do not fit.
+// one that is missing, extra, or of a wrong shape or dtype, FP8 without scales, scales without FP8, or 4-bit
+// codes whose parts do not match.
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelDescription& description);
 
 // Reads the tensors that have to equal another one (a tied lm_head.weight, DSpark's copies of the target's
@@ -21,19 +21,19 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelDescription& 
 absl::Status CheckCopies(const Checkpoint& checkpoint, const ModelDescription& description);
 
 // The scales by which the inputs of a layer's experts are rounded (moe.inputs), one per expert: the largest
-// of its tensors', as TensorRT-LLM and vLLM merge those of gate and up. Empty: the experts are an MTP
-// module's and not in NVFP4, so their inputs stay BF16. INVALID_ARGUMENT names a tensor that is not in NVFP4
-// or whose inputs have no scale.
+// scale of the expert's tensors, as TensorRT-LLM and vLLM merge the scales of gate and up. Empty if the
+// experts belong to an MTP module and are not in NVFP4: their inputs stay BF16. INVALID_ARGUMENT names a
+// tensor that is not in NVFP4 or whose inputs have no scale.
 absl::StatusOr<std::vector<float>> ReadInputScales(const Checkpoint& checkpoint,
                                                    const ModelDescription& description,
                                                    const ExpertsMember& experts);
 // Reads the input scales of all layers of a description with nvfp4_inputs, before anything is loaded.
 absl::Status CheckInputScales(const Checkpoint& checkpoint, const ModelDescription& description);
 
-// Scales with which other servers store keys and values in FP8. Rows of the cache here have scales of their
-// own (kernels/kv_row.h), so these tensors are accepted and not read.
+// True for a scale with which other servers store keys and values in FP8. Cache rows here have scales of
+// their own (kernels/kv_row.h), so such tensors are accepted and not read.
 bool IsCacheScale(const std::string& name);
-// Scales of inputs, which are read with moe.inputs: nvfp4 alone.
+// True for a scale of inputs. These are read only with moe.inputs: nvfp4.
 bool IsInputScale(const std::string& name);
 
 }  // namespace foredraft

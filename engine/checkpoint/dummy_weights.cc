@@ -11,7 +11,7 @@
 namespace foredraft {
 namespace {
 
-// The bytes that a checkpoint of this format has in a file.
+// The bytes that a checkpoint of this format takes for the tensor.
 int64_t RandomBytes(const TensorSpec& tensor, const ModelDescription& model, const FormatChoice& choice) {
   if (tensor.kind == TensorKind::kIds) return tensor.element_count() * static_cast<int64_t>(sizeof(int64_t));
   return StoredBytes(choice.Of(tensor).tensors(model, tensor));
@@ -19,7 +19,7 @@ int64_t RandomBytes(const TensorSpec& tensor, const ModelDescription& model, con
 
 class RandomSource : public WeightSource {
  public:
-  // values: false leaves out the values that are made on the host: those of tables and FP32 matrices.
+  // values: false skips making the values that are made on the host (tables and FP32 matrices).
   RandomSource(const ModelDescription& model, Device& device, Stream& stream, const LoadProgress& progress,
                bool values = true)
       : WeightSource(device, stream, progress),
@@ -84,7 +84,7 @@ class RandomSource : public WeightSource {
     return absl::OkStatus();
   }
 
-  // The heads are views of kv_b's values.
+  // The per-head matrices take their values from kv_b.
   absl::Status Set(const WeightSpec& weight, const KvBMember& member) override {
     const RandomWeight kv_b = Own(Random(weight, kBf16Format), weight);
     const int latent = kv_b.k;
@@ -120,8 +120,7 @@ class RandomSource : public WeightSource {
                              SeedOf(tensor.kind));
   }
 
-  // The rank's part of the matrix `whole`: one range of rows of each tensor, so two ranges where there are
-  // two tensors.
+  // The rank's part of the matrix `whole`: one range of rows per stacked tensor, at most two tensors.
   static RandomWeight Own(const RandomWeight& whole, const WeightSpec& weight) {
     if (weight.slices.empty()) return whole;
     CHECK_LE(weight.slices.size(), 2u) << weight.name;

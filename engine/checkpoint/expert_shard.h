@@ -1,7 +1,7 @@
 #pragma once
 
-// Which routed experts a rank has: rank r of N has those of the canonical slices [8r/N, 8(r+1)/N), which are
-// adjacent (docs/invariants.md, expert-exchange). N is 1, 2, 4 or 8.
+// Which routed experts a rank has: rank r of N has the experts of canonical slices 8r/N to 8(r+1)/N - 1,
+// which are adjacent (docs/invariants.md, expert-exchange). N is 1, 2, 4 or 8.
 
 #include <cstdint>
 
@@ -13,8 +13,8 @@ struct ExpertShard {
   int rank = 0;
   int size = 1;
 
-  // Slice g holds experts [gE/8, (g+1)E/8), so rank r [rE/N, (r+1)E/N). With few experts, some slices are
-  // empty.
+  // Slice g holds experts [gE/8, (g+1)E/8), so rank r holds [rE/N, (r+1)E/N). With few experts, some slices
+  // are empty.
   int first_expert(int expert_count) const { return Border(rank, expert_count); }
   int expert_count_here(int expert_count) const {
     return Border(rank + 1, expert_count) - Border(rank, expert_count);

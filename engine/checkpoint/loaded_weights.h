@@ -1,8 +1,7 @@
 #pragma once
 
-// What a rank gets: the weights of one model on its device, whichever kind of model it is. The kind's
-// description makes them (ModelKind::describe), a WeightSource fills them, and the kind's model takes them
-// (ModelKind::create).
+// The weights of one model on a rank's device, of any kind of model. The kind's description makes them
+// (ModelKind::describe), a WeightSource fills them, and the kind's model takes them (ModelKind::create).
 
 #include <any>
 #include <memory>
@@ -15,7 +14,8 @@ namespace foredraft {
 
 class LoadedWeights {
  public:
-  // Weights: views, with module_count(), the MTP modules among them. They keep their address when this moves.
+  // Weights: a struct of views, whose module_count() says how many MTP modules it has. It keeps its address
+  // when this object moves.
   template <class Weights>
   Weights& Emplace() {
     module_count_ = [](const std::any& weights) {
@@ -24,7 +24,7 @@ class LoadedWeights {
     return weights_.emplace<Weights>();
   }
 
-  // Null where they are those of another kind.
+  // Null where the weights are of another kind.
   template <class Weights>
   const Weights* Find() const {
     return std::any_cast<Weights>(&weights_);

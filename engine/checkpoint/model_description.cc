@@ -101,7 +101,7 @@ float RandomAmplitude(const TensorSpec& tensor, const ModelDescription& model) {
     case TensorKind::kEmbedding:
       return 1;
     case TensorKind::kHead:
-      return 3 * per_input;      // so that logits differ
+      return 3 * per_input;      // large enough that logits differ
     case TensorKind::kResidual:  // the sum over the layers stays of order one
       return per_input / std::sqrt(2.0f * static_cast<float>(model.layer_count));
     default:

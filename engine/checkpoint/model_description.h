@@ -11,15 +11,15 @@
 //   checkpoint_summary   parameters and bytes, for `foredraft info`
 //   server/cli/tune.cc   the shapes of the GEMMs
 //
-// A vendor's second set of names for the same tensors is no variant: ModelKind::rename maps it to these.
+// A vendor's other names for the same tensors need no description: ModelKind::rename maps them to these.
 // clang-format on
 //
 // A family that differs from DeepSeek-V3 only in values of ModelConfig is a row of deepseek_v3_families.h. A
 // kind with other tensor names or another MTP layout has its own description (it may call
 // DescribeDecoderLayer and rename tensors afterwards, as tests/engine/checkpoint/model_variant_test.cc does)
-// and a row in engine/kinds/model_kinds.cc. One whose layers compute something new also has its weights in
-// LoadedWeights, its recipe in its folder, and the ops it lacks (kernels/ops.h, one implementation per
-// backend, a test in tests/ops).
+// and a row in engine/kinds/model_kinds.cc. A kind whose layers compute something new also needs its weights
+// in LoadedWeights, its recipe in its folder, and any new ops (kernels/ops.h, one implementation per backend,
+// a test in tests/ops).
 //
 // A new form of member is a new alternative of Member: each WeightSource fails to compile until it handles
 // it. A new storage format is a file in engine/checkpoint/formats.
@@ -60,12 +60,12 @@ struct TensorSpec {
   TensorKind kind;
   std::string name;
   std::vector<int64_t> shape;  // row-major; a vector has one size
-  std::string scale;           // name of scales that lie beside it; empty: it is never quantised
-  int expert = -1;      // routed expert it belongs to: only that expert's rank reads it; -1: every rank
-  int mtp_module = -1;  // MTP module it belongs to, from 0; -1: the target
-  std::string copy_of;  // of kUnread: the tensor that it has to equal where it is present; empty: any values
-  WeightFormat format;  // where it is quantised; files may have it in BF16 all the same
-  bool kept_f32 = false;  // vendors store it in F32 and the device has it in FP32: random ones are F32, too
+  std::string scale;           // name of its scales in the checkpoint; empty: it is never quantised
+  int expert = -1;        // routed expert it belongs to: only that expert's rank reads it; -1: every rank
+  int mtp_module = -1;    // MTP module it belongs to, from 0; -1: the target
+  std::string copy_of;    // of kUnread: the tensor that it has to equal if it is present; empty: any values
+  WeightFormat format;    // its format where it is quantised; files may still have it in BF16
+  bool kept_f32 = false;  // vendors and random checkpoints store it in F32, and the device has it in FP32
 
   int64_t element_count() const;
   // True if the tensor is quantised in a quantised checkpoint and in random weights.
@@ -73,7 +73,8 @@ struct TensorSpec {
 };
 
 // The member of a model's weights that a weight becomes.
-struct VectorMember {  // the tensors one after another in FP32, after `leading_zeros` zeros; matrices, too
+struct VectorMember {  // the tensors (vectors or matrices) one after another in FP32, after `leading_zeros`
+                       // zeros
   const float** out;
   int leading_zeros = 0;
 };
@@ -86,7 +87,7 @@ struct MatrixMember {  // the tensors stacked along n
 struct ExpertsMember {  // per expert, its tensors stacked along n
   PackedWeights* out;
   InputScales* inputs = nullptr;
-  // The tensors of all experts of the layer, those of other ranks too, one expert's after another's.
+  // The tensors of all experts of the layer, other ranks' included, expert by expert.
   std::vector<const TensorSpec*> of_layer = {};
 };
 struct RowGroupsMember {  // the tensor cut along n into `count` matrices of equal height, in BF16
@@ -96,7 +97,7 @@ struct RowGroupsMember {  // the tensor cut along n into `count` matrices of equ
 struct IdsMember {  // the table as INT32
   const int32_t** out;
 };
-struct KvBMember {  // kv_b whole, and cut per head into W_UK (transposed) and W_UV
+struct KvBMember {  // kv_b, both whole and cut per head into W_UK (transposed) and W_UV
   PackedWeight* whole;
   PackedWeights* w_uk;
   PackedWeights* w_uv;
@@ -107,10 +108,10 @@ struct KvBMember {  // kv_b whole, and cut per head into W_UK (transposed) and W
 using Member = std::variant<VectorMember, TableMember, IdsMember, MatrixMember, ExpertsMember,
                             RowGroupsMember, KvBMember>;
 
-// What a rank has of a tensor: these rows, and these columns of them.
+// A rank's part of a tensor: these rows, and of them these columns.
 struct TensorSlice {
   IndexRange rows;
-  IndexRange columns;  // of a vector: 1
+  IndexRange columns;  // a vector has 1
 };
 
 // One weight of a rank on its device, and the tensors it is made of.
@@ -118,29 +119,29 @@ struct WeightSpec {
   std::string name;  // "shared.gate_up": the same in every layer
   Member member;
   std::vector<const TensorSpec*>
-      tensors;           // of experts: those of the rank's first expert, then of its second...
+      tensors;           // of experts: the tensors of the rank's first expert, then of its second...
   int expert_count = 1;  // of the rank; 1 for a weight that is not per expert
-  // What the rank has of each tensor where the weight is cut; empty: all of all tensors.
+  // The rank's part of each tensor where the weight is cut; empty: the rank has all tensors whole.
   std::vector<TensorSlice> slices = {};
   // Canonical segments of the whole weight's inputs (PackedWeight::segments); 0: none.
   int32_t segments = 0;
 
   // The tensors stacked for the rank's expert `index`; all tensors for a weight that is not per expert.
   std::span<const TensorSpec* const> parts(int index = 0) const;
-  // What the rank has of part `index`.
+  // The rank's slice of part `index`.
   TensorSlice slice(int index) const;
   // Rows and columns of the whole matrix, or of one expert's matrix.
   int rows() const;
   int columns() const { return static_cast<int>(tensors.front()->shape.back()); }
-  // Cut by outputs: these rows of each tensor. Cut by inputs, as canonical segments: these columns of all.
+  // CutRows cuts by outputs: one range of rows per tensor. CutColumns cuts a weight of one tensor by inputs,
+  // in canonical segments.
   void CutRows(std::initializer_list<IndexRange> rows);
   void CutColumns(const IndexRange& columns, int32_t segment_unit);
-  // Whether the cut goes through a block of scales that the tensors' format has: no rank can have such a
-  // part.
+  // Whether the cut goes through a block that shares a scale: no rank can have such a part.
   bool CutsBlocks() const;
-  // Records in `packed`, the rank's part of the matrix, which part it is.
+  // Records in `packed`, which holds the rank's part of the matrix, which part that is.
   void Mark(PackedWeight& packed) const;
-  // All tensors are quantised kinds, so the fused weight may stay FP8.
+  // True if all tensors are of quantised kinds, so that the fused weight may stay quantised.
   bool is_quantised() const;
 };
 
@@ -152,15 +153,15 @@ struct ModelDescription {
   int expert_count = 0;       // routed experts of a layer
   bool ties_head = false;     // the head is the embedding
   bool nvfp4_inputs = false;  // ModelConfig::nvfp4_inputs
-  ModelShard shard;           // of the rank: `tensors` has all of the model, `weights` has the rank's part
+  ModelShard shard;           // the rank's part: `weights` has that alone, `tensors` has the whole model
   std::unique_ptr<LoadedWeights> model = std::make_unique<LoadedWeights>();  // what a WeightSource fills
   std::deque<TensorSpec>
       tensors;  // in the checkpoint's order; scales are not listed: they follow from dtypes
   std::vector<WeightSpec> weights;
   // Tensors with this name ending (left by old converters) are accepted and not read. Empty: none.
   std::string unread_ending;
-  // Tensors whose names begin with one of these are accepted and not read: of a drafter that is not
-  // described, or of the vision part of a model whose text part alone is served.
+  // Tensors whose names begin with one of these are accepted and not read: tensors of a drafter that is not
+  // described, or of a multimodal model's vision part, which is not served.
   std::vector<std::string> unread_beginnings;
   bool IsOfUnreadPart(std::string_view name) const;
   const TensorSpec* Tensor(TensorSpec tensor);

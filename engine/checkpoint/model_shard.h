@@ -1,7 +1,8 @@
 #pragma once
 
-// Which part of a model a rank has. Weights whose outputs are cut have a range of rows here, weights whose
-// inputs are cut whole canonical segments (kernels/rules/weight_segments.h); all else is on every rank.
+// Which part of a model a rank has. Of weights cut by outputs a rank has a range of rows; of weights cut by
+// inputs it has whole canonical segments (kernels/rules/weight_segments.h); all other weights are on every
+// rank.
 
 #include <algorithm>
 #include <cstdint>
@@ -22,11 +23,11 @@ struct IndexRange {
   bool operator==(const IndexRange&) const = default;
 };
 
-// Inputs of a canonical segment are a multiple of this, for all weights of a model whose projections have
-// this format: blocks and groups of scales stay whole.
+// The inputs of a canonical segment are a multiple of this number, for all weights of a model whose
+// projections have this format, so that blocks and groups of scales stay whole.
 constexpr int32_t SegmentUnit(const WeightFormat& projections) { return projections.has_scales() ? 128 : 16; }
 
-// Columns of an expert, of its inner width and of its outputs, that stay together on a rank.
+// The number of adjacent columns of an expert, inner or output columns, that are never split between ranks.
 constexpr int32_t ExpertColumnUnit(const WeightFormat& experts) {
   return experts.rows > 1 ? experts.rows : 16;
 }
@@ -41,8 +42,8 @@ struct ModelShard {
   int first_of_group() const { return group() * layout.attention_tp; }
   ExpertShard experts() const { return {.rank = layout.expert_group(rank), .size = layout.moe_ep}; }
 
-  // The rank's inputs of a weight that has `k` of them and is cut along them: every rank of the tensor group
-  // has equally many segments. All where it has fewer segments than the group has ranks.
+  // The rank's inputs of a weight that is cut along its `k` inputs: every rank of the tensor group has
+  // equally many segments. All inputs if the weight has fewer segments than the group has ranks.
   IndexRange Inputs(int32_t k, int32_t unit) const {
     if (SegmentCount(k, unit) < layout.attention_tp) return {0, k};
     const int32_t count = k / layout.attention_tp;
@@ -53,19 +54,19 @@ struct ModelShard {
     const int32_t count = columns / layout.moe_tp;
     return {layout.column_part(rank) * count, count};
   }
-  // The heads, of `width` columns each, that have any of these columns.
+  // The heads, of `width` columns each, that have at least one of these columns.
   static constexpr IndexRange HeadsOf(const IndexRange& columns, int32_t width) {
     const int32_t first = columns.first / width;
     return {first, (columns.end() + width - 1) / width - first};
   }
-  // Rows of the head for each rank of the group: as many for all, so that gathered logits lie side by side. A
-  // multiple of 8, as fast products want.
+  // Rows of lm_head per rank of the group: equal for all, so that gathered logits lie side by side, and a
+  // multiple of 8, which fast products need.
   int32_t vocabulary_width(int32_t vocab_size) const {
     const int32_t share = (vocab_size + layout.attention_tp - 1) / layout.attention_tp;
     return layout.attention_tp == 1 ? vocab_size : (share + 7) / 8 * 8;
   }
-  // This rank's. A small vocabulary may end before the last ranks' part: they have a row whose logit nobody
-  // reads.
+  // This rank's rows of lm_head. A small vocabulary may end before the last ranks' parts: these ranks have
+  // one row, whose logit nobody reads.
   IndexRange Vocabulary(int32_t vocab_size) const {
     const int32_t width = vocabulary_width(vocab_size);
     const int32_t first = std::min(place() * width, vocab_size - 1);

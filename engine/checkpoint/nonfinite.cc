@@ -20,7 +20,7 @@ constexpr Format kFormats[] = {
     {"F8_E8M0", 1, 0xff},
 };
 
-// A word that has the element in all its places.
+// A word filled with copies of the element.
 constexpr uint64_t Repeat(uint64_t element, int bytes) {
   uint64_t word = 0;
   for (int shift = 0; shift < 64; shift += 8 * bytes) word |= element << shift;
@@ -28,7 +28,7 @@ constexpr uint64_t Repeat(uint64_t element, int bytes) {
 }
 
 // Adding the exponent's lowest bit to a full exponent carries into the bit above it, the element's highest.
-// E8M0 has no bit above: its own highest must be set, too.
+// E8M0 has no bit above the exponent, so the exponent's own highest bit must be set, too.
 class Detector {
  public:
   explicit constexpr Detector(const Format& format)
@@ -52,8 +52,8 @@ class Detector {
 constexpr int kWords = 8;  // tested together
 constexpr int64_t kGroupBytes = kWords * sizeof(uint64_t);
 
-// The offset of the first group of kGroupBytes with such an element, or of the rest behind the last whole
-// group.
+// The offset of the first group of kGroupBytes that has an element that is not finite; without one, the
+// offset of the rest after the last whole group.
 FOREDRAFT_WIDE int64_t SkipFinite(const char* data, int64_t bytes, const Detector& detector) {
   int64_t offset = 0;
   for (; offset + kGroupBytes <= bytes; offset += kGroupBytes) {

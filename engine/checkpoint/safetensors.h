@@ -47,7 +47,7 @@ class SafetensorsFile {
   const TensorEntry* Find(const std::string& name) const;               // null: no such tensor
 
   // Reads bytes [offset, offset + bytes) of a tensor, whole elements. DATA_LOSS, naming file and tensor, if
-  // the file has become shorter. INVALID_ARGUMENT, naming the element too, for one that is NaN or infinite.
+  // the file has become shorter. INVALID_ARGUMENT, naming the element too, if an element is NaN or infinite.
   absl::Status Read(const TensorEntry& tensor, int64_t offset, int64_t bytes, void* out) const;
 
  private:

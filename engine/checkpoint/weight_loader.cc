@@ -115,8 +115,8 @@ class CheckpointSource : public WeightSource {
     return absl::OkStatus();
   }
 
-  // The experts that other ranks load. All are FP8 or none is, because the ranks exchange the experts' input
-  // rows in the form that these read (ExpertExchange).
+  // Checks the experts that other ranks load. Either all experts are FP8 or none is, because ranks exchange
+  // the experts' input rows in the one form that all experts read (ExpertExchange).
   absl::Status CheckOtherRanks(const WeightSpec& weight, const WeightFormat& own) const {
     for (int expert = 0; expert < model_.expert_count; ++expert) {
       bool all_f8 = true;
@@ -130,7 +130,7 @@ class CheckpointSource : public WeightSource {
     return absl::OkStatus();
   }
 
-  // The tensor of `spec` that belongs to another expert.
+  // `spec` for another expert.
   static TensorSpec OfExpert(TensorSpec spec, int expert) {
     const std::string from = absl::StrFormat(".experts.%d.", spec.expert);
     const std::string to = absl::StrFormat(".experts.%d.", expert);
@@ -141,7 +141,7 @@ class CheckpointSource : public WeightSource {
     return spec;
   }
 
-  // The experts of a layer are one array.
+  // Refuses an expert in another format than the first: the experts of a layer are one array.
   absl::Status RefuseExpert(const TensorSpec& spec, const WeightFormat& format,
                             const WeightFormat& first) const {
     const std::string name = FindStored(checkpoint_, model_, spec)->tensors(model_, spec).front().name;
@@ -150,7 +150,8 @@ class CheckpointSource : public WeightSource {
                         checkpoint_.Find(name).file->path(), name, NameOf(format), NameOf(first)));
   }
 
-  // The weights of expert `index` of the rank, for products of rounded inputs.
+  // Multiplies the input scale of the rank's expert `index` into its weights' tensor scales, for products of
+  // rounded inputs.
   absl::StatusOr<std::vector<HostWeight>> WithInputScale(const WeightSpec& weight, int index,
                                                          std::vector<HostWeight> parts) const {
     const std::span<const TensorSpec* const> specs = weight.parts(index);
@@ -174,7 +175,7 @@ class CheckpointSource : public WeightSource {
     return bytes;
   }
 
-  // What the rank has of a weight's one tensor, in BF16.
+  // The rank's part of a weight that has one tensor, in BF16.
   absl::StatusOr<HostTensor> ReadBf16(const WeightSpec& weight) {
     ASSIGN_OR_RETURN(HostTensor whole, ReadTensor(checkpoint_, model_, *weight.tensors[0]));
     return SliceOf(ToBf16(std::move(whole)), weight.slice(0));

@@ -1,6 +1,6 @@
 #pragma once
 
-// From the files of a checkpoint to packed weights on a device.
+// Loads the files of a checkpoint into packed weights on a device.
 
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/checkpoint.h"

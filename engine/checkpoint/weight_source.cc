@@ -32,7 +32,7 @@ absl::StatusOr<LoadedWeights> WeightSource::Make(const ModelDescription& descrip
   return *description.model;
 }
 
-// A rank without experts has the first scale of the layer: it may have to round rows for others.
+// A rank without experts gets the layer's first scale: it may have to round rows for other ranks.
 absl::Status WeightSource::SetInputs(const ModelDescription& description, const ExpertsMember& experts) {
   input_scales_.clear();
   if (!description.nvfp4_inputs) return absl::OkStatus();

@@ -30,8 +30,8 @@ class WeightSource {
   absl::StatusOr<LoadedWeights> Make(const ModelDescription& description);
 
  protected:
-  // The elements of a tensor that becomes FP32, those of a table of ids, and elements [first, first +
-  // out.size()) of a table.
+  // Values: the elements of a tensor that becomes FP32. Ids: the elements of a table of ids. Read: elements
+  // [first, first + out.size()) of a table.
   virtual absl::StatusOr<std::vector<float>> Values(const WeightSpec& weight, const TensorSpec& tensor) = 0;
   virtual absl::StatusOr<std::vector<int32_t>> Ids(const TensorSpec& tensor) = 0;
   virtual absl::Status Read(const WeightSpec& table, int64_t first, std::span<bf16> out) = 0;
@@ -40,7 +40,8 @@ class WeightSource {
   virtual absl::Status Set(const WeightSpec& weight, const ExpertsMember& member) = 0;
   virtual absl::Status Set(const WeightSpec& weight, const RowGroupsMember& member) = 0;
   virtual absl::Status Set(const WeightSpec& weight, const KvBMember& member) = 0;
-  // The scales by which the experts' inputs are rounded, of every expert of the layer; empty: they are not.
+  // The scales by which the experts' inputs are rounded, one per expert of the layer; empty: inputs are not
+  // rounded.
   virtual absl::StatusOr<std::vector<float>> InputScalesOf(const ExpertsMember& experts) = 0;
   // Called instead of Set for the experts of a rank without experts: the member stays absent.
   virtual void Skip() {}
@@ -49,8 +50,8 @@ class WeightSource {
   virtual int64_t BytesOf(const TensorSpec& tensor) const = 0;
   void Advance(std::span<const TensorSpec* const> done);
 
-  // Whether the inputs of the experts that are set are rounded; and the scale of an expert's inputs, which is
-  // a factor of the tensor scale of its weights: 1 where they are not.
+  // Whether inputs of the experts being set are rounded; and the scale of an expert's inputs, a factor of its
+  // weights' tensor scale: 1 if inputs are not rounded.
   bool rounds_inputs() const { return !input_scales_.empty(); }
   float InputScale(int expert) const { return input_scales_.empty() ? 1.0f : input_scales_[expert]; }
 
@@ -66,7 +67,7 @@ class WeightSource {
   void Advance(int64_t bytes);
 
   const LoadProgress& progress_;
-  std::vector<float> input_scales_;  // of the layer whose experts are set
+  std::vector<float> input_scales_;  // of the layer whose experts are being set
   int64_t done_bytes_ = 0;
   int64_t total_bytes_ = 0;
 };

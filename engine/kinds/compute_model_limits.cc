@@ -30,7 +30,7 @@ CacheBytes CacheBytesOf(const ModelConfig& model, const Config& config) {
 
 constexpr int kRankCounts[] = {1, 2, 4, 8};
 
-// The rank counts of kRankCounts that `fits` takes, as errors list them.
+// The rank counts of kRankCounts that `fits` accepts, as errors list them.
 template <class Fits>
 std::string Allowed(const Fits& fits) {
   std::vector<int> allowed;

@@ -7,9 +7,9 @@
 
 namespace foredraft {
 
-// What a configuration for this model is checked against.
+// The limits against which a configuration for this model is checked.
 ModelLimits ComputeModelLimits(const ModelConfig& model);
-// What kv_cache_config says of the cache's rows.
+// The format of cache rows that kv_cache_config sets.
 KvFormat CacheFormat(const Config& config);
 
 }  // namespace foredraft

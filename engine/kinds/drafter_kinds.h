@@ -1,7 +1,7 @@
 #pragma once
 
-// The table of kinds of drafters. It knows its members, so it stands above them: readers of a configuration
-// find the kind here and hand it on in EngineOptions::drafter.
+// The table of kinds of drafters. It includes all kinds, so it is a storey above them: readers of a
+// configuration find the kind here and pass it on in EngineOptions::drafter.
 
 #include <span>
 
@@ -14,7 +14,7 @@ namespace foredraft {
 
 std::span<const DrafterKind* const> DrafterKinds();
 
-// The kind that the configuration selects; null: it has no drafts.
+// The kind that the configuration selects; null if it has no drafts.
 const DrafterKind* SelectedDrafter(const Config& config);
 
 // The requirements of the drafter that the configuration selects, for this model.

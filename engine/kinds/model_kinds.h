@@ -1,7 +1,7 @@
 #pragma once
 
-// The table of kinds of models. It knows its members, so it stands above them: readers of a config.json find
-// the kind here and hand it on in ModelConfig::kind.
+// The table of kinds of models. It includes all kinds, so it is a storey above them: readers of a config.json
+// find the kind here and pass it on in ModelConfig::kind.
 
 #include <optional>
 #include <string>
@@ -18,7 +18,7 @@ struct NamedKind {
 // An empty `model_type` (absent from config.json) gives the first name of the architecture.
 std::optional<NamedKind> FindModelKind(std::string_view architecture, std::string_view model_type);
 
-// "a, b": all architectures, or all model_types of one.
+// All architectures, and all model_types of one architecture, as "a, b".
 std::string KnownArchitectures();
 std::string KnownModelTypes(std::string_view architecture);
 

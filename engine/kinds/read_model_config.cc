@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
-// Fields and architectures of drafters that are no MTP modules, by a part of their name.
+// Drafters that are not MTP modules, with the parts of field names and architectures by which they are known.
 struct OtherDrafter {
   const char* field_begins;
   const char* architecture_has;
@@ -50,7 +50,7 @@ void RefuseDrafterArchitectures(JsonFields& fields) {
   }
 }
 
-// Fields of other drafters than the kind's own.
+// Refuses fields of drafters other than the kind's own.
 void RefuseDrafterFields(JsonFields& fields, const nlohmann::json& object, const ModelKind* kind) {
   const auto own = kind == nullptr ? std::span<const char* const>() : kind->drafter_fields;
   for (const OtherDrafter& drafter : kOtherDrafters) {
@@ -113,7 +113,7 @@ void ReadProjections(JsonFields& outer, JsonFields& text, ModelConfig& config) {
   config.projections = ReadQuantization(own == nullptr && of_outer != nullptr ? outer : text);
 }
 
-// Ids that the outer object lacks are those of the text model nested in it.
+// Reads ids that the outer object lacks from the nested text model.
 void ReadTokenIds(JsonFields& outer, JsonFields& text, ModelConfig& config) {
   const auto having = [&](const char* field) -> JsonFields& { return outer.Has(field) ? outer : text; };
   const int64_t last_id = std::max(config.vocab_size - 1, 0);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The acceptance rule of the plans, which the device has until a plan brings another
+// The acceptance rule of the plans, which the device keeps until a plan brings another rule
 // (docs/invariants.md, rule-on-device).
 
 #include <optional>
@@ -19,7 +19,7 @@ class StepAcceptance : public StepPart {
   }
 
  private:
-  std::optional<AcceptanceRule> rule_;  // that the device has; absent before the first plan
+  std::optional<AcceptanceRule> rule_;  // the rule on the device; absent before the first plan
 };
 
 }  // namespace foredraft

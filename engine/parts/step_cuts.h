@@ -1,7 +1,8 @@
 #pragma once
 
-// Steps with fewer rows than drafts: which drafts have rows (cut_drafts of kernels/ops/draft_block.h), by the
-// calibration that the plans bring. A plan without a calibration keeps the last one.
+// Steps with fewer rows than drafts: decides which drafts have rows (cut_drafts of
+// kernels/ops/draft_block.h), by the calibration that the plans bring. A plan without a calibration keeps the
+// last one.
 
 #include <cstdint>
 #include <vector>
@@ -25,7 +26,8 @@ class StepCuts : public StepPart {
   int32_t* verify_lens_ = nullptr;           // [bucket]
   float* chances_ = nullptr;                 // [step rows]
   DraftCalibration* calibration_ = nullptr;  // [kMaxDraftLen]
-  std::vector<DraftCalibration> host_;       // that the device has; empty before the first plan with one
+  std::vector<DraftCalibration> host_;       // the calibration on the device; empty before the first plan
+                                             // with one
 };
 
 }  // namespace foredraft

@@ -1,7 +1,7 @@
 #pragma once
 
-// The tokens that a plan gives to slots (GivenTokens of scheduler/plan.h): they take the place of the slots'
-// drafts (SlotDrafts::given_count).
+// The tokens that a plan gives to slots (GivenTokens of scheduler/plan.h): they replace the slots' drafts
+// (SlotDrafts::given_count).
 
 #include <algorithm>
 

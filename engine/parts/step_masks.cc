@@ -10,8 +10,8 @@
 namespace foredraft {
 namespace {
 
-// `words`: [MaskWordCount(token_count)]. The mask's vocabulary may be shorter or longer; what it allows from
-// token_count on is left out.
+// `words`: [MaskWordCount(token_count)]. The mask's vocabulary may be shorter or longer; bits from
+// token_count on are left out.
 void WriteWords(const TokenMask& mask, uint32_t* words, int32_t token_count) {
   const auto word_count = static_cast<size_t>(MaskWordCount(token_count));
   const auto end = mask.words.begin() + std::min(mask.words.size(), word_count);
@@ -44,7 +44,7 @@ void StepMasks::BeforePrefill(const SubmittedPlan& submitted) {
   const RankPlan& plan = submitted.rank;
   Stream& stream = submitted.stream;
   if (!std::exchange(is_set_, true)) {
-    // A step that cuts drafts leaves some rows as they are.
+    // A step that cuts drafts does not write all of row_masks_, so it is set once here.
     const std::vector<int32_t> none(shape_.step_rows, -1);
     device_->CopyToDevice(stream, row_masks_, none.data(), none.size() * sizeof(int32_t));
     SetPresent(stream);
@@ -81,7 +81,7 @@ void StepMasks::ForceDrafts(const SubmittedPlan& submitted, const SlotMasks& mas
   const int32_t draft_count = static_cast<int32_t>(masks.mask_indices.size()) - 1;
   CHECK_LE(draft_count, kMaxDraftLen) << "slot " << masks.slot;
   const int32_t first = draft_count - static_cast<int32_t>(ids.size());
-  // The drafter knows nothing of them; the grammar is sure.
+  // The drafter gives no confidences for forced drafts; the grammar is certain of them.
   const std::vector<float> confidences(ids.size(), kLargestConfidence);
   SlotDrafts& drafts = submitted.slots.arrays().drafts[masks.slot];
   submitted.Write(&drafts.draft_count, &draft_count, 1);

@@ -1,8 +1,8 @@
 #pragma once
 
-// The masks of a plan on the device: their words, and which of them each row of the decode step and each
-// first token of the prefill chooses from; and the drafts that grammars force in some of these rows. A plan
-// without masks copies nothing.
+// The masks of a plan on the device: their words, which mask applies to each row of the decode step and to
+// each first token of the prefill, and the drafts that grammars force in some of these rows. A plan without
+// masks copies nothing.
 
 #include <cstdint>
 #include <vector>
@@ -16,7 +16,7 @@ namespace foredraft {
 class StepMasks : public StepPart {
  public:
   absl::Status Allocate(Device& device, const StepPartShape& shape, SlotState& slots) override;
-  // Brings the masks to the device. CHECKs that there are no more than the plan's rows.
+  // Brings the masks to the device. CHECKs that there are no more masks than rows in the plan.
   void BeforePrefill(const SubmittedPlan& submitted) override;
   // Replaces the slots' last drafts where the plan forces some.
   void BeforeDecode(const SubmittedPlan& submitted) override;
@@ -24,10 +24,10 @@ class StepMasks : public StepPart {
 
   // The masks of the step's rows, as decode_rows assigns them.
   RowMasks of_step() const { return {.words = words_, .of_row = row_masks_, .of_others = present_}; }
-  // The masks of rows that no constraint masks: drafts, and first tokens of free prompts.
+  // The masks of unconstrained rows: drafts, and first tokens of prompts without constraint.
   RowMasks of_unconstrained() const { return {.of_others = present_}; }
 
-  // The masks of the prompts `slots`, whose first tokens are rows 0.., as the last plan has them.
+  // Sets and returns the plan's masks of the prompts in `slots`: row i chooses the first token of slots[i].
   RowMasks SetFirst(Stream& stream, const RankPlan& plan, const std::vector<int32_t>& slots);
 
  private:
@@ -40,7 +40,8 @@ class StepMasks : public StepPart {
   SlotStepMasks* by_slot_ = nullptr;  // [slots]: SlotArrays::step_masks
   int32_t* row_masks_ = nullptr;      // [step_rows]
   int32_t* first_masks_ = nullptr;    // [bucket]
-  uint32_t* present_ = nullptr;       // [MaskWordCount]: all but missing_tokens; null where none is missing
+  uint32_t* present_ = nullptr;       // [MaskWordCount]: every token except missing_tokens; null where none
+                                      // is missing
 
   // Host.
   std::vector<uint32_t> host_words_;

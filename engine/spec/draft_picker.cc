@@ -14,7 +14,7 @@ absl::StatusOr<DraftPicker> DraftPicker::Create(Device& device, int bucket) {
 void DraftPicker::Pick(const StepContext& step, const DraftInput& input, int draft_index,
                        Matrix<const float> logits) const {
   Stream& stream = step.stream;
-  // Sampling takes the position before the token it chooses.
+  // Sampling is given the position before that of the token it chooses.
   step.ops().next_draft_rows(stream, {.ids = rows_.ids,
                                       .row_slots = rows_.slots,
                                       .positions = rows_.positions,

@@ -1,7 +1,7 @@
 #pragma once
 
-// How logits become a draft, for every drafter: the target's own way of choosing, with the noise of the
-// draft's position (docs/speculation.md section 2), so that sampled drafts match often. Owner: a drafter.
+// Turns logits into a draft, for every drafter: chooses as the target does, with the noise of the draft's
+// position (docs/speculation.md section 2), so that sampled drafts match often. Owner: a drafter.
 
 #include "absl/status/statusor.h"
 #include "engine/spec/drafter.h"
@@ -14,7 +14,7 @@ class DraftPicker {
   static absl::StatusOr<DraftPicker> Create(Device& device, int bucket);
 
   // Picks draft `draft_index` (from 1) of each sequence, into the slots' drafts and draft_ids(). logits:
-  // [bucket, V], of draft positions. Overwrites buffers.sample_scratch.
+  // [bucket, V], at the drafts' positions. Overwrites buffers.sample_scratch.
   void Pick(const StepContext& step, const DraftInput& input, int draft_index,
             Matrix<const float> logits) const;
 

@@ -1,9 +1,9 @@
 #pragma once
 
-// A drafter makes the drafts of the next step and keeps what it needs for that: its buffers, its arrays of
-// the slots (registered by its kind, engine/spec/drafter_kind.h) and its rows of the cache. Drafts cost
-// speed, never tokens. Only ops and fixed buffers, so that Draft can be captured. Owner: Rank. Thread: the
-// one that submits plans.
+// A drafter makes the drafts of the next step and keeps what it needs for that: its buffers, its slot rows
+// (registered by its kind, engine/spec/drafter_kind.h) and its rows of the cache. Bad drafts cost speed and
+// never change tokens. Draft uses only ops and fixed buffers, so that it can be captured. Owner: Rank.
+// Thread: the one that submits plans.
 
 #include "engine/comm/rank_rows.h"
 #include "engine/spec/token_choice.h"
@@ -24,26 +24,26 @@ struct DraftInput {
   int bucket = 0;     // of the decode step; after a prefill, the number of prompts that ended
   int draft_len = 0;  // K of the step; 0 after a prefill
   TokenChoice choice = TokenChoice::kSample;
-  const RankRows* rank_rows = nullptr;  // every rank's `bucket`; null: the same as here, as in a decode step
+  const RankRows* rank_rows = nullptr;  // `bucket` of every rank; null: all equal, as in a decode step
 };
 
-// What a drafter keeps between steps is in the rank's slots and cache. All ranks make the same calls.
+// A drafter's state between steps is in the rank's slots and cache. All ranks make the same calls.
 class Drafter {
  public:
   virtual ~Drafter() = default;
 
   // Writes the drafter's rows of prompt chunks, whose outputs of level 0 are the first rows of
-  // buffers.target_output, and keeps of each slot what the next chunk needs: on the host in `slots`, which
-  // are the step's. rank_rows: the chunks' rows of every rank.
+  // buffers.target_output, and keeps for each slot what the next chunk needs, on the host in `slots`, which
+  // are step.slots. rank_rows: every rank's number of chunk rows.
   virtual void Prompt(const StepContext& step, SlotState& slots, const ChunkRows& chunks,
                       const RankRows& rank_rows) const = 0;
 
-  // Called after Prompt for the prompts that ended, whose first tokens are known: writes the rows at their
-  // positions, then makes up to `draft_count` drafts per sequence in the slots.
+  // Called after Prompt for the prompts that ended, once their first tokens are chosen: writes the rows at
+  // the first tokens' positions, then makes up to `draft_count` drafts per sequence in the slots.
   virtual void FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const = 0;
 
-  // Writes the rows of what was just committed, then makes `draft_count` drafts per sequence in the slots'
-  // drafts. 0: writes rows only, which keeps the cache warm (docs/speculation.md section 3).
+  // Writes the rows of the tokens just committed, then makes `draft_count` drafts per sequence in the slots.
+  // 0: writes rows only, which keeps the cache warm (docs/speculation.md section 3).
   virtual void Draft(const StepContext& step, const DraftInput& input, int draft_count) const = 0;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The interface of a kind of drafters. What depends on the kind is in its folder, whose DrafterKind says how
-// to reach it. EngineOptions carries the kind, so nothing here or below looks one up: the table of all kinds
-// is above (engine/kinds/drafter_kinds.h).
+// The interface of a kind of drafters. All code that depends on the kind is in its folder and is reached
+// through its DrafterKind. EngineOptions carries the kind, so nothing here or in lower storeys looks one up:
+// the table of all kinds is in a higher one (engine/kinds/drafter_kinds.h).
 
 #include <memory>
 #include <vector>
@@ -31,8 +31,8 @@ struct DrafterSetup {
   Device& device;
   const EngineOptions& options;
   Model& model;
-  const SlotState& slots;                  // has the drafter's arrays, at fixed addresses
-  const LoadedWeights* weights = nullptr;  // as DrafterKind::describe; null without it
+  const SlotState& slots;                  // has the drafter's slot rows, at fixed addresses
+  const LoadedWeights* weights = nullptr;  // of DrafterKind::describe; null where that is null
 
   const ModelConfig& config() const { return model.config(); }
 };
@@ -45,7 +45,7 @@ struct DrafterKind {
   void (*check)(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors);
   // max_draft_len >= 1.
   DrafterRequirements (*requirements)(const ModelConfig& model, int max_draft_len);
-  // What it keeps of each slot.
+  // The rows that the drafter keeps of each slot.
   std::vector<SlotRow> (*slot_rows)(const EngineOptions& options, const ModelConfig& model);
   // Allocates its buffers.
   absl::StatusOr<std::unique_ptr<Drafter>> (*create)(const DrafterSetup& setup);
@@ -57,7 +57,7 @@ struct DrafterKind {
   absl::StatusOr<LoadedWeights> (*load)(const ModelConfig& model, Device& device, Stream& stream) = nullptr;
 };
 
-// Sets drafter, max_draft_len and drafter_requirements. Null, or max_draft_len 0: no drafts.
+// Sets drafter, max_draft_len and drafter_requirements. kind null or max_draft_len 0: no drafts.
 inline void UseDrafter(const DrafterKind* kind, int max_draft_len, const ModelConfig& model,
                        EngineOptions& options) {
   const bool drafts = kind != nullptr && max_draft_len > 0;

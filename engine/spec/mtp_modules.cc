@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kBoundaries[] = "boundaries";
 
-// `level` starts at position `level`: a sequence's lower rows are idle there.
+// The chunks' rows for `level`, which starts at position `level`: rows at lower positions are idle.
 ChunkRows RowsOfLevel(const ChunkRows& chunks, int level) {
   ChunkRows rows = chunks;
   rows.spans.clear();
@@ -28,8 +28,8 @@ ChunkRows RowsOfLevel(const ChunkRows& chunks, int level) {
   return rows;
 }
 
-// m.previous = the output of `level` one position before each row: of the row above, or for a chunk's first
-// row the slot's boundary.
+// Sets m.previous to the output of `level` one position before each row: that of the row above, or, for a
+// chunk's first row, the slot's boundary.
 void GatherPrevious(const MtpModules& m, const StepContext& step, const ChunkRows& rows, int level,
                     Matrix<const float> output) {
   const Ops& ops = step.ops();
@@ -46,8 +46,8 @@ void GatherPrevious(const MtpModules& m, const StepContext& step, const ChunkRow
   }
 }
 
-// Keeps the output of `level` at each chunk's last position for the next chunk, and that at each block's last
-// position with the block, for sequences that reuse it.
+// Keeps the output of `level` at each chunk's last position for the next chunk, and at each block's last
+// position with the block, for sequences that reuse the block.
 void SaveBoundaries(const MtpModules& m, const StepContext& step, const ChunkRows& rows, int level,
                     Matrix<const float> output) {
   const Ops& ops = step.ops();
@@ -153,7 +153,7 @@ void MtpModules::KeepTargetBoundaries(const StepContext& step, Matrix<const floa
   KeepBoundaries(step, step.buffers.target.index(target_output.rows), /*level=*/0, target_output);
 }
 
-// A row of a rejected draft leaves an output that the row of the committed token replaces.
+// A rejected draft's row may write a boundary; the row of the committed token overwrites it later.
 void MtpModules::KeepBoundaries(const StepContext& step, const RowIndex& index, int level,
                                 Matrix<const float> output) const {
   if (!reuse_generated) return;

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the drafters share that run a checkpoint's MTP modules (docs/speculation.md section 0): buffers for a
-// module's rows, the boundary of each level, the modules' rows of prompt chunks, and drafts from a module's
-// output. Owner: a drafter.
+// The parts that drafters with MTP modules share (docs/speculation.md section 0): buffers for a module's
+// rows, the boundary of each level, the modules' rows of prompt chunks, and drafts from a module's output.
+// Owner: a drafter.
 
 #include "absl/status/statusor.h"
 #include "config/config_errors.h"
@@ -14,30 +14,31 @@
 
 namespace foredraft {
 
-// Refuses speculative_config.max_draft_len where it takes `wanted` modules and the model has fewer.
+// Refuses speculative_config.max_draft_len where it needs `wanted` modules and the model has fewer.
 void CheckModules(const LoadedConfig& loaded, const ModelConfig& model, int wanted, ConfigErrors& errors);
 
 struct MtpModules {
   // The outputs of levels 0 .. M - 1 at the last prompt position computed, for the next chunk.
   static SlotRow Boundaries(const ModelConfig& model, int module_count);
 
-  // The modules are the model's own; a drafter with others sets `levels`.
+  // Takes the model's own modules; a drafter with other modules sets `levels` afterwards.
   static absl::StatusOr<MtpModules> Create(const DrafterSetup& setup, int module_count);
 
-  // Every module's rows of the chunks, level by level: each takes the outputs of the one below, the first one
-  // target_output, [rows, W].
+  // Runs every module on the chunks' rows, level by level: each module takes the outputs of the level below,
+  // the first one target_output, [rows, W].
   void Prompt(const StepContext& step, Matrix<const float> target_output, const ChunkRows& chunks,
               const RankRows& rank_rows) const;
 
   // Runs module `level` on the first output.rows rows of `rows`.
   void Run(const StepContext& step, const DraftInput& input, int level, Matrix<const float> previous,
            Matrix<float> output) const;
-  // Runs module 1 again, on its own outputs: a row for each sequence, whose last draft comes from last_row.
+  // Runs module 1 again, on its own outputs, with one row per sequence. last_row still has the rows of the
+  // first drafts (Batch::list_rows).
   void Recycle(const StepContext& step, const DraftInput& input, Matrix<const float> previous,
                Matrix<float> output) const;
 
-  // Keeps the target's outputs of a decode step at the last positions of blocks with these, where generated
-  // blocks may be reused. Run does so with the outputs of the modules below the last.
+  // If generated blocks may be reused, keeps the target's outputs of a decode step at the last positions of
+  // blocks with the blocks. Run does the same for the outputs of all modules except the last.
   void KeepTargetBoundaries(const StepContext& step, Matrix<const float> target_output) const;
 
   // Picks draft `draft_index` (from 1) of each sequence from last_output, an output of `level`, into the
@@ -55,11 +56,11 @@ struct MtpModules {
   int output_width = 0;            // W, of Model
   Matrix<float> slot_boundaries;   // [slots, M * W]
   RowBuffers rows;                 // [R] of a module's forward
-  Matrix<float> previous;          // [R, W] their input from the level below
+  Matrix<float> previous;          // [R, W] the rows' input from the level below
   Matrix<float> output;            // [R, W]
-  Matrix<float> last_output;       // [B, W] at the row that the next draft comes from
+  Matrix<float> last_output;       // [B, W] the output at the row that the next draft comes from
   int32_t* last_row = nullptr;     // [B] that row's index
-  int32_t* row_index = nullptr;    // [R] of a prompt: the row whose output a row takes, or -1
+  int32_t* row_index = nullptr;    // [R] in a prefill: the row whose output a row takes, or -1
   int32_t* block_index = nullptr;  // [R] the block that keeps a row's output, or -1
   DraftPicker picker;
 };

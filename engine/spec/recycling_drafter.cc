@@ -34,7 +34,7 @@ void RecyclingDrafter::DraftFromEmitted(const StepContext& step, const DraftInpu
   const int rows = input.bucket * (input.draft_len + 1);
   const Matrix<float> last_output = m_.last_output.first_rows(input.bucket);
 
-  // Positions p+1..p+n with true outputs; draft 1 comes from the last of them.
+  // Rows at positions p+1..p+n take the target's outputs; draft 1 comes from the last of them.
   ops.emitted_rows(stream, {.ids = m_.rows.ids,
                             .row_slots = m_.rows.slots,
                             .positions = m_.rows.positions,
@@ -50,7 +50,7 @@ void RecyclingDrafter::DraftFromEmitted(const StepContext& step, const DraftInpu
       {.out = last_output, .x = m_.output.first_rows(rows), .x_index = m_.last_row, .rows = input.bucket});
   m_.PickDraft(step, input, 1, /*level=*/1);
 
-  // The module recycled: one row per sequence, its own output as the hidden.
+  // Recycles the module: one row per sequence, with the module's own output as its hidden input.
   for (int draft = 2; draft <= draft_count; ++draft) {
     const Matrix<float> output = m_.output.first_rows(input.bucket);
     ops.next_draft_rows(stream, {.ids = m_.rows.ids,

@@ -1,8 +1,8 @@
 #pragma once
 
-// A drafter with one module, which makes every draft: it is recycled from the second draft on, with its own
-// output in the place of the target's (docs/speculation.md section 3). What level 0 hands to the module is
-// the kind's: MTP Eagle takes the target's outputs. Owner: Rank.
+// A drafter whose one module makes every draft: from the second draft on it is recycled, with its own output
+// in place of the target's (docs/speculation.md section 3). Each kind chooses what level 0 hands to the
+// module: MTP Eagle takes the target's outputs. Owner: Rank.
 
 #include "engine/spec/drafter.h"
 #include "engine/spec/mtp_modules.h"
@@ -20,10 +20,10 @@ class RecyclingDrafter : public Drafter {
   void Draft(const StepContext& step, const DraftInput& input, int draft_count) const override;
 
  protected:
-  // [rows, W]: what the module takes of the first `rows` rows of the target's last forward, which had this
-  // form. Called once for each forward, before EndedRows.
+  // [rows, W]: the module's input from the first `rows` rows of the target's last forward, which had this
+  // form. Called once per forward, before EndedRows.
   virtual Matrix<const float> TargetRows(const StepContext& step, GemmForm form, int rows) const;
-  // [input.bucket, W]: that of the prompts that ended, at their last positions.
+  // [input.bucket, W]: the module's input from the last positions of the prompts that ended.
   virtual Matrix<const float> EndedRows(const StepContext& step, const DraftInput& input) const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace foredraft {
 
-// What a drafter works on, of its rank. A view: its referents outlive the call that gets it.
+// The parts of its rank that a drafter works on. A view: its referents outlive the call that gets it.
 struct StepContext {
   Device& device;
   Stream& stream;  // takes every op and copy

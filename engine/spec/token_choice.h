@@ -1,8 +1,8 @@
 #pragma once
 
 // How a step turns logits into tokens. Where every live request is greedy, without penalties and logprobs,
-// argmax alone gives the same tokens as full sampling in less time. The plan says which it is, for all ranks
-// (IterationPlan::argmax), and there is a captured step for either.
+// argmax alone gives the same tokens as full sampling in less time. The plan chooses for all ranks
+// (IterationPlan::argmax), and each way has its own captured steps.
 
 #include "kernels/ops.h"
 

@@ -43,7 +43,8 @@ absl::StatusOr<HostTensor> Read(const Checkpoint& checkpoint, const ModelDescrip
   return ReadCodesAndScales(checkpoint.Find(spec.name), checkpoint.Find(spec.scale), FormatOf(model), spec);
 }
 
-// With F32 scales, codes fill E4M3's range. With powers of two, codes make up for the scales' steps.
+// With F32 scales, codes fill E4M3's range. With scales that are powers of two, `spread` makes up for
+// rounding the scale to a power of two.
 RandomCodes Random(const WeightFormat& format, float amplitude) {
   if (format.scale == DType::kF32) {
     return {.spread = kLargest / kRandomBound, .scale = amplitude * kRandomBound / kLargest};

@@ -22,19 +22,19 @@ struct HostTensor {
   float tensor_scale = 1;
 
   int64_t element_count() const { return int64_t{n} * k; }
-  // Replaces scales that are E8M0 bytes by those of the format's type.
+  // Converts scales that are E8M0 bytes to the format's type.
   void WidenScales();
   // Valid until this object is destroyed or moved from.
   HostWeight View() const;
 };
 
-// Converts the values to BF16 (FP8, 4 bits: code times scale, rounded once) or as FP32 (from FP32 or BF16:
-// exact).
+// Convert the values to BF16 (FP8 and 4-bit codes: code times scale, rounded once) or to FP32 (from FP32 or
+// BF16: exactly).
 HostTensor ToBf16(HostTensor tensor);
 std::vector<float> ToFloats(const HostTensor& tensor);
 
-// What a rank has of a matrix. INVALID_ARGUMENT, without the tensor's name, where the slice cuts a block of
-// scales.
+// The rank's slice of a matrix. INVALID_ARGUMENT, without the tensor's name, if the slice cuts through a
+// block that shares a scale.
 absl::StatusOr<HostTensor> SliceOf(HostTensor tensor, const TensorSlice& slice);
 
 // Rows [first, first + count) of a BF16 tensor, transposed to [k, count].

@@ -6,8 +6,9 @@
 //   nvfp4-pack-quantized   X.weight_packed U8 [n, k / 2], X.weight_scale likewise,
 //                          X.weight_global_scale F32 [1], which divides; X.input_global_scale F32 [1]
 //
-// The tensors decide which modules are NVFP4, and in which spelling. Scales of inputs are used where experts'
-// inputs are rounded, too (moe.inputs); elsewhere one that is not positive shows a broken file.
+// The tensors decide which modules are NVFP4, and in which spelling. Scales of inputs are used only where
+// experts' inputs are rounded (moe.inputs); elsewhere they are only checked: one that is not positive shows a
+// broken file.
 
 #include <cmath>
 
@@ -23,7 +24,7 @@ namespace {
 // The tensors of a module in one spelling.
 struct Names {
   std::string codes, scales, tensor_scale, input_scale;
-  bool divides;  // the tensor scale does
+  bool divides;  // codes are divided by the tensor scale, not multiplied
 };
 
 // "X." of a weight "X.weight".
@@ -54,7 +55,7 @@ bool IsModeloptThere(const Checkpoint& checkpoint, const TensorSpec& spec) {
 // ---- what this program writes: modelopt's spelling ----
 
 RandomCodes Random(const WeightFormat& format, float) {
-  // Scales lie around 1, the tensor scale has the magnitude.
+  // Scales lie around 1; the tensor scale carries the magnitude.
   const float largest = Code4ToFloat(format.code, 7);
   return {.spread = largest / kRandomBound, .scale = 1};
 }
@@ -96,7 +97,7 @@ absl::Status CheckScalar(const TensorLocation& tensor) {
   return CheckStoredShape(tensor, {1}, "a scale of the tensor");
 }
 
-// Tensors that give the codes another meaning, or that belong to another spelling.
+// Refuses tensors that give the codes another meaning, or that belong to another spelling.
 absl::Status CheckNoMore(const Checkpoint& checkpoint, const Names& names, const TensorSpec& spec) {
   const struct {
     std::string name;

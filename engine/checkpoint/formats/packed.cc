@@ -12,7 +12,7 @@ namespace {
 std::string CodesName(const TensorSpec& spec) { return spec.name + "_packed"; }
 std::string ScalesName(const TensorSpec& spec) { return spec.name + "_scale"; }
 
-// Parts that would change the meaning of codes and scales.
+// Refuses parts that would change the meaning of codes and scales.
 absl::Status CheckNoMore(const Checkpoint& checkpoint, const TensorSpec& spec) {
   const struct {
     const char* ending;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What compressed-tensors' packed formats share. A packed module X has X.weight_packed (codes) and
+// The code that compressed-tensors' packed formats share. A packed module X has X.weight_packed (codes) and
 // X.weight_scale (one scale per group) instead of X.weight. Which modules are packed follows from the tensors
 // that the checkpoint has; the others have X.weight in BF16 or F32. There are no zero points.
 
@@ -19,8 +19,9 @@ bool HasPackedCodes(const Checkpoint& checkpoint, const TensorSpec& spec);
 absl::StatusOr<TensorLocation> FindPart(const Checkpoint& checkpoint, const std::string& name,
                                         const TensorSpec& spec);
 
-// INVALID_ARGUMENT names file, tensor and reason: X.weight beside the codes, zero points, permuted columns, a
-// number of columns that is no multiple of the group, and where `codes` says them, another dtype or shape.
+// INVALID_ARGUMENT names file, tensor and reason: X.weight besides the codes, zero points, permuted columns,
+// a number of columns that is no multiple of the group or, if `codes` is not null, another dtype or shape
+// than its.
 absl::Status CheckPackedCodes(const Checkpoint& checkpoint, const WeightFormat& format,
                               const TensorSpec& spec, const StoredTensor* codes);
 // INVALID_ARGUMENT where scales are missing or have another group or dtype.
@@ -29,8 +30,8 @@ absl::Status CheckPackedScales(const Checkpoint& checkpoint, const WeightFormat&
 // INVALID_ARGUMENT where a tensor that is not packed has parts of a packed module.
 absl::Status CheckUnpacked(const Checkpoint& checkpoint, const TensorSpec& spec);
 
-// INVALID_ARGUMENT where X.weight has codes, `wanted` are these and their scales, and one has another shape,
-// or the scales another dtype.
+// For an X.weight that holds codes itself: INVALID_ARGUMENT if the codes or their scales differ from `wanted`
+// in shape, or the scales in dtype.
 absl::Status CheckCodesAndScales(const Checkpoint& checkpoint, const TensorSpec& spec,
                                  const std::vector<StoredTensor>& wanted);
 

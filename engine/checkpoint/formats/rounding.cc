@@ -9,12 +9,12 @@
 namespace foredraft {
 namespace {
 
-// To the nearest integer, ties to even, for |x| < 2^22. Vectorises on any machine.
+// Rounds to the nearest integer, ties to even, for |x| < 2^22. Vectorises on any machine.
 float RoundToInteger(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
 float Int4Value(float x) { return std::min(std::max(RoundToInteger(x), -8.0f), 7.0f); }
 
-// Four sums, so that the loop vectorises without a change of order.
+// Keeps four sums, so that the loop vectorises without reordering additions.
 float Int4Error(const float* weights, int count, float scale) {
   const float inverse = 1 / scale;
   float sums[4] = {};
@@ -31,7 +31,7 @@ float Int4Error(const float* weights, int count, float scale) {
   return sums[0] + sums[1] + (sums[2] + sums[3]);
 }
 
-// The scale with the least error for the codes that `scale` gives.
+// The scale with the least error for the codes that rounding by `scale` gives.
 float FittedScale(const float* weights, int count, float scale) {
   double product = 0;
   double square = 0;
@@ -45,13 +45,14 @@ float FittedScale(const float* weights, int count, float scale) {
 
 float Rounded(float x) { return ToFloat(ToBf16(x)); }
 
-// The largest magnitude goes to 5.5 .. 9.25: beyond 7.5 it is cut, which spares the others.
+// Tries scales that map the largest magnitude to 5.5 .. 9.25: beyond 7.5 it saturates, so that the other
+// weights are resolved better.
 float BestInt4Scale(const float* weights, int count, float largest) {
   constexpr int kCandidates = 16;
   float best = 0;
   float least = INFINITY;
   const auto consider = [&](float scale) {
-    if (!(scale >= 0x1p-120f)) return;  // its inverse stays finite
+    if (!(scale >= 0x1p-120f)) return;  // so that the inverse stays finite
     const float error = Int4Error(weights, count, scale);
     if (error >= least) return;
     least = error;
@@ -162,8 +163,9 @@ QuantizationError QuantizeNvfp4Group(const float* weights, float tensor_scale, u
 
 QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,
                                   uint8_t* codes, int64_t code_stride, float* scale, bool power_of_two) {
-  // A factor of 2 would give the same mantissas again, so one octave is tried. It has one power of two; the
-  // next smaller one is tried as well: it saturates the largest magnitudes but resolves small ones better.
+  // A factor of 2 would give the same mantissas again, so the candidates cover one octave. With powers of two
+  // that is one candidate; the next smaller one is tried as well: it saturates the largest magnitudes but
+  // resolves small ones better.
   const int candidates = power_of_two ? 2 : 8;
   float largest = 0;
   for (int row = 0; row < rows; ++row) {

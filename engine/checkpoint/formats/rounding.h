@@ -1,7 +1,7 @@
 #pragma once
 
-// Rounds weights to codes. The scale of a group or block is the one of a few
-// candidates round the largest magnitude that gives the least sum of squared errors.
+// Rounds weights to codes. A group's or block's scale is chosen from a few candidates, derived from its
+// largest magnitude, by the least sum of squared errors.
 
 #include <cstdint>
 #include <vector>
@@ -24,23 +24,24 @@ struct QuantizationError {
   double relative() const;
 };
 
-// A group of `count` (even) adjacent weights of a row: codes as compressed-tensors packs INT4, and a positive
-// scale. Finite weights.
+// Quantises `count` (even) adjacent weights of a row to codes, packed as compressed-tensors packs INT4, and a
+// positive scale. Weights are finite.
 QuantizationError QuantizeInt4Group(const float* weights, int count, uint8_t* codes, bf16* scale);
 
-// A group of 16 adjacent weights of a row as modelopt's quantiser rounds them: E2M1 codes, and the E4M3 scale
-// of largest / (6 tensor_scale), at least 2^-9; 1 for zeros. Finite weights, tensor_scale > 0.
+// Quantises 16 adjacent weights of a row as modelopt does: E2M1 codes, and largest / (6 tensor_scale) as an
+// E4M3 scale of at least 2^-9; the scale of zeros is 1. Weights are finite, tensor_scale > 0.
 QuantizationError QuantizeNvfp4Group(const float* weights, float tensor_scale, uint8_t* codes,
                                      uint8_t* scale);
 
-// A block of rows x columns, at most 128 x 128; `weight_stride` and `code_stride` in elements. `scale` is the
-// multiplier (weight_scale_inv), a power of two where the format has E8M0 scales. Finite weights.
+// Quantises a block of rows x columns, at most 128 x 128; `weight_stride` and `code_stride` are in elements.
+// `scale` is the multiplier (weight_scale_inv), with `power_of_two`, as E8M0 scales need, a power of two.
+// Weights are finite.
 QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,
                                   uint8_t* codes, int64_t code_stride, float* scale,
                                   bool power_of_two = false);
 
-// The sum of error_of(i) over i in [0, count), in order, computed on the pool. `cost`: of one, as ParallelFor
-// counts it.
+// The sum of error_of(i) over i in [0, count), in order, computed on the pool. `cost`: of one call, as
+// ParallelFor counts it.
 template <class ErrorOf>
 QuantizationError SumErrors(ThreadPool& pool, int64_t count, int64_t cost, const ErrorOf& error_of) {
   std::vector<QuantizationError> errors(count);

@@ -17,7 +17,7 @@ constexpr const StoredFormat* kStoredFormats[] = {
 #include "engine/checkpoint/formats/list.inc"
 };
 
-// An MLP projection of the target: what NVIDIA's NVFP4 checkpoints of this family quantise.
+// True for MLP projections of the target: NVIDIA's NVFP4 checkpoints of this family quantise these alone.
 bool IsTargetMlp(const TensorSpec& spec) {
   return spec.mtp_module < 0 && spec.name.find(".mlp.") != std::string::npos;
 }
@@ -120,7 +120,7 @@ absl::StatusOr<HostTensor> ReadCodesAndScales(const TensorLocation& codes, const
   RETURN_IF_ERROR(codes.file->Read(*codes.entry, 0, codes.entry->bytes, tensor.data.get()));
   ASSIGN_OR_RETURN(tensor.scales, ReadStored(scales));
   if (format.scale != DType::kE8M0) return tensor;
-  // Scales stored as U8 are integers to the reader, which lets a NaN pass.
+  // The reader takes scales stored as U8 for integers and does not detect NaN.
   const auto nan = std::find(tensor.scales.begin(), tensor.scales.end(), static_cast<char>(0xff));
   if (nan != tensor.scales.end()) {
     const int64_t index = nan - tensor.scales.begin(), columns = scales.entry->shape.back();

@@ -1,8 +1,9 @@
 #pragma once
 
-// How a tensor lies in the files of a checkpoint. One row per format and spelling of its names (list.inc);
-// the loader, the check, random weights, `synth` and `quantize` ask the row. Files of this folder: a format
-// each (plain, fp8, int4, mxfp4, nvfp4), and what compressed-tensors' formats share (packed).
+// How a tensor lies in the files of a checkpoint. Each format, in each spelling of its names, is a row
+// (list.inc), which the loader, the check, random weights, `synth` and `quantize` ask. This folder has a file
+// per format (plain, fp8, int4, mxfp4, nvfp4) and one for the code that compressed-tensors' formats share
+// (packed).
 
 #include <cstdint>
 #include <span>
@@ -29,13 +30,13 @@ struct StoredTensor {
   std::string dtype;           // safetensors' spelling
   std::vector<int64_t> shape;  // row-major
   Part part = Part::kCodes;
-  std::string constant;  // kConstant: its bytes, the same whatever the weights are
-  float value = 0;       // kTensorScale: that of random weights
+  std::string constant;  // kConstant: its bytes, which do not depend on the weights
+  float value = 0;       // kTensorScale: its value for random weights
 
   int64_t bytes() const;
 };
 
-// Rows of floats that become codes: [rows, k], from the first row of a block of scales on.
+// Rows of floats that become codes: [rows, k], beginning at the first row of a block of scales.
 struct FloatBand {
   const float* values = nullptr;
   int64_t rows = 0;
@@ -43,8 +44,8 @@ struct FloatBand {
   float tensor_scale = 1;  // where the format has one
 };
 
-// What random weights are made of. A code is the one nearest to `spread` times a number of variance 1, which
-// is at most kRandomBound. Scales lie around `scale`; those in E8M0 are all 2^exponent.
+// How random weights are made. A code is the one nearest to `spread` times a random number of variance 1 and
+// magnitude at most kRandomBound. Scales lie around `scale`; those in E8M0 are all 2^exponent.
 struct RandomCodes {
   float spread = 0;
   float scale = 0;
@@ -53,19 +54,18 @@ struct RandomCodes {
 inline constexpr float kRandomBound = 3.4641016f;
 
 struct StoredFormat {
-  // Whether config.json says that this tensor, where it is quantised, has the format.
+  // Whether this tensor has the format according to config.json, if it is quantised.
   bool (*is_meant)(const ModelDescription& model, const TensorSpec& spec);
-  // Whether the checkpoint has the tensor in the format, if config.json allows it.
+  // Whether the checkpoint has the tensor in the format, given that config.json allows it.
   bool (*is_there)(const Checkpoint& checkpoint, const TensorSpec& spec);
-  // The tensors of the file as this program writes them, codes first. The names are the check's and the
-  // reader's, too.
+  // The tensors of the file as this program writes them, codes first. Check and reader use the same names.
   std::vector<StoredTensor> (*tensors)(const ModelDescription& model, const TensorSpec& spec);
   // INVALID_ARGUMENT names file, tensor and reason.
   absl::Status (*check)(const Checkpoint& checkpoint, const ModelDescription& model, const TensorSpec& spec);
   // Reads a tensor that has passed the check. INVALID_ARGUMENT if an element is NaN or infinite.
   absl::StatusOr<HostTensor> (*read)(const Checkpoint& checkpoint, const ModelDescription& model,
                                      const TensorSpec& spec);
-  // Random weights of this root mean square. Null: not quantised.
+  // How to make random weights of root mean square `amplitude`. Null: not quantised.
   RandomCodes (*random)(const WeightFormat& format, float amplitude) = nullptr;
   // Rounds a band to codes and appends its scales as they are stored. Null: `quantize` does not write it.
   QuantizationError (*round)(const WeightFormat& format, const FloatBand& band, ThreadPool& pool,
@@ -74,8 +74,8 @@ struct StoredFormat {
   float (*tensor_scale)(float largest) = nullptr;
   // The name of the scale of the weight's inputs, an FP32 scalar that may lie beside it. Null: none does.
   std::string (*input_scale_name)(const TensorSpec& spec) = nullptr;
-  // Reads the scale that `input_scale_name` names, as a factor of rounded inputs. INVALID_ARGUMENT names what
-  // is missing, or a value out of range.
+  // Reads the scale that `input_scale_name` names, as a factor of rounded inputs. INVALID_ARGUMENT names a
+  // missing tensor, or a value out of range.
   absl::StatusOr<float> (*input_scale)(const Checkpoint& checkpoint, const TensorSpec& spec) = nullptr;
   // The dtype that X.weight itself may have instead of BF16 or F32, as messages show it. Null: none.
   const char* weight_dtype = nullptr;
@@ -84,14 +84,14 @@ struct StoredFormat {
 #define STORED(name) extern const StoredFormat name;
 #include "engine/checkpoint/formats/list.inc"
 
-// All formats, in the order of list.inc; the one in which the checkpoint has the tensor, null where it has no
-// such tensor.
+// StoredFormats: all formats, in the order of list.inc. FindStored: the format in which the checkpoint has
+// the tensor; null if it lacks the tensor.
 std::span<const StoredFormat* const> StoredFormats();
 const StoredFormat* FindStored(const Checkpoint& checkpoint, const ModelDescription& model,
                                const TensorSpec& spec);
 
-// Reads a tensor that has passed CheckTensors, with its scales where it has some. INVALID_ARGUMENT names
-// file, tensor and element where a scale is NaN.
+// Reads a tensor that has passed CheckTensors, with its scales if it has any. INVALID_ARGUMENT names file,
+// tensor and element where a scale is NaN.
 absl::StatusOr<HostTensor> ReadTensor(const Checkpoint& checkpoint, const ModelDescription& model,
                                       const TensorSpec& spec);
 
@@ -123,20 +123,22 @@ class FormatChoice {
 
 // ---- for the rows ----
 
-// INVALID_ARGUMENT about a tensor of a file.
+// Returns INVALID_ARGUMENT, naming file and tensor.
 absl::Status RefuseTensor(const TensorLocation& tensor, const std::string& what);
 absl::Status CheckStoredDType(const TensorLocation& tensor, const std::string& allowed);
-// `why`: what makes it another shape.
+// `why` names what requires the other shape.
 absl::Status CheckStoredShape(const TensorLocation& tensor, const std::vector<int64_t>& shape,
                               const std::string& why = "config.json");
-// The scales of a format in a grid of rows and columns: [rows, columns].
+// The shape of a weight's grid of scales: [rows, columns].
 std::vector<int64_t> ScaleShape(const WeightFormat& format, const std::vector<int64_t>& weight_shape);
-// A tensor's bytes, and E8M0 bytes as the wider scales of a HostTensor.
+// Reads a tensor's bytes.
 absl::StatusOr<std::vector<char>> ReadStored(const TensorLocation& tensor);
-// Codes, and scales as `format` has them stored. HostTensor has the wider form (WithWideScales).
+// Reads codes, and scales of the type that `format` has; the HostTensor has E8M0 scales in the wider form
+// (WithWideScales).
 absl::StatusOr<HostTensor> ReadCodesAndScales(const TensorLocation& codes, const TensorLocation& scales,
                                               const WeightFormat& format, const TensorSpec& spec);
-// Rounds a band whose groups lie along rows by round(group, &scale), row by row, and appends the scales.
+// Rounds a band whose groups lie along rows, row by row, calling round(group, &scale), and appends the
+// scales.
 template <class Scale, class RoundGroup>
 QuantizationError RoundGroups(const WeightFormat& format, const FloatBand& band, ThreadPool& pool,
                               std::string& scales, const RoundGroup& round) {
@@ -150,7 +152,8 @@ QuantizationError RoundGroups(const WeightFormat& format, const FloatBand& band,
   scales.append(reinterpret_cast<const char*>(factors.data()), factors.size() * sizeof(Scale));
   return error;
 }
-// The exponent of the least power of two by which codes up to `largest` reach the bound of random weights.
+// The exponent of the smallest power of two that, as the scale of codes up to `largest`, reaches the bound of
+// random weights.
 int RandomExponent(float amplitude, float largest);
 
 }  // namespace foredraft

@@ -14,7 +14,7 @@
 namespace foredraft {
 namespace {
 
-// Every rank's rows where each of `rows` becomes `factor`; none where `rows` is null.
+// Every rank's count of `rows` times `factor`; all 0 if `rows` is null.
 RankRows Times(int factor, const RankRows* rows) {
   RankRows product;
   if (rows != nullptr) product = *rows;
@@ -22,8 +22,8 @@ RankRows Times(int factor, const RankRows* rows) {
   return product;
 }
 
-// The block always has all its rows, also where fewer drafts are wanted: rows see each other, so a narrower
-// one would give other drafts.
+// The block always has all its rows, even where fewer drafts are wanted: its rows attend each other, so a
+// narrower block would give other drafts.
 class DSparkDrafter : public Drafter {
  public:
   static absl::StatusOr<std::unique_ptr<Drafter>> Create(const DrafterSetup& setup);
@@ -40,7 +40,7 @@ class DSparkDrafter : public Drafter {
   int block_rows_ = 0;  // G
   int noise_id_ = 0;
   int stage_count_ = 0;
-  bool confidences_ = false;       // whether anything reads them
+  bool confidences_ = false;       // whether anything reads confidences
   RowBuffers rows_;                // [B * G]
   int32_t* anchor_ids_ = nullptr;  // [B]: the token that the first draft follows
   Matrix<float> streams_;          // [B * G, W]: of the blocks
@@ -105,7 +105,7 @@ void DSparkDrafter::Draft(const StepContext& step, const DraftInput& input, int 
     const Matrix<float> rows = {streams_.row(draft), bucket, streams_.cols, block_rows_ * streams_.stride};
     ops.copy_rows(stream, {.out = draft_rows_.row_range(draft * bucket, bucket), .x = rows, .rows = bucket});
   }
-  // One product with the head for all drafts; only the bias waits for the draft before.
+  // All drafts share one product with the head; only the Markov bias needs the draft before.
   const Matrix<float> logits = step.buffers.logits.first_rows(draft_count * bucket);
   const RankRows rank_rows = Times(draft_count, input.rank_rows);
   step.model.Logits(stream, stage_count_, draft_rows_.first_rows(draft_count * bucket), logits,
@@ -151,8 +151,8 @@ void Check(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& e
   }
 }
 
-// Context is written with the target's own rows, up to p + K, and blocks are not cached. A model without
-// stages, which Check refuses, requires nothing.
+// No rows ahead: the target's rows write the stages' context, up to p + K, and blocks are not cached. A model
+// without stages, which Check refuses, requires nothing.
 DrafterRequirements Requirements(const ModelConfig& model, int /*max_draft_len*/) {
   if (!model.dspark) return {};
   return {.module_count = model.dspark->stage_count, .block_rows = model.dspark->block_size};

@@ -1,8 +1,8 @@
 #pragma once
 
 // DSpark: the model's own stages make all drafts of a step in one forward of a block per sequence
-// (docs/dspark.md). What the stages read of committed tokens is written by the target's forward, so the
-// drafter keeps nothing between steps.
+// (docs/dspark.md). The target's forward writes what the stages read of committed tokens, so the drafter
+// keeps nothing between steps.
 
 #include "engine/spec/drafter_kind.h"
 

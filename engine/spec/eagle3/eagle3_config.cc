@@ -30,7 +30,7 @@ namespace {
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
 constexpr char kServed[] = "Eagle3DeepseekV2ForCausalLM, Eagle3DeepseekV3ForCausalLM: a head with MLA";
 
-// A part of the architecture's name, and what it is the name of.
+// A part of an architecture's name, and the head that has it.
 struct OtherHead {
   const char* part;
   const char* name;
@@ -157,8 +157,9 @@ std::optional<std::vector<int>> ReadLayerIds(JsonFields& fields, const char* fie
   return ids;
 }
 
-// Lists of layers have one key and two meanings: outputs of layers in one code base, inputs in another. Every
-// trained head reads an early layer first: 1 is an output, 2 the input of the layer behind it.
+// The list of layers has one key and two meanings: outputs of layers in one code base, inputs in another.
+// Every trained head reads the output of layer 1 first: a list that begins with 1 has outputs, one that
+// begins with 2 has inputs.
 std::vector<int> ReadTrainedIds(JsonFields& fields, const char* field, std::vector<int> ids) {
   if (!ids.empty() && ids[0] == 1) return ids;
   if (!ids.empty() && ids[0] == 2) {
@@ -172,7 +173,7 @@ std::vector<int> ReadTrainedIds(JsonFields& fields, const char* field, std::vect
   return {};
 }
 
-// What every trainer takes by default.
+// The taps that every trainer uses by default.
 std::vector<int> UsualTaps(int layers) { return {1, layers / 2 - 1, layers - 4}; }
 
 void ReadTaps(JsonFields& fields, const ModelConfig& model, const std::vector<int>& layers, DraftHead& head) {
@@ -219,15 +220,15 @@ void WarnOf(const DraftHead& head, const ModelConfig& model) {
   }
 }
 
-// A list of another length than the head was trained with: the width of fc says so. `layers`: those of the
-// configuration, which wins over config.json.
+// Refuses a list of another length than the head was trained with, which the width of fc shows. `layers`: the
+// configuration's list, which overrides config.json.
 absl::Status CheckTapCount(const Checkpoint& checkpoint, const DraftHead& head,
                            const std::vector<int>& layers) {
   const TensorLocation fc = checkpoint.Find("fc.weight");
   const int64_t width = head.layer.hidden_size, count = static_cast<int64_t>(head.taps.size());
   if (fc.entry == nullptr || fc.entry->shape.size() != 2 || fc.entry->shape[1] == count * width ||
       fc.entry->shape[1] % width != 0) {
-    return absl::OkStatus();  // other faults are found where tensors are checked
+    return absl::OkStatus();  // the check of tensors finds other faults
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "speculative_config.eagle3_layers_to_capture: [%s]%s, allowed %d layers: tensor fc.weight of %s has "

@@ -1,6 +1,6 @@
 #pragma once
 
-// The config.json of an Eagle3 head with MLA, in the forms that trainers write (docs/eagle3.md).
+// Reads the config.json of an Eagle3 head with MLA, in the forms that trainers write (docs/eagle3.md).
 
 #include <string_view>
 
@@ -12,13 +12,14 @@
 
 namespace foredraft {
 
-// model.draft_head, from the directory speculative_config.speculative_model: its config.json and, unless
-// load_format is dummy, which of the tensors that a head may lack it has, and the tokens that it can choose.
+// Sets model.draft_head from the directory speculative_config.speculative_model: from its config.json and,
+// unless load_format is dummy, from its tensors (which optional ones it has, and which tokens it can choose).
 // INVALID_ARGUMENT names file and field: another kind of drafter, a head for another target, layers that are
-// not said.
+// not stated.
 absl::Status ReadEagle3(const Config& config, ModelConfig& model);
 
-// The fields of config.json alone. `layers`: eagle3_layers_to_capture; empty: the head says.
+// Reads the fields of config.json alone. `layers`: eagle3_layers_to_capture; empty: the head's config.json
+// decides.
 absl::StatusOr<DraftHead> ParseEagle3Config(std::string_view json, const std::string& file,
                                             const ModelConfig& model, const std::vector<int>& layers);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kLayer[] = "layers.0.";
 
-// Spellings of the beginning of a name, and the one that the description has.
+// A beginning of names as files spell it, and as the description does.
 struct OtherBeginning {
   const char* stored;
   const char* described;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The tensors of an Eagle3 head's checkpoint, and its file.
+// The tensors of an Eagle3 head's checkpoint, and how to open it.
 
 #include <string>
 
@@ -11,10 +11,10 @@
 
 namespace foredraft {
 
-// Describes the weights of a head, Eagle3Weights, which are whole on every rank.
+// Describes a head's weights (Eagle3Weights), which every rank has whole.
 ModelDescription DescribeEagle3(const DraftHead& head);
 
-// Opens the checkpoint of a head: Find takes the names of DescribeEagle3, whichever spelling the file has
+// Opens a head's checkpoint. Find takes the names of DescribeEagle3, whichever spelling the file has
 // ("model." or nothing in front, "midlayer." or "layers.0.").
 absl::StatusOr<Checkpoint> OpenEagle3(const std::string& dir);
 

@@ -41,8 +41,8 @@ class Eagle3Drafter : public RecyclingDrafter {
       : RecyclingDrafter(module), head_(std::move(head)) {}
 
   const std::unique_ptr<Eagle3Head> head_;
-  Matrix<float> fused_;  // [R, D] f of the target's rows
-  Matrix<float> ended_;  // [B, D]
+  Matrix<float> fused_;  // [R, D] fused rows f of the target's rows
+  Matrix<float> ended_;  // [B, D] fused rows at the ends of prompts
 };
 
 absl::StatusOr<std::unique_ptr<Drafter>> Eagle3Drafter::Create(const DrafterSetup& setup) {

@@ -4,8 +4,8 @@
 
 namespace foredraft {
 
-// A head in a checkpoint of its own that reads layers of the target (docs/eagle3.md). Its bookkeeping is MTP
-// Eagle's, with f in the place of the target's output.
+// A head in a checkpoint of its own that reads layers of the target (docs/eagle3.md). It works as MTP Eagle
+// does, with the fused row f in place of the target's output.
 extern const DrafterKind kEagle3;
 
 }  // namespace foredraft

@@ -14,7 +14,7 @@
 namespace foredraft {
 namespace {
 
-// The spans of rows [first, first + count), as rows from 0.
+// The parts of `spans` within rows [first, first + count), with rows counted from `first`.
 std::vector<PrefillSpan> SpansWithin(std::span<const PrefillSpan> spans, int first, int count) {
   std::vector<PrefillSpan> within;
   for (const PrefillSpan& span : spans) {
@@ -136,7 +136,7 @@ void Eagle3Head::Fuse(Stream& stream, GemmForm form, Matrix<float> out) const {
   ops_.gemm(stream, {.out = out, .x = taps, .weight = weights_.fc, .form = form});
 }
 
-// A row's bits do not depend on the piece that it is in: attention reads from the cache.
+// Runs rows in pieces. A row's bits do not depend on its piece, because attention reads from the cache.
 void Eagle3Head::RunModule(Stream& stream, int /*module*/, const Batch& batch, const KvCache& cache,
                            Matrix<float> output) const {
   const int rows = batch.index.rows;

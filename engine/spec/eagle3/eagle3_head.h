@@ -1,10 +1,10 @@
 #pragma once
 
-// The forward of an Eagle3 head with MLA (docs/eagle3.md). A row at position s takes token t_s and c_{s-1}:
-// f_{s-1}, made of what the target's layers gave at position s - 1, or where the target has not run that
-// position with a token that counts, the head's own output there. Its output is g_s, or with norm_output
-// RMS(g_s; norm). The whole head is on every rank, which runs the rows of its own sequences. Owner: the
-// drafter. Thread: the one that submits plans.
+// The forward of an Eagle3 head with MLA (docs/eagle3.md). A row at position s takes token t_s and c_{s-1}.
+// c_{s-1} is the fused row f_{s-1}, made of the tapped layers' outputs at position s - 1; where the target
+// has not run position s - 1 with the committed token, it is the head's own output there. Its output is g_s,
+// or with norm_output RMS(g_s; norm). The whole head is on every rank, which runs the rows of its own
+// sequences. Owner: the drafter. Thread: the one that submits plans.
 
 #include <memory>
 
@@ -24,20 +24,21 @@
 
 namespace foredraft {
 
-// Prompt rows that run at once, which bounds the head's memory.
+// The most prompt rows that run at once: bounds the head's memory.
 inline constexpr int kEagle3RowsAtOnce = 1024;
 
 class Eagle3Head : public DraftLevels, public LayerReader {
  public:
-  // `capacity` as of the target. device and target outlive the head, and target calls it from now on. The
-  // cache has the rows that RegisterRows registers for a target without MTP modules.
+  // `capacity` as of the target. device and target outlive the head; from now on the target calls its Read.
+  // The cache has the rows that RegisterRows registers for a target without MTP modules.
   static absl::StatusOr<std::unique_ptr<Eagle3Head>> Create(Device& device, Model& target,
                                                             Eagle3Weights weights,
                                                             const ForwardCapacity& capacity,
                                                             KvFormat kv_format);
 
   void Read(Stream& stream, int layer, Matrix<const float> hidden) const override;
-  // f of the first rows of the target's last forward, which had that form. out: [rows, D].
+  // Writes to `out`, [rows, D], the fused rows f of the first rows of the target's last forward, which had
+  // this form.
   void Fuse(Stream& stream, GemmForm form, Matrix<float> out) const;
 
   void RunModule(Stream& stream, int module, const Batch& batch, const KvCache& cache,
@@ -61,12 +62,12 @@ class Eagle3Head : public DraftLevels, public LayerReader {
   const ModelShard shard_;
   CacheHandle cache_rows_;
   Matrix<float> unnormed_taps_;  // [R, T D] with norm_before_fc; or absent
-  Matrix<bf16> taps_;            // [R, T D] what fc reads
+  Matrix<bf16> taps_;            // [R, T D] input of fc
   Activations activations_;      // of min(R, kEagle3RowsAtOnce) rows, or those of a decode step
   MlaActivations mla_activations_;
   const float* cos_sin_ = nullptr;        // [positions, rope / 2, 2]
   const int32_t* draft_index_ = nullptr;  // [V] the head's own id of each token, or -1; null: the same
-  Matrix<float> draft_logits_;            // [S, Vd] where draft_index_ is
+  Matrix<float> draft_logits_;            // [S, Vd] absent where draft_index_ is null
 };
 
 }  // namespace foredraft

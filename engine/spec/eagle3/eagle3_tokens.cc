@@ -40,7 +40,7 @@ absl::Status ReadDraftTokens(const Checkpoint& checkpoint, DraftHead& head) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> distances, ReadDistances(d2t, head));
   std::vector<bool> named(all);
   for (int i = 0; i < own; ++i) {
-    // The sum of a hostile distance would overflow.
+    // Compares without adding: a hostile distance would overflow the sum.
     if (distances[i] < -i || distances[i] >= all - i) {
       return Refuse(d2t, absl::StrFormat("element %d: %d", i, distances[i]),
                     absl::StrFormat("%d..%d, to a token of the target", -i, all - 1 - i));

@@ -1,7 +1,7 @@
 #pragma once
 
-// The tokens that a head can choose: all of the target's, or those that d2t names by their distance from the
-// head's own ids.
+// The tokens that a head can choose: all of the target's tokens, or a subset. d2t[i] is the distance from the
+// head's id i to the target's id of the same token.
 
 #include <cstdint>
 #include <vector>

@@ -11,8 +11,9 @@
 namespace foredraft {
 namespace {
 
-// A slot's last Kmax tokens p-Kmax+1..p and target hiddens p-Kmax..p-1 (docs/speculation.md section 4). While
-// the prompt is computed up to position b, tokens b-Kmax..b-1 and hiddens b-Kmax..b-1.
+// Slot rows: the tokens at the last Kmax positions p-Kmax+1..p and the target's hiddens at p-Kmax..p-1
+// (docs/speculation.md section 4). While a prompt is computed up to position b: tokens and hiddens at
+// b-Kmax..b-1.
 constexpr char kRecentIds[] = "recent_ids";
 constexpr char kRecentHiddens[] = "recent_hiddens";
 
@@ -110,8 +111,8 @@ void VanillaDrafter::FirstWindow(const StepContext& step, const DraftInput& inpu
   ops.copy_rows(stream, {.out = recent_hiddens_, .x = previous, .out_index = save_index_, .rows = rows});
 }
 
-// Row m of every module: the first token, and the output of the level below at m - 1, which the prompt left
-// as the slot's boundary.
+// For a prompt of m tokens, runs row m of every module: the first token, with the output of the level below
+// at m - 1, which the prompt left as the slot's boundary.
 void VanillaDrafter::FirstDraft(const StepContext& step, const DraftInput& input, int draft_count) const {
   const Ops& ops = step.ops();
   Stream& stream = step.stream;
@@ -191,7 +192,7 @@ DrafterRequirements Requirements(const ModelConfig&, int max_draft_len) {
           .rows_ahead = max_draft_len,
           .reuse_reserve = max_draft_len,
           .offer_margin = max_draft_len - 1,
-          // The recent rows rewrite no more new rows of the last module (docs/speculation.md section 4).
+          // The recent rows rewrite at most 2 new rows of the last module (docs/speculation.md section 4).
           .given_limit = 2};
 }
 

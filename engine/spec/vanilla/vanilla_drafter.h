@@ -1,8 +1,8 @@
 #pragma once
 
-// MTP Vanilla: Kmax modules in sequence, as trained (docs/speculation.md section 4). Every step, whatever K,
-// every module runs its Kmax + 1 recent rows. Not K rows: after a fully accepted step, rows of the higher
-// modules would never be written.
+// MTP Vanilla: Kmax modules in sequence, as trained (docs/speculation.md section 4). In every step, whatever
+// K is, every module runs its Kmax + 1 recent rows: with only K rows, a fully accepted step would leave rows
+// of the higher modules unwritten.
 
 #include "engine/spec/drafter_kind.h"
 
