@@ -27,9 +27,9 @@ class Stream {
   virtual ~Stream() = default;
   virtual void Synchronize() = 0;
 
-  // Opens a branch: ops on the stream that Fork returns come after all that was submitted here, and may run
-  // beside what is submitted here until Join; what follows Join comes after both. One branch at a time. A
-  // device that runs one op after another returns this stream.
+  // Opens a branch: ops on the returned stream run after all ops submitted here before, and may overlap ops
+  // submitted here until Join. Ops after Join wait for both. Only one branch is open at a time. A device that
+  // runs one op after another returns this stream.
   virtual Stream& Fork() { return *this; }
   virtual void Join() {}
 };
@@ -53,15 +53,15 @@ class Event {
   virtual void Record(Stream& stream) = 0;
   // Waits until the stream has passed the point; false if it has not by the deadline.
   virtual bool Wait(std::chrono::steady_clock::time_point deadline) const = 0;
-  // On the device's clock. The stream must have passed both points.
+  // Measured by the device's clock; the stream must have passed both points.
   virtual double SecondsSince(const Event& earlier) const = 0;
 };
 
 // A weight in host memory, in a checkpoint's order: [n, k] row-major. A value is its code times its scale.
 struct HostWeight {
-  // 8-bit kinds have FP32 scales of any blocks. 4-bit kinds have BF16 scales (NVFP4: E4M3, none negative) of
-  // groups of adjacent inputs: a multiple of 8 up to kMaxGroup that divides k. F32 is rounded to BF16 when
-  // packed.
+  // 8-bit kinds have an FP32 scale per block, of any size. 4-bit kinds have a BF16 scale (NVFP4: E4M3, never
+  // negative) per group of adjacent inputs; the group's size divides k and is a multiple of 8 up to
+  // kMaxGroup. F32 weights are rounded to BF16 when packed.
   WeightFormat format;
   int32_t n = 0;
   int32_t k = 0;
@@ -84,11 +84,11 @@ struct DeviceOptions {
   int threads = 1;       // CPU: worker threads, the caller included
   bool pin = false;      // CPU: pin the threads to cores
   int ranks_here = 1;    // CPU: ranks on this machine, this one included; their threads share the cores
-  bool numa = false;     // CPU: threads read the memory of their own NUMA node; with one rank here
+  bool numa = false;     // CPU: threads read the memory of their own NUMA node; needs ranks_here 1
   std::string topology;  // CPU: a made-up machine, in hwloc's synthetic form; for tests
   std::string isa;       // CPU: "" or "auto" for the widest, or "amx", "avx512", "avx2", "portable"
-  // CPU: products with weights of 4-bit codes round the rows that they read to 8 bits
-  // (kernels/cpu/gemm/int8_rows.h). Other bits than without, the same ones for every isa.
+  // CPU: products with 4-bit weights round their input rows to 8 bits (kernels/cpu/gemm/int8_rows.h). This
+  // changes results, but to the same bits for every isa.
   bool int8_inputs = false;
   std::string tuning_file;   // CUDA: path of the file that `foredraft tune` wrote, or ""
   bool side_stream = false;  // CUDA: Stream::Fork opens a branch; else it returns the stream itself
@@ -106,8 +106,8 @@ class Device {
 
   // For example "cpu avx512-bf16"; part of the numerics class.
   virtual std::string name() const = 0;
-  // Which piece of hardware it is, of all in the world: "GPU-8f3c... at 0000:1B:00.0", as nvidia-smi names
-  // it. Empty on the CPU, which processes may share.
+  // A globally unique id of the hardware, as nvidia-smi writes it: "GPU-8f3c... at 0000:1B:00.0". Empty on
+  // the CPU, which processes may share.
   virtual std::string hardware_id() const { return ""; }
   virtual const Ops& ops() const = 0;
 
@@ -124,7 +124,7 @@ class Device {
   // True if an op may load code or allocate a workspace when it first runs: then every op must run once, on
   // the largest shapes, before the first capture.
   virtual bool needs_first_runs() const = 0;
-  // RESOURCE_EXHAUSTED once an op had no memory for its workspace: results since then are invalid, and no
+  // RESOURCE_EXHAUSTED once an op finds no memory for its workspace: later results are invalid, and no
   // further op runs.
   virtual absl::Status status() const { return absl::OkStatus(); }
   // True if rms_norm and silu_mul write QuantizedRows, and GEMMs with FP8 weights read them. A GEMM gives the
@@ -137,13 +137,13 @@ class Device {
   // memory lives as long as the device.
   virtual absl::StatusOr<PackedWeight> PackWeight(std::span<const HostWeight> parts) = 0;
 
-  // The parts of weight `index` of an array. The host memory stays valid until the next call.
+  // Returns the parts of weight `index` of an array; their host memory stays valid until the next call.
   using WeightParts = std::function<absl::StatusOr<std::vector<HostWeight>>(int index)>;
-  // `count` weights packed as by PackWeight, all of one shape and format. `parts` is called once per weight,
-  // in order, so that the host holds one at a time.
+  // Packs `count` weights, all of one shape and format, each as PackWeight does. `parts` is called once per
+  // weight, in order, so that the host holds one at a time.
   virtual absl::StatusOr<PackedWeights> PackWeights(int count, const WeightParts& parts) = 0;
 
-  // `count` weights of random elements, generated on the device.
+  // Generates `count` weights of random elements on the device.
   virtual absl::StatusOr<PackedWeights> MakeRandomWeights(int count, const RandomWeight& weight) = 0;
 
   // Called once by the thread that from then on submits the ops. Where ops run on pinned threads of the host,

@@ -14,10 +14,10 @@ enum class DType : int32_t { kF32, kBF16, kF8E4M3, kInt4, kF4E2M1, kE8M0 };
 // Kinds of 4-bit codes, two to a byte, the first in the low nibble.
 constexpr bool Is4Bit(DType dtype) { return dtype == DType::kInt4 || dtype == DType::kF4E2M1; }
 
-// Not for 4-bit kinds.
+// Bytes of an element, which is not of a 4-bit kind.
 constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : dtype == DType::kBF16 ? 2 : 1; }
 
-// Safetensors' spelling where it has the type.
+// The type's name, as safetensors spells it where that format has the type.
 constexpr const char* DTypeName(DType dtype) {
   switch (dtype) {
     case DType::kF32:

@@ -1,8 +1,8 @@
 #pragma once
 
 // The exponential functions of all backends: only IEEE additions and products, nothing fused (the CPU is
-// built with -ffp-contract=off, CUDA with --fmad=false), no library call. So a loop over it vectorises
-// without changing a bit, and device code gets the same bits.
+// built with -ffp-contract=off, CUDA with --fmad=false), no library call. So loops over these functions
+// vectorise without changing a bit, and device code gets the same bits.
 
 #include <bit>
 #include <cstdint>
@@ -34,8 +34,8 @@ constexpr float Exp(float x) {
 
 constexpr float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
-// silu(min(gate, limit)) * clamp(up, -limit, limit), the activation of a gated MLP. NaN for NaN, which is why
-// these are comparisons: fminf would give the limit.
+// silu(min(gate, limit)) * clamp(up, -limit, limit), the activation of a gated MLP. Returns NaN for NaN,
+// which is why it compares: fminf would return the limit.
 constexpr float GatedSilu(float gate, float up, float limit) {
   const float g = gate > limit ? limit : gate;
   const float u = up > limit ? limit : (up < -limit ? -limit : up);

@@ -3,11 +3,11 @@
 // A row of the KV cache: the dtypes of its latent, its bytes and its numbers, for host and device code.
 //
 // A row of another dtype than BF16 is coded. An FP8 row is made from the BF16 row that a BF16 cache would
-// hold. A group of columns of the latent shares a scale, the smallest power of two for which no element of
-// the group exceeds 448, the largest E4M3 value. The scale is bounded so that every code times its scale is
-// exactly a BF16 value, finite and not subnormal. So an FP8 cache gives the bits of a BF16 cache whose
-// latents were rounded this way. The RoPE part stays BF16. A group with an infinity or NaN has a NaN scale:
-// all of it becomes NaN, so a broken row stays visible.
+// hold. A group of columns of the latent shares a scale: the smallest power of two for which no element of
+// the group, divided by it, exceeds 448, the largest E4M3 value. The scale is bounded so that every code
+// times its scale is exactly a BF16 value, finite and not subnormal. So an FP8 cache gives the bits of a BF16
+// cache whose latents were rounded this way. The RoPE part stays BF16. A group with an infinity or NaN has a
+// NaN scale: all of it becomes NaN, so a broken row stays visible.
 //
 // DeepSeek-V4's keys are such rows, too: their values before the RoPE part take the place of the latent, in
 // groups of 64 columns, as DeepSeek's own code rounds them (docs/deepseek-v4.md section 10).
@@ -36,7 +36,7 @@ struct KvRowLayout {
   static constexpr int32_t kKeyGroup = 64;      // of DeepSeek-V4's keys
   static constexpr int32_t kAlignment = 16;     // of a coded row's parts, in bytes
 
-  int32_t latent_dim = 0;        // kv_lora_rank: c; of a key: what is not rotated
+  int32_t latent_dim = 0;        // kv_lora_rank: c; of a key: its part without RoPE
   int32_t rope_dim = 0;          // qk_rope_head_dim: k_pe
   DType dtype = DType::kBF16;    // of the latent
   int32_t group = kLatentGroup;  // columns that share a scale
@@ -57,7 +57,7 @@ struct KvRowLayout {
   }
 };
 
-// |x| as an integer. Magnitudes compare as these do; infinity and NaN are the largest.
+// |x| as an integer. Magnitudes compare as these integers do; infinity and NaN are the largest.
 constexpr uint32_t KvMagnitude(bf16 x) { return x.bits & 0x7fffu; }
 
 // How a latent's elements become codes of a dtype.
@@ -87,9 +87,9 @@ struct KvCodes<DType::kF8E4M3> {
     const uint32_t sign = (x.bits >> 8) & 0x80u;
     const float magnitude = ToFloat(bf16{static_cast<uint16_t>(KvMagnitude(x))}) * inverse;
     const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
-    // From 2^-6: the exponent and three bits of the mantissa, which are consecutive codes.
+    // From 2^-6 on: exponent and top three mantissa bits are one integer, which grows by 1 from code to code.
     const uint32_t normal = ((bits + 0x7ffffu + ((bits >> 20) & 1u)) >> 20) - (120u << 3);
-    // Below: multiples of 2^-9, which the addition leaves in the lowest bits.
+    // Below 2^-6: adding 2^14 leaves the multiple of 2^-9 in the lowest bits.
     const uint32_t subnormal =
         std::bit_cast<uint32_t>(magnitude + 0x1p14f) - std::bit_cast<uint32_t>(0x1p14f);
     return static_cast<uint8_t>(sign | (magnitude < 0x1p-6f  ? subnormal
@@ -116,10 +116,10 @@ struct KvCodes<DType::kF8E4M3> {
   }
 };
 
-// How a cache keeps its latents, and how mla_decode multiplies them. A dtype alone has BF16 products.
+// How a cache keeps its latents, and how mla_decode multiplies them. A dtype alone means BF16 products.
 struct KvFormat {
   DType dtype = DType::kBF16;
-  bool fp8_products = false;  // of E4M3 codes (MlaDecodeParams); with kF8E4M3
+  bool fp8_products = false;  // products of E4M3 codes (MlaDecodeParams); only with kF8E4M3
 
   constexpr KvFormat() = default;
   constexpr KvFormat(DType dtype_of, bool fp8_products_of = false)  // NOLINT(google-explicit-constructor)
@@ -138,7 +138,7 @@ struct NamedKvDType {
 };
 inline constexpr NamedKvDType kKvDTypes[] = {{"bf16", DType::kBF16}, {"fp8", DType::kF8E4M3}};
 
-// `auto` is BF16.
+// The dtype of a name; BF16 for `auto`.
 constexpr DType KvDTypeNamed(std::string_view name) {
   for (const NamedKvDType& row : kKvDTypes) {
     if (name == row.name) return row.dtype;
@@ -146,7 +146,7 @@ constexpr DType KvDTypeNamed(std::string_view name) {
   return DType::kBF16;
 }
 
-// Calls use(KvCodes<dtype>()): of coded rows.
+// Calls use(KvCodes<dtype>()); the dtype is that of coded rows.
 template <class Use>
 void WithKvCodes(DType, const Use& use) {
   use(KvCodes<DType::kF8E4M3>());

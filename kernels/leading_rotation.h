@@ -1,7 +1,7 @@
 #pragma once
 
-// RoPE on the first values of a row: which of them form a pair. DeepSeek-V3.2's indexer pairs the halves of
-// the rotated part, GLM-5's adjacent values.
+// Which of a row's first values RoPE rotates as a pair. In the rotated part DeepSeek-V3.2's indexer pairs
+// each value of the first half with one of the second, GLM-5's indexer pairs adjacent values.
 
 #include <cstdint>
 
@@ -12,9 +12,9 @@ struct LeadingRotation {
   bool interleaved;
 
   struct Pair {
-    int32_t low;    // index of the value that the cosine's row starts with
-    int32_t high;   // and of its partner
-    int32_t angle;  // of cos_sin [rope_dim / 2, 2]
+    int32_t low;    // index of x in the pair (x cos - y sin, x sin + y cos)
+    int32_t high;   // index of y
+    int32_t angle;  // row of cos_sin [rope_dim / 2, 2]
   };
   // The pair of element i < rope_dim.
   constexpr Pair PairOf(int32_t i) const {

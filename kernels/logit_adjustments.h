@@ -2,9 +2,9 @@
 
 // What a request changes in the logits before a token is chosen, in this order: tokens that would end the
 // output too early are excluded; biases are added; penalties are applied. Repetition counts prompt and
-// output, presence and frequency the output alone. Too early is before min_tokens, and in a thought that a
-// grammar follows. Only the slot's state before the step decides the latter: its rows behind the end of the
-// thought are dropped (docs/structured-output.md section 5).
+// output, presence and frequency the output alone. Too early means before min_tokens, or in a thought that a
+// grammar follows. The slot's state before the step decides for all rows of the step whether they are in such
+// a thought: rows past its end are dropped (docs/structured-output.md section 5).
 
 #include <limits>
 
@@ -16,7 +16,7 @@ constexpr bool HasPenalties(const SlotConstants& c) {
   return c.repetition_penalty != 1.0f || c.presence_penalty != 0.0f || c.frequency_penalty != 0.0f;
 }
 
-// How many of the stop ids, from the first, the token for `position` may not be.
+// The number of stop ids, counted from the first, that the token for `position` must not be.
 constexpr int32_t ExcludedStops(const SlotConstants& c, const SlotProgress& progress, int32_t position) {
   if (position < c.first_stop_position) return c.stop_id_count;
   return progress.gate == Gate::kThinking ? c.barred_stop_count : 0;
@@ -78,7 +78,7 @@ constexpr DraftHistory EarlierDrafts(const int32_t* ids, const int32_t* row_in_s
   return {ids + r - row_in_slot[r] + 1, row_in_slot[r]};
 }
 
-// The logits of one row as the token for `position` is chosen from them.
+// The logits of one row, adjusted for the choice of the token for `position`.
 struct AdjustedLogits {
   const SlotConstants* constants;
   const int32_t* counts;     // [vocab], read where there are penalties

@@ -14,7 +14,7 @@
 namespace foredraft {
 
 // Element (row, column) of item i has number offset + i * item_stride + row * row_stride + column *
-// column_stride, and jump more where row >= jump_row: two ranges of rows of a larger matrix.
+// column_stride, plus `jump` where row >= jump_row: so a weight can be two ranges of rows of a larger matrix.
 struct RandomWeight {
   int32_t n = 0;
   int32_t k = 0;
@@ -27,7 +27,7 @@ struct RandomWeight {
   int64_t column_stride = 1;
   int64_t jump = 0;
   int32_t jump_row = 0;
-  float input_scale = 1;  // another factor of the tensor scale: that of inputs rounded to NVFP4
+  float input_scale = 1;  // of inputs rounded to NVFP4: another factor of the tensor scale
 
   constexpr int64_t number(int64_t item, int64_t row, int64_t column) const {
     return offset + item * item_stride + row * row_stride + column * column_stride +
@@ -35,7 +35,7 @@ struct RandomWeight {
   }
 };
 
-// [n, k], item after item.
+// A weight whose items [n, k] are numbered one after another.
 constexpr RandomWeight DenseRandomWeight(int32_t n, int32_t k, const WeightFormat& format, float amplitude,
                                          uint64_t seed) {
   return {.n = n,
@@ -61,10 +61,10 @@ constexpr bf16 RandomBf16(const RandomWeight& weight, int64_t number) {
   return ToBf16((step * 0x1p-23f - 1.0f) * (1.7320508f * weight.amplitude));
 }
 
-// A code of a quantised weight; the mean of all is 0:
+// A code of a quantised weight; the mean of the values is 0:
 //
 //   F8_E4M3   a sign, one of the four binades from 1 to 16, and three mantissa bits, all equally likely
-//   INT4      any value but -8, 0 twice as likely as the others
+//   INT4      any value except -8; 0 is twice as likely as any other
 //   F4_E2M1   any code
 constexpr uint8_t RandomCode(const RandomWeight& weight, int64_t number) {
   const uint64_t bits = RandomBits(weight.seed, number);
@@ -76,14 +76,14 @@ constexpr uint8_t RandomCode(const RandomWeight& weight, int64_t number) {
   return weight.format.code == DType::kInt4 && code == 0 ? uint8_t{8} : code;
 }
 
-// The root mean square of those codes. F8_E4M3: the mean of 4^e over e = 0..3, 21.25, times that of (1 + m /
-// 8)^2 over m = 0..7, 2.1484. INT4: 280 / 16. F4_E2M1: 68.5 / 8.
+// The root mean square of RandomCode's values. F8_E4M3: the mean of 4^e over e = 0..3, 21.25, times that of
+// (1 + m / 8)^2 over m = 0..7, 2.1484. INT4: 280 / 16. F4_E2M1: 68.5 / 8.
 constexpr float RandomCodeSize(DType code) {
   return code == DType::kF8E4M3 ? 6.7567f : code == DType::kInt4 ? 4.18330f : 2.92617f;
 }
 
-// The scale of all blocks or groups; 1 beside a tensor scale. F4_E2M1 takes the largest power of two with
-// which the root mean square does not exceed the amplitude.
+// The scale of all blocks or groups; 1 for a format with a tensor scale. For F4_E2M1 without one it is the
+// largest power of two for which the root mean square does not exceed the amplitude.
 inline float RandomScale(const RandomWeight& weight) {
   if (weight.format.tensor_scale) return 1.0f;
   const float scale = weight.amplitude / RandomCodeSize(weight.format.code);
@@ -96,10 +96,10 @@ constexpr float RandomTensorScale(const RandomWeight& weight) {
   return weight.amplitude / RandomCodeSize(weight.format.code) * weight.input_scale;
 }
 
-// The scale of the inputs of random NVFP4 weights: magnitudes up to 10.5 are not cut.
+// The input scale of random NVFP4 weights: inputs of magnitudes up to 10.5 do not saturate.
 inline constexpr float kRandomInputScale = 0x1p-8f;
 
-// RandomScale in the format's type, which takes the first bytes.
+// RandomScale in the format's type, in the first bytes.
 struct ScaleBytes {
   char bytes[sizeof(float)] = {};
 };

@@ -14,8 +14,8 @@
 
 namespace foredraft {
 
-// What argmax and sample give for a row of logits that no token can be chosen from: it has NaN or +infinity,
-// or nothing but -infinity, or nothing else that its mask allows.
+// What argmax and sample return for a row from which no token can be chosen: it has a logit that is NaN or
+// +infinity, or all logits that its mask allows are -infinity.
 inline constexpr int32_t kNoToken = -1;
 
 // Fixed at admission.
@@ -34,20 +34,20 @@ struct SlotConstants {
   ThinkingIds thinking;
   int32_t prompt_len;           // m
   int32_t length_limit;         // largest length: min(max_seq_len, prompt_len + max_tokens) - 1
-  int32_t first_stop_position;  // tokens for positions before it are none of stop_ids; 0 = off
+  int32_t first_stop_position;  // no token for an earlier position is one of stop_ids; 0 = off
   int32_t stop_id_count;
   int32_t stop_ids[kMaxStopIds];
-  int32_t
-      barred_stop_count;  // of stop_ids, from the first: none of them comes in a thought before the grammar
+  int32_t barred_stop_count;  // so many of stop_ids, counted from the first, are barred in a thought before a
+                              // grammar
   int32_t bias_count;
   TokenBias biases[kMaxLogitBiases];  // ascending by token id
   int32_t constrained;                // 1: the output has a grammar, which holds behind the gate
   int32_t opens_thought;              // 1: thinking.begin raises the gate (GateAfter)
   int32_t trigger_count;
   int32_t trigger_ids[kMaxTriggerIds];
-  int32_t thought_limit;      // thinking tokens of the output up to which its thoughts are the model's
+  int32_t thought_limit;      // thinking tokens that the model may choose; then its thought is ended
   int32_t thought_end_count;  // 0: there is no limit
-  int32_t thought_end_ids[kMaxThoughtEndIds];  // the tokens behind it; the last one ends the thought
+  int32_t thought_end_ids[kMaxThoughtEndIds];  // the tokens forced after these; the last one ends the thought
 };
 
 // t_0..t_length are committed; t_length = last_token is not in the target's cache.
@@ -57,7 +57,7 @@ struct SlotProgress {
   int32_t finished;      // 1: its state no longer changes, its rows are idle
   int32_t active;        // 1 from accept_first_token (or swap-in) to release
   ThoughtState thought;  // last_token included
-  Gate gate;             // after last_token; of no meaning where the sequence is not constrained
+  Gate gate;             // after last_token; meaningless unless the sequence is constrained
 };
 
 // The masks of a slot's rows in one step, written before it.
@@ -67,17 +67,18 @@ struct SlotStepMasks {
 };
 
 // The drafts for positions length + 1 .. length + draft_count. Or, where given_count is not 0, the tokens
-// that the next step emits whatever the target says: it has rows for all but the last of them, as for drafts.
+// that the next step emits whatever the target says. All of these tokens except the last have rows in the
+// step, as drafts do.
 struct SlotDrafts {
   int32_t draft_count;
   int32_t given_count;  // 0..K+1
   int32_t tokens[kMaxDraftLen + 1];
-  // Where the drafter has confidences: the logit of the chance that draft i + 1 is accepted, given that those
-  // before it were.
+  // Where the drafter has confidences: the logit of the chance that draft i + 1 is accepted if the drafts
+  // before it are.
   float confidences[kMaxDraftLen];
 };
 
-// Logprobs of one row's token, of the raw target logits.
+// Logprobs of one row's token, from the raw target logits.
 struct LogprobOutput {
   int32_t token_id;
   float logprob;

@@ -38,8 +38,8 @@ Matrix<T> Dense(T* data, int32_t rows, int32_t cols) {
 }
 
 // A weight [n, k] (y = x W^T) in the backend's own layout: only the backend that packed it reads `data`. It
-// may be a part of a larger weight, some of its outputs or some of its inputs, and gives the bits of the
-// whole then. kernels/rules/weight_segments.h defines segments.
+// may be a part of a larger weight, with some of its outputs or some of its inputs; products with it then
+// give the bits of the whole. kernels/rules/weight_segments.h defines segments.
 struct PackedWeight {
   const void* data = nullptr;
   const float* scales = nullptr;  // in the backend's layout; null where `data` has them or there are none
@@ -49,7 +49,8 @@ struct PackedWeight {
   // The canonical segments of k that this part has, a power of two up to kMaxSegments. 0: the weight has no
   // segments, and a kernel may split k as it likes. 1: the part is one segment, which no kernel splits.
   int32_t segments = 0;
-  // The shape of the whole weight. Where the shape decides bits, such as splits of k, this one does. 0: n, k.
+  // The shape of the whole weight; 0: n, k. Where a shape decides bits, as it does by splits of k, this one
+  // counts.
   int32_t whole_n = 0;
   int32_t whole_k = 0;
 
@@ -80,7 +81,7 @@ struct QuantizedRows {
   int32_t cols = 0;
   int64_t pitch = 0;         // bytes, a multiple of 16
   int64_t scale_pitch = 0;   // floats, a multiple of 4
-  int64_t scale_stride = 1;  // floats from a row's scale to the next row's; another value: RowsInOnePiece
+  int64_t scale_stride = 1;  // floats from a row's scale to the next row's; not 1 in RowsInOnePiece
 
   constexpr explicit operator bool() const { return codes != nullptr; }
 
@@ -99,15 +100,15 @@ struct QuantizedRows {
 
 inline constexpr int32_t kQuantGroup = 128;  // columns that share a scale
 
-// A quantised row in one piece, as it crosses ranks: its codes, then its scales, each filled up to a multiple
-// of 16 bytes. 0.516 of the bytes of BF16 where the columns are a multiple of 512.
+// Bytes of a quantised row in one piece, as ranks exchange it: its codes, then its scales, each padded to a
+// multiple of 16 bytes. They are 0.516 of a BF16 row's bytes where the columns are a multiple of 512.
 constexpr int64_t QuantizedRowBytes(int32_t cols) {
   const int64_t scale_bytes = int64_t{(cols + kQuantGroup - 1) / kQuantGroup} * int64_t{sizeof(float)};
   return (int64_t{cols} + 15) / 16 * 16 + (scale_bytes + 15) / 16 * 16;
 }
 
-// Such rows one after another. grouped_gemm reads them by way of x_rows, copy_quantized reads and writes
-// them; no other op does. `memory`: rows * QuantizedRowBytes(cols), 16-byte aligned.
+// Rows of QuantizedRowBytes, one after another. grouped_gemm reads them through x_rows, copy_quantized reads
+// and writes them; no other op takes them. `memory`: rows * QuantizedRowBytes(cols), 16-byte aligned.
 inline QuantizedRows RowsInOnePiece(void* memory, int32_t rows, int32_t cols) {
   auto* const codes = static_cast<uint8_t*>(memory);
   const int64_t bytes = QuantizedRowBytes(cols);
@@ -120,9 +121,9 @@ inline QuantizedRows RowsInOnePiece(void* memory, int32_t rows, int32_t cols) {
           .scale_stride = bytes / int64_t{sizeof(float)}};
 }
 
-// Rows rounded to NVFP4 (kernels/rules/nvfp4_rows.h) as they cross ranks: of each row the codes, two to a
-// byte, the first in the low nibble, then the E4M3 scales of its groups of 16, filled up to a multiple of 16
-// bytes. 0.281 of the bytes of BF16 where the columns are a multiple of 256.
+// Rows rounded to NVFP4 (kernels/rules/nvfp4_rows.h), as ranks exchange them. A row has its codes, two to a
+// byte, the first in the low nibble, then the E4M3 scales of its groups of 16, and is padded to a multiple of
+// 16 bytes: 0.281 of a BF16 row's bytes where the columns are a multiple of 256.
 struct Nvfp4Rows {
   uint8_t* data = nullptr;  // [rows, Nvfp4RowBytes(cols)], 16-byte aligned
   int32_t rows = 0;
@@ -181,8 +182,8 @@ constexpr RowIndex RowsOf(const RowIndex& index, int32_t first, int32_t count) {
   return {.slots = index.slots + first, .positions = index.positions + first, .rows = count};
 }
 
-// Where the rows of a slot are adjacent, in ascending order of position: the row of the same slot at
-// `position`, which is at most the row's own; -1 if it is not in this forward.
+// The row of the same slot at `position`, which is at most the row's own position; -1 if this forward has no
+// such row. Requires the rows of a slot to be adjacent, in ascending order of position.
 constexpr int64_t RowAt(const RowIndex& index, int64_t row, int32_t position) {
   const int64_t at = row - (index.positions[row] - position);
   return at >= 0 && index.slots[at] == index.slots[row] && index.positions[at] == position ? at : -1;

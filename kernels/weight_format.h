@@ -33,7 +33,7 @@ struct WeightFormat {
 };
 
 inline constexpr WeightFormat kBf16Format = {.code = DType::kBF16};
-// Blocks of 128 x 128 as DeepSeek-V3 has them, and as DeepSeek-V4 does, whose scales are powers of two.
+// Blocks of 128 x 128: DeepSeek-V3's, then DeepSeek-V4's, whose scales are powers of two.
 inline constexpr WeightFormat kFp8Format = {
     .code = DType::kF8E4M3, .rows = 128, .columns = 128, .scale = DType::kF32};
 inline constexpr WeightFormat kFp8E8m0Format = {
@@ -43,7 +43,7 @@ constexpr WeightFormat Int4Format(int32_t group) {
   return {.code = DType::kInt4, .rows = 1, .columns = group, .scale = DType::kBF16};
 }
 inline constexpr WeightFormat kInt4Format = Int4Format(32);  // what K2-Thinking has
-inline constexpr int32_t kInt4Groups[] = {32, 64, 128};      // that checkpoints have and kernels scale
+inline constexpr int32_t kInt4Groups[] = {32, 64, 128};  // groups that checkpoints have and kernels support
 inline constexpr WeightFormat kMxfp4Format = {
     .code = DType::kF4E2M1, .rows = 1, .columns = 32, .scale = DType::kE8M0};
 // A code times its E4M3 scale is exactly a BF16 value: at most 6 significant bits, 2^-10 to 2688.
@@ -64,7 +64,7 @@ inline constexpr NamedFormat kNamedFormats[] = {
     {"fp4", kMxfp4Format, DType::kBF16},
     {"nvfp4", kNvfp4Format, DType::kF8E4M3, "modelopt's, MLP projections of the target alone"}};
 
-// Null where no row has the name.
+// The row with this name; null if there is none.
 constexpr const NamedFormat* FindFormat(std::string_view name) {
   for (const NamedFormat& row : kNamedFormats) {
     if (name == row.name) return &row;
@@ -90,8 +90,8 @@ constexpr DType KernelScale(const WeightFormat& format) {
   if (row != nullptr) return row->kernel_scale;
   return format.tensor_scale ? DType::kF8E4M3 : DType::kF32;
 }
-// Whether a backend has products of the format: 4-bit codes with scales for groups of a row, 8-bit ones with
-// any blocks. A format with a tensor scale has products only with its own size of groups.
+// Whether the backends have products of the format. They take 4-bit codes with scales for groups of a row,
+// and 8-bit codes with any blocks; a format with a tensor scale must be the one of kNamedFormats.
 constexpr bool HasKernels(const WeightFormat& format) {
   if (!format.has_scales()) return !Is4Bit(format.code);
   const NamedFormat* const row = RowOf(format);
@@ -100,8 +100,8 @@ constexpr bool HasKernels(const WeightFormat& format) {
   return !Is4Bit(format.code) || format.rows == 1;
 }
 
-// The format as HostWeight and PackedWeight hold it: E8M0 scales become exactly equal ones of the type that
-// kernels read.
+// The format as HostWeight and PackedWeight hold it: E8M0 scales become equal scales of the type that kernels
+// read.
 constexpr WeightFormat WithWideScales(WeightFormat format) {
   if (format.scale == DType::kE8M0) format.scale = KernelScale(format);
   return format;
@@ -110,7 +110,7 @@ constexpr WeightFormat WithWideScales(WeightFormat format) {
 constexpr bool Is4Bit(const WeightFormat& format) { return Is4Bit(format.code); }
 constexpr bool IsF8(const WeightFormat& format) { return format.code == DType::kF8E4M3; }
 constexpr bool IsQuantised(const WeightFormat& format) { return format.has_scales(); }
-// 8-bit codes, whose scales are FP32 and may be shared by any block of the weight.
+// Whether the format has 8-bit codes with FP32 scales, each for a block of any size.
 constexpr bool HasScaleGrid(const WeightFormat& format) { return format.has_scales() && !Is4Bit(format); }
 
 }  // namespace foredraft

@@ -68,7 +68,7 @@ inline absl::Status CheckParts(std::span<const HostWeight> parts) {
   return absl::OkStatus();
 }
 
-// INVALID_ARGUMENT if stacked parts do not have one grid of scales along k.
+// INVALID_ARGUMENT if stacked parts differ in their scale blocks along k, or only some have a tensor scale.
 inline absl::Status CheckSameBlocks(std::span<const HostWeight> parts) {
   for (const HostWeight& part : parts) {
     if (part.format.columns == parts[0].format.columns &&

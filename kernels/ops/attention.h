@@ -25,16 +25,16 @@ struct RopeQueryParams {
   int32_t rope_dim;
 };
 
-// rope_query of what gemm gives, with the bits of the two. rope.q is the product's `out`, whose memory is
-// undefined afterwards: a kernel that rotates what it stores does not use it.
+// gemm, then rope_query of its output, with the bits of the two ops. rope.q is the product's `out`, whose
+// memory is undefined afterwards: a kernel that rotates before it stores does not use it.
 struct QueryGemmParams {
   GemmParams gemm;
   RopeQueryParams rope;
 };
 
-// Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position); an FP8 row
-// then has c rounded again (kernels/kv_row.h); rows without memory, in block 0, are not written. Also runs
-// rms_norm with q_norm, if that has rows: the queries' norm, whose input comes from the same product.
+// Norms c, rotates k_pe, rounds both to BF16 and writes them to the cache row of (slot, position). For an FP8
+// row c is rounded once more (kernels/kv_row.h). Rows without memory, in block 0, are not written. Also runs
+// rms_norm with q_norm, if present: the norm of the queries, whose input comes from the same product.
 struct KvWriteParams {
   KvLayer layer;
   Matrix<const float> ckv;   // [R, latent_dim + rope_dim] = c | k_pe
@@ -42,20 +42,21 @@ struct KvWriteParams {
   const float* cos_sin;      // [max positions, rope_dim / 2, 2]
   RowIndex index;
   float eps;
-  RmsNormParams q_norm;  // of as many rows, or with x absent
+  RmsNormParams q_norm;  // has as many rows, or x is absent
 };
 
 // Absorbed attention over the paged cache for generated tokens: row r attends positions [first_position, its
 // own position] of its slot; with `selected`, a row that has more than selected_count of them attends its
-// list alone. Keys are (c, k_pe), values c. Attended positions have places first_position, first_position +
-// 1, .. in ascending order: where all are attended, a position is its own place. The KV axis is cut into
-// splits of places counted from place 0, combined in order; the row's last place alone fixes their length.
+// list alone. Keys are (c, k_pe), values c. Attended positions are numbered from first_position on, in
+// ascending order; such a number is a place. Where all positions are attended, each is its own place. The KV
+// axis is cut into splits, ranges of places counted from place 0, whose results are combined in order; the
+// row's last place alone fixes their length.
 //
-// layer.fp8_products: of E4M3 codes u and their scales s, a group g of 128 columns at a time
-// (docs/invariants.md section 3). A query's latent is rounded like a row of the cache, to codes q8 and
-// scales; a score is the sum of the groups' sums of q8 u, each times its scales, and of q_pe k_pe. In a tile
-// of 64 places, p the weights and S_g the largest s_g of those that the row attends, the sum of p c is that
-// of E4M3(2^8 p s_g / S_g) u, times S_g / 2^8; the sum of p is of p before it is rounded.
+// With layer.fp8_products, products are of E4M3 codes u with scales s, for one group g of 128 columns at a
+// time (docs/invariants.md section 3). A query's latent is rounded like a row of the cache, to codes q8 and
+// scales. A score adds up the groups' sums of q8 u, each times its two scales, and the sum of q_pe k_pe. For
+// a tile of 64 places with weights p, let S_g be the largest s_g of the places that the row attends: the sum
+// of p c is the sum of E4M3(2^8 p s_g / S_g) u, times S_g / 2^8. The sum of p adds p before rounding.
 struct MlaDecodeParams {
   Matrix<bf16> out;          // [R, H * latent_dim]: o_lat
   Matrix<const bf16> q_lat;  // [R, H * latent_dim]
@@ -69,7 +70,7 @@ struct MlaDecodeParams {
   int32_t selected_count = 0;
   float scale;
 
-  // Row r attends the positions of its list, of which there is at least one.
+  // Whether row r attends the positions of its list, which then has at least one.
   constexpr bool listed(int32_t r) const {
     return selected != nullptr && index.positions[r] - first_position >= selected_count;
   }
@@ -129,10 +130,10 @@ inline constexpr int32_t kPrefillStateExtra = 8;  // floats per head: maxima and
 
 // ---- windows and compressed entries: head width d (docs/deepseek-v4.md sections 3 and 4) ----
 
-// Rows of one layer in a cache group's blocks (docs/deepseek-v4.md section 10). Row `index` of a slot, a
-// position or the number of an entry, is row index % rows_per_block of block block_tables[slot * table_stride
-// + index / rows_per_block]. Block 0 means that the slot has no memory for the row: ops do not write such
-// rows, and reading one is a broken invariant.
+// Rows of one layer in a cache group's blocks (docs/deepseek-v4.md section 10). Row `index` of a slot (a
+// position, or the number of an entry) is row index % rows_per_block of block block_tables[slot *
+// table_stride + index / rows_per_block]. Block 0 means that the slot has no memory for the row: ops do not
+// write such rows, and reading one is a broken invariant.
 template <class T>
 struct PagedRows {
   T* data = nullptr;                      // [blocks, rows_per_block, width]
@@ -173,11 +174,11 @@ struct RotateHeadsParams {
   float eps;
 };
 
-// Keys, and entries, which are compressed keys, are rows of kernels/kv_row.h wherever they are kept: what a
-// forward reads of its own rows is what later forwards read from the cache, in FP8, too.
+// Keys and entries (compressed keys) are rows of kernels/kv_row.h wherever they are kept. So a forward reads
+// the same values of its own rows as later forwards read from the cache, in FP8, too.
 
-// A row's key, which is also its value: normed, rotated, rounded to BF16, in FP8 rounded again. Goes to
-// `keys` and to the row of its position in the window.
+// Makes each row's key, which is also its value: normed, rotated, rounded to BF16 and, in FP8, rounded again.
+// Writes it to `keys` and to the window's row of its position.
 struct WriteKeysParams {
   Matrix<uint8_t> keys;       // [R, layout.bytes()]
   PagedRows<uint8_t> window;  // [layout.bytes()], by position
@@ -208,11 +209,11 @@ struct CompressParams {
   float eps;
 };
 
-// The indexer's choice (section 4.3; docs/deepseek-v3.md section 9): of the visible entries, which are
-// [first_entry, (position + 1) / ratio), the top_k with the highest scores in ascending order, then -1; equal
-// scores: the lower entry. All of them where no more than top_k are visible. Idle rows get -1. The score of
-// an entry is the sum over heads of relu(q_h . entry) * (weight_h * scale); a NaN product counts as 0, a NaN
-// score as -infinity.
+// The indexer's choice (section 4.3; docs/deepseek-v3.md section 9): among the visible entries [first_entry,
+// (position + 1) / ratio), the top_k with the highest scores (ties: the lower entry), or all if no more than
+// top_k are visible. Lists them in ascending order, then -1. Idle rows get -1. The score of an entry is the
+// sum over heads of relu(q_h . entry) * (weight_h * scale); a NaN product counts as 0, a NaN score as
+// -infinity.
 struct SelectEntriesParams {
   int32_t* selected;              // [R, top_k]
   Matrix<float> scores;           // [R, at least the largest number of visible entries]: workspace
@@ -233,8 +234,7 @@ struct SelectEntriesParams {
   }
 };
 
-// ---- the indexer of DeepSeek sparse attention: heads and keys of width d (docs/deepseek-v3.md section 9)
-// ----
+// ---- the indexer of DeepSeek sparse attention: head width d (docs/deepseek-v3.md section 9) ----
 
 // Rotates the first rope_dim values of every head (kernels/leading_rotation.h) and rounds the head to BF16.
 struct RopeIndexQueryParams {
@@ -248,8 +248,8 @@ struct RopeIndexQueryParams {
   int32_t interleaved;  // 1: pairs (2i, 2i + 1); 0: (i, i + rope_dim / 2)
 };
 
-// The key of each row: LayerNorm with weight and bias over the population variance, then as the queries.
-// Rows without memory are not written.
+// Makes the key of each row: LayerNorm with weight, bias and the population variance, then rotation and
+// rounding as in rope_index_query. Rows without memory are not written.
 struct IndexKeyWriteParams {
   PagedRows<bf16> keys;      // [d], by position
   Matrix<const float> k;     // [R, d]

@@ -19,9 +19,9 @@ struct EmbedParams {
 };
 
 // y = weight * x / sqrt(mean(x^2) + eps), statistics in FP32. With a residual, x + residual is normed and
-// stored in `sum`: a fused add and rms_norm, and where the residual is in parts a tree_sum before. Writes
-// whichever outputs are present; may run in place on `out`. out_f8 holds the quantised BF16 values; only
-// where Device::quantizes_rows.
+// stored in `sum`: a fused add and rms_norm; a residual in parts is first added up as by tree_sum. Writes
+// whichever outputs are present; may run in place on `out`. out_f8 gets the BF16 values quantised, and is
+// present only where Device::quantizes_rows.
 struct RmsNormParams {
   Matrix<float> out;             // [R, D] or absent
   Matrix<bf16> out_bf16;         // [R, D] or absent
@@ -67,8 +67,8 @@ struct ToBf16RowsParams {
   Matrix<const float> x;  // [R, D]
 };
 
-// out = x: codes and scales as they are. Either may have its rows in one piece. With several parts x has
-// column slices of out, whole groups each: slice s of row r is row s * R + r.
+// out = x: codes and scales as they are. Either may have its rows in one piece. With several parts, each row
+// of x is a slice of a row of out, of whole groups: slice s of row r is row s * R + r.
 struct CopyQuantizedParams {
   QuantizedRows out;       // [R, D]
   QuantizedRows x;         // [part_count * R, D / part_count]
@@ -90,8 +90,8 @@ struct MergeColumnsParams {
   Matrix<const float> parts;  // [S * R, w], w * S >= C: slice s of row r is row s * R + r
 };
 
-// out[r, c] = x[r, index[c]], -infinity where index[c] is negative: the logits of a vocabulary; x has a part
-// of them.
+// out[r, c] = x[r, index[c]], or -infinity where index[c] is negative: makes the logits of a whole vocabulary
+// from those of a part.
 struct TakeColumnsParams {
   Matrix<float> out;      // [R, C]
   Matrix<const float> x;  // [R, w]
@@ -137,7 +137,7 @@ struct HyperHeadParams {
 };
 
 // Every stream = x, or with `add` every stream += x (sections 2 and 6). With `add`, rows at position
-// `skip_position` stay as they are: there the MTP module's embedding counts as zero; -1: no row does.
+// `skip_position` stay as they are: there the MTP module's embedding counts as zero; -1: no row is skipped.
 struct BroadcastStreamsParams {
   Matrix<float> streams;  // [R, N D]
   Matrix<const float> x;  // [R, D]

@@ -19,8 +19,9 @@ struct MeanStreamsParams {
   int32_t stream_count;         // N
 };
 
-// A block per seat: the last emitted token at its position, the anchor, then noise at the positions after it.
-// Blocks of padding and of slots that emitted nothing or are finished get slot -1 and legal ids.
+// Lays out a block per seat: the anchor, which is the last emitted token at its position, then noise at the
+// positions after it. Blocks of padding and of slots that emitted nothing or are finished get slot -1 and
+// legal ids.
 struct DraftBlockRowsParams {
   int32_t* ids;               // [B * G]
   int32_t* row_slots;         // [B * G]
@@ -33,8 +34,8 @@ struct DraftBlockRowsParams {
 };
 
 // Attention as in window_attention, without entries. The rows of the forward are blocks: block_rows rows of
-// one sequence at adjacent positions. The first one is the anchor P. Every row attends the keys of the
-// window at [max(0, P - window_len), P - 1] and, in order, those of all rows of its block.
+// one sequence at adjacent positions. The first one is the anchor P. Every row attends the keys of the window
+// at [max(0, P - window_len), P - 1] and then, in order, the keys of all rows of its block.
 struct BlockAttentionParams {
   Matrix<float> out;                // [R, H d]
   Matrix<const bf16> q;             // [R, H d]
@@ -49,9 +50,9 @@ struct BlockAttentionParams {
   float scale;
 };
 
-// The confidence in a draft, as a logit: weight . [hidden; token_rows], in FP32. The logit is within
-// +-kLargestConfidence; NaN becomes the least. Written to the slots' drafts and the outputs, for seats whose
-// drafts store_drafts keeps.
+// The confidence in a draft, as a logit: weight . [hidden; token_rows], in FP32. The logit is clamped to
+// +-kLargestConfidence, NaN to the lower end. It is written to the slots' drafts and to the outputs, for
+// seats whose drafts store_drafts keeps.
 struct DraftConfidenceParams {
   StepOutput* outputs;             // [B]
   Matrix<const float> hidden;      // [B, D]: of the row that the draft comes from
@@ -62,11 +63,12 @@ struct DraftConfidenceParams {
   int32_t draft_index;  // 1..K
 };
 
-// Leaves a step the drafts that have rows in it: a row for each running seat, and for the remaining rows, of
-// all seats' drafts those with the largest chance that they and all before them are accepted. That chance,
-// the product of calibrated confidences, does not grow along a sequence, so a seat keeps a prefix; ties go to
-// earlier drafts, then to lower seats. Sets draft_count and first_rows, where seats lie one after another,
-// and makes every row idle for decode_rows to fill. No slot has given tokens.
+// Cuts the drafts for which a step has no rows. Each running seat gets one row; the remaining rows go to the
+// drafts, of all seats, with the largest chance that they and all drafts before them are accepted. That
+// chance, a product of calibrated confidences, never grows along a sequence, so a seat keeps a prefix of its
+// drafts; ties go to earlier drafts, then to lower seats. Sets draft_count, and first_rows so that seats lie
+// one after another, and makes every row idle for decode_rows to fill. Requires that no slot has given
+// tokens.
 struct CutDraftsParams {
   int32_t* first_rows;                  // [B]
   int32_t* ids;                         // [row_count]

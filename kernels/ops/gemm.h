@@ -32,7 +32,7 @@ struct HeadGemmParams {
   PackedWeights heads;   // [H], each [n, k]
   int32_t out_head_stride;
   int32_t x_head_stride;
-  // [R, H * n] or absent: `out`, whose memory is undefined then, quantised. Only where
+  // [R, H * n] or absent: gets the outputs quantised; `out` is then undefined. Only where
   // Device::quantizes_rows, for heads side by side.
   QuantizedRows out_f8 = {};
 };
@@ -49,8 +49,8 @@ struct GroupedGemmParams {
   const int32_t* x_rows;                                      // [R * top_k] or null
   const int32_t* expert_offsets;                              // [E + 1]
   PackedWeights experts;                                      // [E], each [n, k]
-  int32_t expected_rows = 0;  // grouped rows that are likely, of at most R * top_k; 0: that many. Changes
-                              // no bits, may change the time
+  int32_t expected_rows = 0;  // likely number of grouped rows; 0: R * top_k, the largest. Changes no bits,
+                              // may change the time
 };
 
 }  // namespace foredraft

@@ -16,7 +16,7 @@ struct RouteExpertsParams {
   int32_t* expert_ids;         // [R, top_k]
   float* expert_weights;       // [R, top_k]
   Matrix<const float> logits;  // [R, E]
-  const float* bias;           // [E]: selects, does not weigh
+  const float* bias;           // [E]: counts for the choice, not for the weights
   RowIndex index;
   int32_t n_group;
   int32_t topk_group;
@@ -25,9 +25,9 @@ struct RouteExpertsParams {
   float routed_scaling_factor;
 };
 
-// Scores sqrt(softplus(logit)). The experts are the top_k of score + bias (ties: the lower index), or where
-// expert_table is given those of the row's token; the weights are their scores, divided by the sum + 1e-20,
-// times the factor. Ids of a row come in ascending order. Idle rows get expert -1.
+// Scores sqrt(softplus(logit)). The experts are the top_k by score + bias (ties: the lower index) or, with
+// expert_table, the token's experts in the table. A weight is the expert's score, divided by the sum of the
+// chosen scores + 1e-20, times the factor. Ids of a row come in ascending order. Idle rows get expert -1.
 struct RouteSoftplusParams {
   int32_t* expert_ids;          // [R, top_k]
   float* expert_weights;        // [R, top_k]
@@ -41,10 +41,10 @@ struct RouteSoftplusParams {
   float routed_scaling_factor;
 };
 
-// Parts rows where this rank's experts, [first_expert, first_expert + expert_count), are chosen more often
-// than they have room for pairs: part i has rows [borders[i], borders[i + 1]), and borders[i] is the first
-// row before which the experts have i * part_pairs pairs or more, or R. So a row is in one part, and a part
-// has fewer than part_pairs + top_k pairs.
+// Divides the rows into parts, because this rank's experts, [first_expert, first_expert + expert_count), may
+// be chosen in more pairs than there is room for. Part i has rows [borders[i], borders[i + 1]); borders[i] is
+// the first row before which the experts have at least i * part_pairs pairs, or R. So each row is in one
+// part, and a part has fewer than part_pairs + top_k pairs.
 struct PartRowsParams {
   int32_t* borders;           // [part_count + 1]
   const int32_t* expert_ids;  // [R, top_k], -1 = none
@@ -137,7 +137,7 @@ struct AddPartialsParams {
   int32_t shared_parts = 1;  // 1, 2, 4, 8
 };
 
-// add_partials, then rms_norm of its rows, with the bits of the two.
+// add_partials, then rms_norm of its rows, with the bits of the two ops.
 struct AddPartialsNormParams {
   AddPartialsParams partials;
   RmsNormParams norm;  // x: partials.hidden; without a residual

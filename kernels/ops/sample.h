@@ -12,8 +12,8 @@
 
 namespace foredraft {
 
-// out[r] = argmax of row r over the tokens that its mask allows; ties: the lowest id. kNoToken where the row
-// is not usable, which tokens outside of the mask decide too, or the mask allows -infinity alone.
+// out[r] = argmax of row r over the tokens that its mask allows; ties: the lowest id. kNoToken where a logit
+// of the row is NaN or +infinity, even outside of the mask, or where the mask allows only -infinity.
 struct ArgmaxParams {
   int32_t* out;                // [R]
   Matrix<const float> logits;  // [R, V]
@@ -24,10 +24,11 @@ struct ArgmaxParams {
 // adjustments (kernels/logit_adjustments.h), then argmax (temperature 0), or temperature, top-k, top-p, min-p
 // and argmax(log q + Gumbel(seed, position, v)) (docs/speculation.md section 2). Rows of one slot are
 // adjacent. For the penalties, row j of a slot counts ids[1..j] of its slot's rows on top of the slot's
-// counts. The noise is keyed by the sampled token's position, which is the row's position + 1. kNoToken as
-// argmax; its logprobs are then not written. Logprobs are those of the raw logits, so tokens outside of the
-// mask may be among the top ones, and so may columns from token_count on, which no row chooses. A row behind
-// a spent thinking budget gets the token that it forces (kernels/rules/thinking_budget.h), and its logprobs.
+// counts. The noise is keyed by the sampled token's position, which is the row's position + 1. A row gets
+// kNoToken as in argmax; its logprobs are then not written. Logprobs are those of the raw logits, so tokens
+// outside of the mask may be among the top ones, and so may columns from token_count on, which no row
+// chooses. A row past a spent thinking budget gets the forced token (kernels/rules/thinking_budget.h) and
+// that token's logprobs.
 struct SampleParams {
   int32_t* out;                // [R]
   LogprobOutput* logprobs;     // [R] or null; written where constants.logprob_count >= 0
@@ -39,7 +40,7 @@ struct SampleParams {
   SlotArrays slots;
   float* scratch;  // [R, V]
   RowMasks masks = {};
-  int32_t token_count = 0;  // the columns that may be chosen, from the first; 0: all. Masks have as many
+  int32_t token_count = 0;  // so many columns, from the first, may be chosen; 0: all. Masks have as many
 
   constexpr int32_t choices() const { return token_count > 0 ? token_count : logits.cols; }
   // The drafts before row r.
@@ -47,7 +48,7 @@ struct SampleParams {
     if (stored_drafts > 0) return {slots.drafts[index.slots[r]].tokens, stored_drafts};
     return EarlierDrafts(ids, row_in_slot, r);
   }
-  // The row of the draft that row r verifies: its slot's next one. -1: none.
+  // The row of the draft that row r verifies: the slot's next row; -1: none.
   constexpr int32_t draft_row(int32_t r) const {
     const int32_t next = r + 1;
     const bool has = row_in_slot != nullptr && next < index.rows && index.slots[next] == index.slots[r] &&
@@ -58,8 +59,8 @@ struct SampleParams {
 
 // Relaxed acceptance (docs/speculation.md section 2): relaxed[r] = 1 where the id of the slot's next row is a
 // candidate of row r: among the relaxed_topk most probable tokens (softmax of the adjusted logits at
-// temperature 1; ties: lower id first), with a probability at least the largest less relaxed_delta. 0 where
-// the rule is strict, or the slot is sampled or strict. Cheap unless the rule is relaxed. verify_drafts
+// temperature 1; ties: lower id first), with a probability of at least the largest minus relaxed_delta. 0
+// where the rule is strict, or the slot is sampled or strict. Cheap unless the rule is relaxed. verify_drafts
 // checks the phase.
 struct RelaxDraftsParams {
   int32_t* relaxed;            // [R]

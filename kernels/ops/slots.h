@@ -11,8 +11,8 @@ namespace foredraft {
 
 // Rows of a decode step, K + 1 per seat: ids t_p, d_1..d_v, then 0 as a legal fill; positions p..p+K.
 // Rows of idle, finished or held slots and rows past v get slot -1: their results are never read. Illegal
-// draft ids become 0 in `ids`. With first_rows, row j of a seat is first_rows[seat] + j, there are rows for j
-// <= v alone, and the rows that belong to no seat are left as cut_drafts wrote them.
+// draft ids become 0 in `ids`. With first_rows, row j of a seat is first_rows[seat] + j, only rows j <= v
+// exist, and rows that belong to no seat stay as cut_drafts wrote them.
 struct DecodeRowsParams {
   int32_t* ids;               // [B * (K + 1)]
   int32_t* row_slots;         // [B * (K + 1)]
@@ -28,10 +28,10 @@ struct DecodeRowsParams {
 
 // Verification under slots.rule, clamp, stop, advance (docs/speculation.md section 1, steps 2-4). Compares
 // draft ids as stored (an illegal one never matches). A slot with given tokens emits these, and no draft
-// counts as verified. A row without a usable target ends the step before it, and its sequence. A constrained
-// slot ends its step after the token that takes it behind its gate, where acceptance is strict; a held one
-// emits nothing and stays as it is. Updates progress and output_counts, zeroes draft_count and given_count,
-// writes one StepOutput per seat. first_rows: as decode_rows.
+// counts as verified. A row without a usable target token ends the step before that row, and ends the
+// sequence. A constrained slot ends its step after the token that takes it behind its gate; behind the gate
+// acceptance is strict. A held slot emits nothing and stays as it is. Updates progress and output_counts,
+// zeroes draft_count and given_count, writes one StepOutput per seat. first_rows is as in decode_rows.
 struct VerifyDraftsParams {
   StepOutput* outputs;        // [B]
   const int32_t* target_ids;  // [B * (K + 1)]: g_j
@@ -45,7 +45,7 @@ struct VerifyDraftsParams {
 
 // After a prompt's last chunk: the sampled token t_m of slot slot_ids[i] becomes last_token, length = m, stop
 // ids and length_limit are applied. Writes one StepOutput per prompt (emitted_count 1, drafts_verified 0).
-// Without a usable token the sequence ends at length m with none.
+// Without a usable token the sequence ends at length m and emits none.
 struct AcceptFirstTokenParams {
   StepOutput* outputs;      // [count]
   const int32_t* tokens;    // [count]
@@ -71,8 +71,8 @@ struct EmittedRowsParams {
   int32_t level;      // of the module: rows at lower positions get slot -1
 };
 
-// The next recycled forward, one row per seat: id = the last draft; slot -1 for padding and for slots that
-// emitted nothing or are finished.
+// Lays out the next recycled forward, one row per seat: id = the last draft; slot -1 for padding and for
+// slots that emitted nothing or are finished.
 struct NextDraftRowsParams {
   int32_t* ids;               // [B]
   int32_t* row_slots;         // [B]
@@ -145,7 +145,7 @@ struct BorderBlocksParams {
   int32_t count;  // rows
 };
 
-// The seats of a slot op.
+// How many seats a slot op has.
 template <class Params>
 constexpr int32_t SeatCount(const Params& p) {
   if constexpr (requires { p.bucket; }) {

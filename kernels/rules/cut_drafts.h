@@ -1,7 +1,7 @@
 #pragma once
 
-// The slot op cut_drafts, shared by the backends: its three passes over the seats, each of which needs the
-// whole of the one before.
+// The slot op cut_drafts, shared by the backends: three passes over the seats, each of which needs the
+// previous pass's results for all seats.
 
 #include "kernels/exp.h"
 #include "kernels/ops/draft_block.h"
@@ -25,14 +25,14 @@ constexpr void SetChances(const CutDraftsParams& p, int32_t seat) {
   }
 }
 
-// The drafts that have rows beside those of the running seats.
+// How many rows are left for drafts, after one for each running seat.
 constexpr int32_t DraftRows(const CutDraftsParams& p) {
   int32_t rows = p.row_count;
   for (int32_t seat = 0; seat < p.bucket; ++seat) rows -= p.verify_lens[seat] >= 0 ? 1 : 0;
   return rows;
 }
 
-// True if fewer than `rows` drafts of all seats come before draft k of the seat.
+// True if fewer than `rows` drafts, of all seats, rank before draft k of the seat.
 constexpr bool HasRow(const CutDraftsParams& p, int32_t seat, int32_t k, int32_t rows) {
   const float chance = p.chances[seat * p.draft_len + k];
   for (int32_t other = 0; other < p.bucket; ++other) {

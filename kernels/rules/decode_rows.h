@@ -1,9 +1,9 @@
 #pragma once
 
-// The slot ops that lay out rows, decode_rows, emitted_rows and next_draft_rows, then border_blocks and
-// store_drafts (docs/speculation.md sections 1, 3 and 5), for one seat of the bucket or one row. The backends
-// share them: they call the op's function for every seat, a loop on the CPU, a thread per seat on a GPU.
-// Integers only, and constexpr, so that device code may call it.
+// Slot ops for one seat of the bucket, or for one row: those that lay out rows (decode_rows, emitted_rows,
+// next_draft_rows), border_blocks and store_drafts (docs/speculation.md sections 1, 3 and 5). The backends
+// share these functions and call them for every seat: a CPU in a loop, a GPU in a thread per seat. Integers
+// only, and constexpr, so that device code may call it.
 
 #include "kernels/ops/slots.h"
 
@@ -14,13 +14,13 @@ constexpr bool Runs(const SlotArrays& slots, int32_t slot) {
   return slot >= 0 && slots.progress[slot].active != 0 && slots.progress[slot].finished == 0;
 }
 
-// The given tokens that a step with draft_len K emits; 0: the slot has none.
+// How many given tokens a step with draft_len K emits; 0: the slot has none.
 constexpr int32_t GivenCount(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
   const int32_t count = slots.drafts[slot].given_count;
   return count < draft_len + 1 ? count : draft_len + 1;
 }
 
-// The masks that the rows of a constrained slot behind its gate have in this step. Other slots: 0.
+// How many rows have masks in this step, for a constrained slot behind its gate; 0 for other slots.
 constexpr int32_t MaskCount(const SlotArrays& slots, int32_t slot) {
   if (slots.constants[slot].constrained == 0 || slots.progress[slot].gate != Gate::kBehind) return 0;
   return slots.step_masks[slot].count;
@@ -39,7 +39,7 @@ constexpr bool Steps(const SlotArrays& slots, int32_t slot) {
   return Runs(slots, slot) && !IsHeld(slots, slot);
 }
 
-// v: the rows that a step with draft_len K has for a slot after its first row: drafts that it verifies, or
+// v: how many rows a step with draft_len K has for a slot after its first row. They hold drafts to verify, or
 // given tokens.
 constexpr int32_t VerifyLen(const SlotArrays& slots, int32_t slot, int32_t draft_len) {
   if (const int32_t given = GivenCount(slots, slot, draft_len); given > 0) return given - 1;
@@ -56,7 +56,7 @@ constexpr int32_t MaskOfRow(const SlotArrays& slots, int32_t slot, int32_t j) {
   return slots.step_masks[slot].mask_indices[j];
 }
 
-// The step's first row of a seat, of decode_rows and verify_drafts.
+// The first row of a seat in decode_rows and verify_drafts.
 template <class Params>
 constexpr int32_t FirstRow(const Params& p, int32_t seat) {
   return p.first_rows != nullptr ? p.first_rows[seat] : seat * (p.draft_len + 1);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Which drafts a step accepts, and what a slot is after it: verify_drafts and accept_first_token
-// (docs/speculation.md sections 1 and 2) for one seat of the bucket. Shared by the backends as
+// verify_drafts and accept_first_token (docs/speculation.md sections 1 and 2) for one seat of the bucket:
+// which drafts a step accepts, and the state of the slot after it. The backends share this as they do
 // kernels/rules/decode_rows.h.
 
 #include "kernels/ops/slots.h"
@@ -27,7 +27,7 @@ constexpr Gate GateAfter(const SlotConstants& constants, Gate gate, int32_t toke
                    gate, token, is_first);
 }
 
-// Tokens that a forced step emits: the integer part of forced_length, plus one with the probability of the
+// How many tokens a forced step emits: the integer part of forced_length, plus one with a probability of its
 // fractional part. The noise depends on the position only.
 constexpr int32_t ForcedCount(const AcceptanceRule& rule, int32_t position) {
   constexpr uint64_t kStream = 0x666f72636564;  // "forced"
@@ -54,7 +54,7 @@ constexpr Accepted AcceptDrafts(const VerifyDraftsParams& p, int32_t seat, int32
     for (int32_t j = 0; j < given; ++j) out.token_ids[j] = drafts[j];
     return {.count = given};
   }
-  // A draft that only relaxed or forced acceptance takes may be outside of the grammar.
+  // A draft that only relaxed or forced acceptance accepts may be outside of the grammar.
   const bool strict = MaskCount(p.slots, slot) > 0;
   const bool forces = rule.forced_length > 0.0f && !strict;
   const int32_t forced = forces ? ForcedCount(rule, p.slots.progress[slot].length) : 0;
@@ -123,8 +123,8 @@ constexpr void AdvanceSlot(const SlotArrays& slots, int32_t slot, const int32_t*
   progress.finished = length >= constants.length_limit || stopped ? 1 : 0;
 }
 
-// Returns false, and changes nothing, if a running slot has already reached its length limit: a broken
-// invariant.
+// verify_drafts for one seat. Returns false, and changes nothing, if a running slot has already reached its
+// length limit: a broken invariant.
 constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   const SlotArrays& slots = p.slots;
   const int32_t slot = p.live_slots[seat];
@@ -144,7 +144,7 @@ constexpr bool VerifySeat(const VerifyDraftsParams& p, int32_t seat) {
   const int32_t room = constants.length_limit - out.length;
   if (room < 1) return false;
   const Accepted accepted = AcceptDrafts(p, seat, slot, verify_len, out);
-  const int32_t drafted = accepted.count - (out.nonfinite != 0 ? 0 : 1);  // the others are the target's
+  const int32_t drafted = accepted.count - (out.nonfinite != 0 ? 0 : 1);  // the other token is the target's
   const bool given = slots.drafts[slot].given_count > 0;
   int32_t emitted = accepted.count < room ? accepted.count : room;
   if (!given) emitted = CutAtGate(slots, slot, emitted, out);

@@ -8,8 +8,8 @@
 //   code  = E2M1 of x / (b a), ties to the even code, at most 6; 0 where b is 0
 //   value = code * b, which is exactly a BF16 value: at most 6 significant bits, 2^-10 to 2688
 //
-// The input scale is no factor of the value: the tensor scale of the experts' weights has it. A group with an
-// element that is not finite has b = NaN and codes 0, and all its values are NaN.
+// The value lacks the factor a: the tensor scale of the experts' weights includes it. A group with an element
+// that is not finite has b = NaN and codes 0, and all its values are NaN.
 
 #include <bit>
 #include <cstdint>
@@ -30,20 +30,20 @@ constexpr uint8_t Nvfp4Scale(uint32_t magnitude, float input_scale) {
   if (magnitude >= 0x7f80u) return kNvfp4NanScale;
   const float wanted = ToFloat(bf16{static_cast<uint16_t>(magnitude)}) / (6.0f * input_scale);
   const uint32_t bits = std::bit_cast<uint32_t>(wanted);
-  // From 2^-6: the exponent and three bits of the mantissa, which are consecutive codes.
+  // From 2^-6 on: exponent and top three mantissa bits are one integer, which grows by 1 from code to code.
   const uint32_t normal = ((bits + 0x7ffffu + ((bits >> 20) & 1u)) >> 20) - (120u << 3);
-  // Below: multiples of 2^-9, which the addition leaves in the lowest bits.
+  // Below 2^-6: adding 2^14 leaves the multiple of 2^-9 in the lowest bits.
   const uint32_t subnormal = std::bit_cast<uint32_t>(wanted + 0x1p14f) - std::bit_cast<uint32_t>(0x1p14f);
   return static_cast<uint8_t>(wanted < 0x1p-6f ? subnormal : wanted < 448.0f ? normal : 0x7eu);
 }
 
-// The value of a code of Nvfp4Scale but NaN's.
+// The value of a code of Nvfp4Scale other than NaN's.
 constexpr float Nvfp4ScaleValue(uint8_t scale) {
   const float normal = std::bit_cast<float>((uint32_t{scale} << 20) + (120u << 23));
   return scale < 8 ? static_cast<float>(scale) * 0x1p-9f : normal;
 }
 
-// The E2M1 code of x / (b a). product: b a; 0 where b is 0, and NaN where b is.
+// The E2M1 code of x / (b a). product: b a, of Nvfp4Product.
 constexpr uint8_t Nvfp4Code(bf16 x, float product) {
   if (!(product > 0)) return 0;
   const float quotient = ToFloat(bf16{static_cast<uint16_t>(x.bits & 0x7fffu)}) / product;
@@ -52,7 +52,7 @@ constexpr uint8_t Nvfp4Code(bf16 x, float product) {
   return static_cast<uint8_t>(code | (x.bits >> 12 & 8));
 }
 
-// b a, as Nvfp4Code takes it.
+// b a for Nvfp4Code; 0 where b is 0 or NaN.
 constexpr float Nvfp4Product(uint8_t scale, float input_scale) {
   return scale == kNvfp4NanScale ? 0.0f : Nvfp4ScaleValue(scale) * input_scale;
 }

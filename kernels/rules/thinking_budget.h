@@ -1,8 +1,8 @@
 #pragma once
 
-// The end of a thought whose budget is spent. A row's token is then not the model's choice but the next one
-// of the sequence's end ids, by the tokens before it alone: drafts, batch, overlap, ranks and swaps cannot
-// matter.
+// The end of a thought whose budget is spent. A row's token is then the next of the sequence's end ids
+// instead of the model's choice. Only the tokens before the row decide this: drafts, batch, overlap, ranks
+// and swaps do not matter.
 
 #include "config/gate_rule.h"
 #include "kernels/logit_adjustments.h"
@@ -24,7 +24,7 @@ constexpr bool IsMasked(const SlotArrays& slots, int32_t slot) {
   return slots.constants[slot].constrained != 0 && slots.progress[slot].gate == Gate::kBehind;
 }
 
-// The token that the row behind the slot's committed tokens and these drafts has to emit; kNoToken: the
+// The token that the row after the slot's committed tokens and these drafts has to emit; kNoToken: the
 // model's choice.
 constexpr int32_t ForcedBehind(const SlotArrays& slots, int32_t slot, const DraftHistory& drafts) {
   const SlotConstants& constants = slots.constants[slot];
