@@ -26,26 +26,27 @@ struct Automaton {
     int32_t target;  // where to go on, after the call or loop
     friend auto operator<=>(const Edge&, const Edge&) = default;
   };
-  // A repeat that is counted at run time. Its body is not empty, starts at `body` and ends in a final state.
+  // A repeat that is counted at run time. Its body is never the empty word, starts at `body` and ends in a
+  // final state.
   struct Loop {
     int32_t body;
     int32_t exit;
     int32_t min;
     int32_t max;            // -1: no end
-    int32_t per_token = 0;  // how often one token can pass it at most
+    int32_t per_token = 0;  // upper bound of the iterations that one token can pass
   };
 
   int32_t start = 0;
   std::vector<int32_t> first_edges;        // [states + 1]
   std::vector<int32_t> first_token_edges;  // [states]
   std::vector<int32_t> first_moves;        // [states]: the edges that read nothing
-  std::vector<Edge> edges;  // of a state: bytes, token sets, then moves; each in order, and no two are equal
-  std::vector<bool> is_final;  // [states]: the rule, or the loop's body, ends here
-  // [states]: the state of UTF-8 from which any text of a JSON string may be read here, at whatever length
-  // and without escapes; -1 where that is not known.
+  std::vector<Edge> edges;     // of a state: bytes, token sets, then moves; sorted, without duplicates
+  std::vector<bool> is_final;  // [states]: the rule, or the loop's body, may end here
+  // [states]: the UTF-8 state from which any unescaped text of a JSON string, of whatever length, may be read
+  // here; -1 where none is known.
   std::vector<int8_t> text_utf8;
-  // [states]: how many more objects and arrays must open at once before this rule can end; kNeverEnds if it
-  // cannot.
+  // [states]: how many levels of objects and arrays must yet be opened before this rule can end; kNeverEnds
+  // if it cannot.
   std::vector<uint16_t> nesting_need;
   std::vector<Loop> loops;
   std::vector<ByteClass> classes;
@@ -69,12 +70,12 @@ struct Automaton {
     return std::span(edges).subspan(first_moves[state], first_edges[state + 1] - first_moves[state]);
   }
   bool reads(int32_t state) const { return first_moves[state] > first_edges[state]; }
-  // A call that goes on here needs no frame: what the callee ends is the caller's end, too.
+  // Whether a call that returns to this state needs no frame: the caller ends where the callee ends.
   bool is_tail(int32_t state) const {
     return is_final[state] && first_edges[state] == first_edges[state + 1];
   }
   int64_t byte_count() const;
-  // What the edge asks of nesting, as nesting_need.
+  // The levels of nesting that the edge needs, counted like nesting_need.
   int EdgeNeed(const Edge& edge) const;
 };
 

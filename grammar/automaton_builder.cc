@@ -154,13 +154,13 @@ void AutomatonBuilder::Attach(int32_t state, NodeId id, int32_t next, bool is_no
 
 void AutomatonBuilder::AttachSequence(int32_t state, NodeId id, int32_t next, bool is_nonempty) {
   const std::span<const NodeId> parts = ir_.children(id);
-  std::vector<int32_t> starts(parts.size() + 1, next);  // of what begins with part i
+  std::vector<int32_t> starts(parts.size() + 1, next);  // where part i and those after it begin
   for (size_t i = parts.size(); i-- > 1;) starts[i] = Place(parts[i], starts[i + 1], false);
   if (!is_nonempty || !rule_lengths_.IsNullable(id)) {
     Attach(state, parts[0], starts[1], false);
     return;
   }
-  // Every part may be empty: the first one that is not comes in front of what may follow it.
+  // Every part may be empty: a word begins with its first nonempty part, then come the parts after that.
   for (size_t i = 0; i < parts.size(); ++i) Attach(state, parts[i], starts[i + 1], true);
 }
 
@@ -169,7 +169,7 @@ int32_t AutomatonBuilder::PlaceRepeat(NodeId id, int32_t next, bool is_nonempty)
   const NodeId body = ir_.children(id)[0];
   const int32_t shortest = rule_lengths_.ShortestLength(body);
   if (shortest >= RuleLengths::kEndless) return repeat.min == 0 && !is_nonempty ? next : AddState();
-  if (shortest == 0) repeat.min = 0;  // iterations without the empty word: (x?){m,n} is x{0,n}
+  if (shortest == 0) repeat.min = 0;  // iterations exclude the empty word: (x?){m,n} is x{0,n}
   const IrNode::Kind kind = ir_.node(body).kind;
   const int32_t counted = repeat.max < 0 ? repeat.min : repeat.max;
   if (counted <= 1 || (kind == IrNode::kBytes && counted <= kMaxUnrolled)) {
@@ -180,7 +180,7 @@ int32_t AutomatonBuilder::PlaceRepeat(NodeId id, int32_t next, bool is_nonempty)
   return PlaceLoop(body, min, repeat.max, next);
 }
 
-// The copies of a repeat's body one behind the other, with a cycle at the end if it has no end.
+// Chains the copies of a repeat's body, with a cycle at the end if the repeat has no maximum.
 int32_t AutomatonBuilder::PlaceUnrolled(NodeId body, const IrNode& repeat, int32_t next, bool is_nonempty) {
   const int32_t min = is_nonempty ? std::max(repeat.min, 1) : repeat.min;
   int32_t start = next;
@@ -215,7 +215,7 @@ int32_t AutomatonBuilder::PlaceLoop(NodeId body, int32_t min, int32_t max, int32
 }
 
 int32_t AutomatonBuilder::PlaceGraph(const NodeGraph& graph, int32_t next, bool is_nonempty) {
-  // Without the empty word the states are there twice: before and after the first byte or token.
+  // Without the empty word each state exists twice: before and after the first byte or token.
   const int32_t count = static_cast<int32_t>(graph.states.size());
   std::vector<int32_t> after(count), before(count);
   for (int32_t s = 0; s < count; ++s) {

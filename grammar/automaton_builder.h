@@ -1,6 +1,6 @@
 #pragma once
 
-// Turns rules into states, from each node's end to its start. Used by BuildAutomaton alone.
+// Turns rules into states, and builds each node from its end to its start. Used by BuildAutomaton alone.
 
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace foredraft {
 
-// The length of each rule's shortest word, a fixed point over the rules that automata are built with.
+// The length of each rule's shortest word, computed as a fixed point over all rules.
 class RuleLengths {
  public:
   static constexpr int32_t kEndless = 1 << 20;  // as a shortest length: no word, or a very long one
@@ -29,7 +29,7 @@ class RuleLengths {
 
   Ir& ir_;
   std::vector<int32_t> shortest_;         // [rules]
-  mutable std::vector<int32_t> lengths_;  // [nodes], once the rules' are final; -1 = not asked for yet
+  mutable std::vector<int32_t> lengths_;  // [nodes], used once shortest_ is final; -1 = not asked for yet
 };
 
 class AutomatonBuilder {
@@ -39,8 +39,8 @@ class AutomatonBuilder {
   Automaton Build();
 
  private:
-  // Words of `node`, then what follows from the state `next`: as a state of their own, or as edges of
-  // `state`. `is_nonempty`: without the empty word.
+  // Both build the words of `node`, each followed by what begins at the state `next`: Place returns the state
+  // where they begin, Attach adds edges to `state`. `is_nonempty`: without the empty word.
   int32_t Place(NodeId node, int32_t next, bool is_nonempty);
   void Attach(int32_t state, NodeId node, int32_t next, bool is_nonempty);
   void AttachSequence(int32_t state, NodeId node, int32_t next, bool is_nonempty);
@@ -48,7 +48,7 @@ class AutomatonBuilder {
   int32_t PlaceUnrolled(NodeId body, const IrNode& repeat, int32_t next, bool is_nonempty);
   int32_t PlaceLoop(NodeId body, int32_t min, int32_t max, int32_t next);
   int32_t PlaceGraph(const NodeGraph& graph, int32_t next, bool is_nonempty);
-  // The first state of a rule, which is made later.
+  // The first state of a rule; the rule's other states are made later.
   int32_t RuleStart(RuleId rule, bool is_nonempty);
 
   int32_t AddState();

@@ -14,7 +14,7 @@ namespace foredraft {
 namespace {
 
 void ComputeSymbols(Automaton& automaton) {
-  // Classes split the bytes one after the other; bytes that stay together share a symbol.
+  // Each class splits the groups of bytes further; bytes that stay together share a symbol.
   std::array<int32_t, 256> groups{};
   int32_t group_count = 1;
   for (const ByteClass& bytes : automaton.classes) {
@@ -41,11 +41,12 @@ void ComputeSymbols(Automaton& automaton) {
   }
 }
 
-// Least nesting first, as Dijkstra's shortest paths: a state's need is final once its level is reached.
+// Visits states in the order of their need, like Dijkstra's algorithm: a need is final once its level is
+// reached.
 void ComputeNestingNeed(Automaton& automaton, int32_t max_depth, WorkCounter& work) {
   const int32_t count = automaton.state_count();
   automaton.nesting_need.assign(count, Automaton::kNeverEnds);
-  // Edges whose need depends on a state, by that state: where they start, and the edge.
+  // For each state, the edges whose need depends on it: the state where the edge starts, and the edge.
   struct Use {
     int32_t state;
     int32_t edge;
@@ -72,7 +73,7 @@ void ComputeNestingNeed(Automaton& automaton, int32_t max_depth, WorkCounter& wo
     for (int32_t s = 0; s < count; ++s) first_uses[s + 1] += first_uses[s];
     uses.resize(first_uses[count]);
   }
-  // Filling moved each beginning to its end, which is where the next one begins.
+  // Filling moved first_uses[s] to the end of the uses of s, where those of s + 1 begin.
   const auto uses_of = [&](int32_t state) {
     const int32_t begin = state == 0 ? 0 : first_uses[state - 1];
     return std::span(uses).subspan(begin, first_uses[state] - begin);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The automaton of a grammar from its rules, with the checks that the rules have to pass.
+// Builds the automaton of a grammar from its rules, and checks the rules.
 
 #include <cstdint>
 
@@ -10,8 +10,8 @@
 
 namespace foredraft {
 
-// INVALID_ARGUMENT: a limit, a rule that calls itself before it consumes anything, or no word at all.
-// `longest_token` in bytes.
+// INVALID_ARGUMENT: a limit is exceeded, a rule calls itself before it consumes anything, or the grammar has
+// no word. `longest_token` is in bytes.
 absl::StatusOr<Automaton> BuildAutomaton(Ir& ir, int32_t longest_token);
 
 }  // namespace foredraft

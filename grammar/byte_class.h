@@ -44,7 +44,7 @@ class ByteClass {
     return count;
   }
   constexpr bool is_empty() const { return (words_[0] | words_[1] | words_[2] | words_[3]) == 0; }
-  // The lowest byte of a set that is not empty.
+  // The lowest byte; the set must not be empty.
   constexpr int first() const {
     int w = 0;
     while (words_[w] == 0) ++w;

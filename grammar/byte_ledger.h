@@ -1,7 +1,7 @@
 #pragma once
 
-// What the grammars of one cache hold in memory, as a running total: each account says what it has more or
-// less, and nobody adds up all of them.
+// A running total of the memory that the grammars of one cache hold: each account adds its changes, so that
+// nothing has to sum over all of them.
 
 #include <cstdint>
 #include <memory>
@@ -13,12 +13,12 @@ namespace foredraft {
 // Thread-safe; its lock is held for a few instructions, never while a mask is made.
 class ByteLedger {
  public:
-  // The bytes of all open accounts: of grammars in the cache, and of others that outputs still follow.
+  // The bytes of all open accounts: grammars in the cache, and dropped ones that outputs still follow.
   int64_t held() const {
     const std::lock_guard lock(mutex_);
     return held_;
   }
-  // The bytes of listed accounts: of grammars in the cache.
+  // The bytes of listed accounts: grammars in the cache.
   int64_t listed() const {
     const std::lock_guard lock(mutex_);
     return listed_;
@@ -31,7 +31,7 @@ class ByteLedger {
   int64_t listed_ = 0;
 };
 
-// What one grammar holds. Thread-safe.
+// The bytes that one grammar holds. Thread-safe.
 class ByteAccount {
  public:
   // `ledger` may be null.
@@ -62,7 +62,7 @@ class ByteAccount {
   std::mutex& mutex() const { return ledger_ == nullptr ? own_mutex_ : ledger_->mutex_; }
 
   const std::shared_ptr<ByteLedger> ledger_;
-  mutable std::mutex own_mutex_;  // without a ledger
+  mutable std::mutex own_mutex_;  // used without a ledger
   // Guarded by mutex().
   int64_t bytes_ = 0;
   bool is_listed_ = false;

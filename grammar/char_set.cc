@@ -12,13 +12,13 @@ constexpr uint32_t kLastSurrogate = 0xDFFF;
 
 int SpelledBytes(uint32_t c) { return c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4; }
 
-// `first` and `last` are spelled with equally many bytes. Cuts at places where a continuation byte starts
-// anew, so that each piece is a product of byte ranges.
+// `first` and `last` are spelled with equally many bytes. Cuts the range where a continuation byte wraps
+// around, so that each piece is a product of byte ranges.
 void AppendPaths(uint32_t first, uint32_t last, std::vector<BytePath>& paths) {
   std::string low, high;
   AppendCodePoint(first, low);
   AppendCodePoint(last, high);
-  for (size_t tail = 1; tail < low.size(); ++tail) {  // continuation bytes behind the cut
+  for (size_t tail = 1; tail < low.size(); ++tail) {  // continuation bytes after the cut
     const uint32_t mask = (uint32_t{1} << (6 * tail)) - 1;
     if ((first & ~mask) == (last & ~mask)) continue;
     if ((first & mask) != 0) {
@@ -105,7 +105,7 @@ std::vector<BytePath> Utf8Paths(const CharSet& set) {
       if (first <= last) AppendPaths(first, last, pieces);
     }
   }
-  // Pieces that differ in one byte only become one, from the first byte to the last.
+  // Merges pieces that differ in a single byte, for the first byte, then the second, and so on.
   for (size_t place = 0; place < 4; ++place) {
     std::map<BytePath, ByteClass> merged;
     std::vector<BytePath> shorter;
@@ -168,7 +168,8 @@ std::optional<std::vector<uint32_t>> CodePoints(std::string_view text) {
 }
 
 int NextUtf8State(int state, uint8_t byte) {
-  // Which continuation byte a state wants, and the state after it. 1, 2, 7: one, two, three more of any kind.
+  // Which continuation byte a state wants, and the state after it. States 1, 2 and 7 want one, two and three
+  // more of any kind.
   struct Want {
     uint8_t first, last;
     int next;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Sets of Unicode characters, and how UTF-8 spells them. Surrogates are no characters.
+// Sets of Unicode characters, and how UTF-8 spells them. Surrogates are not characters.
 
 #include <compare>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace foredraft {
 
 inline constexpr uint32_t kMaxCodePoint = 0x10FFFF;
 
-// Sorted ranges that neither overlap nor touch. A plain value.
+// A set of characters as sorted ranges that neither overlap nor touch. A plain value.
 class CharSet {
  public:
   struct Range {
@@ -43,21 +43,21 @@ class CharSet {
   std::vector<Range> ranges_;
 };
 
-// One class of bytes after the other, one to four of them.
+// A sequence of one to four byte classes.
 using BytePath = std::vector<ByteClass>;
 // Paths whose union is the UTF-8 of the set. No byte string is in two of them.
 std::vector<BytePath> Utf8Paths(const CharSet& set);
 
 void AppendCodePoint(uint32_t c, std::string& out);
-// The first character of `text`, which is cut off; nothing for bytes that are not UTF-8.
+// Cuts the first character off `text` and returns it; nothing where `text` does not begin with UTF-8.
 std::optional<uint32_t> TakeCodePoint(std::string_view& text);
-// Nothing for text that is not UTF-8.
+// The characters of `text`; nothing if it is not UTF-8.
 std::optional<std::vector<uint32_t>> CodePoints(std::string_view text);
 
 // The states of a reader of UTF-8 between two bytes; kUtf8Start is between characters.
 inline constexpr int kUtf8Start = 0;
 inline constexpr int kUtf8States = 8;
-// The state after `byte`, or -1 if no valid text goes on so.
+// The state after `byte`, or -1 if no valid text continues with it.
 int NextUtf8State(int state, uint8_t byte);
 
 }  // namespace foredraft

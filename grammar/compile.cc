@@ -41,7 +41,7 @@ absl::StatusOr<StructuralTag> AddTag(Ir& ir, const Constraint& constraint, const
                           constraint.free_until_trigger);
 }
 
-// Constraints of every kind but kStructuralTag.
+// Adds constraints of every kind except kStructuralTag.
 absl::StatusOr<NodeId> AddConstraint(Ir& ir, const Constraint& constraint, const Vocabulary& vocabulary) {
   switch (constraint.kind) {
     case Constraint::kChoice:
@@ -148,12 +148,12 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::CompileNew(const Co
 
 void GrammarCache::Insert(const Constraint& constraint, std::shared_ptr<const Grammar> grammar) {
   const MustHaveMemory scope;  // Abseil's maps do not survive a key that cannot be copied into them
-  // The place's key and the entry are a copy of the constraint each.
+  // The key in places_ and the entry each hold a copy of the constraint.
   int64_t bytes = static_cast<int64_t>(constraint.source.size());
   for (const std::string& choice : constraint.choices) {
     bytes += static_cast<int64_t>(choice.size() + sizeof(std::string));
   }
-  std::vector<std::shared_ptr<const Grammar>> dropped;  // whose end takes time, after the lock's
+  std::vector<std::shared_ptr<const Grammar>> dropped;  // destroyed after the unlock, since that takes time
   const std::lock_guard lock(mutex_);
   if (places_.contains(constraint)) return;
   grammar->account().Add(2 * bytes);

@@ -1,6 +1,6 @@
 #pragma once
 
-// From what a request asks for to a Grammar.
+// Compiles what a request asks for into a Grammar.
 
 #include <cstdint>
 #include <list>
@@ -26,8 +26,8 @@ struct Constraint {
   std::string source;                // schema, expression, grammar, tag; empty for kJsonObject and kChoice
   std::vector<std::string> choices;  // of kChoice
   bool compact = false;              // JSON without white space between its tokens
-  // For kStructuralTag: the text before its first tag may be left to the model (Grammar::trigger_ids), which
-  // costs no masks until then. Such text is not checked.
+  // For kStructuralTag: the text before its first tag may be left to the model (Grammar::trigger_ids), so
+  // that no masks are made until the tag. Such text is not checked.
   bool free_until_trigger = false;
 
   friend bool operator==(const Constraint&, const Constraint&) = default;
@@ -44,14 +44,14 @@ inline constexpr int64_t kMaxChoiceBytes = 64 << 10;
 // every API.
 std::string_view ConstraintField(Constraint::Kind kind);
 
-// What CompileConstraint says of a source or choices that are too long, without the field's name; for who
-// asks before they are copied into a Constraint. INVALID_ARGUMENT.
+// INVALID_ARGUMENT for a source or choices that are too long: CompileConstraint's message without the field's
+// name. For callers that check before they copy them into a Constraint.
 absl::Status CheckConstraintLength(Constraint::Kind kind, std::string_view source,
                                    const std::vector<std::string>& choices, const GrammarLimits& limits);
 
 // INVALID_ARGUMENT names the field, the place in it and what is allowed: "json_schema: #/properties/a/not:
 // not supported, ...". FAILED_PRECONDITION: the vocabulary lacks a byte that the grammar needs.
-// `ledger`: Grammar::Create.
+// `ledger`: see Grammar::Create.
 absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(
     const Constraint& constraint, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits,
     std::shared_ptr<ByteLedger> ledger = nullptr);
@@ -60,12 +60,13 @@ absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(
 // in their matchers. Thread-safe; compiling holds no lock, so two requests may compile the same constraint.
 class GrammarCache {
  public:
-  // Above max_bytes, or kMaxGrammars, the cache keeps only the newest ones.
+  // Above max_bytes or kMaxGrammars, the cache drops grammars.
   GrammarCache(std::shared_ptr<const Vocabulary> vocabulary, GrammarLimits limits, int64_t max_bytes);
   static constexpr size_t kMaxGrammars = 10'000;
 
   absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const Constraint& constraint);
-  // Compile in two parts, for who measures the second: the cached grammar, or null; then the new one.
+  // Compile in two parts, for callers that measure the second: Find returns the cached grammar or null,
+  // CompileNew makes a new one.
   std::shared_ptr<const Grammar> Find(const Constraint& constraint);
   absl::StatusOr<std::shared_ptr<const Grammar>> CompileNew(const Constraint& constraint);
 

@@ -21,7 +21,7 @@ bool IsNameChar(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
 }
 
-// A rule ends where the next name with "::=" begins, so line ends need no meaning.
+// A rule ends where the next name with "::=" begins, so line ends have no meaning.
 class GbnfParser {
  public:
   GbnfParser(Ir& ir, std::string_view text, const Vocabulary& vocabulary)
@@ -79,7 +79,7 @@ class GbnfParser {
     while (at_ < text_.size() && IsNameChar(text_[at_])) ++at_;
     return std::string(text_.substr(begin, at_ - begin));
   }
-  // Whether a name and "::=" come next. Stays where it is.
+  // Whether a name and "::=" come next. Consumes nothing.
   bool SeesRule() {
     const size_t begin = at_;
     const bool is_name = !TakeName().empty();
@@ -102,7 +102,7 @@ class GbnfParser {
     SkipSpace();
     Take("::=");
     ASSIGN_OR_RETURN(const auto choices, ParseChoices());
-    // A ::= A x | b is b x*.
+    // The left-recursive A ::= A x | b means b x*.
     std::vector<NodeId> first, more;
     for (const std::vector<NodeId>& parts : choices) {
       const bool calls_itself =

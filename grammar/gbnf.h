@@ -1,6 +1,6 @@
 #pragma once
 
-// Grammars in GBNF, llama.cpp's notation: rules "name ::= ...", the first one to begin with is "root".
+// Grammars in GBNF, llama.cpp's notation: rules "name ::= ...", of which "root" is the start.
 
 #include <string_view>
 

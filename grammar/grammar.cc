@@ -55,14 +55,14 @@ class Grammar::Turn {
       table_->table.ChargeTo(nullptr);
       table_->Count();
     }
-    // Without memory a table may be left half changed.
+    // Running out of memory may leave a table half changed.
     if (std::uncaught_exceptions() > exceptions_) grammar_.table_ = nullptr;
     grammar_.is_held_long_ = false;
   }
 
   bool has_it() const { return lock_.owns_lock(); }
   MaskWork& work() { return *work_; }
-  // One table, once.
+  // Called at most once, with the table that the turn works on.
   void Use(std::shared_ptr<CountedTable> table) {
     table_ = std::move(table);
     table_->table.ChargeTo(work_);
@@ -267,7 +267,7 @@ absl::StatusOr<GrammarRows> Matcher::RowsAlong(std::span<const int32_t> drafts, 
     if (!draft.has_value()) return rows;
     const absl::StatusOr<bool> is_taken = along.Advance(*draft, work);
     if (absl::IsAborted(is_taken.status())) return is_taken.status();
-    // Only the output itself may end a request: a limit that a draft leads to ends the rows.
+    // A draft that exceeds a limit only ends the rows: a request fails by its output alone.
     if (!is_taken.ok() || along.has_ended()) return rows;
     CHECK(*is_taken) << "a token of the mask is not taken: " << *draft;
     absl::StatusOr<std::shared_ptr<const TokenMask>> following = along.Mask(work);
@@ -279,7 +279,7 @@ absl::StatusOr<GrammarRows> Matcher::RowsAlong(std::span<const int32_t> drafts, 
 }
 
 absl::StatusOr<std::optional<int32_t>> Matcher::ForcedToken(const TokenMask& mask, MaskWork* work) {
-  constexpr size_t kMostBytes = 128;  // longer than tokens of text are
+  constexpr size_t kMostBytes = 128;  // longer than any token of text
   if (mask.count == 1 && mask.is_list()) return mask.ids.front();
   ASSIGN_OR_RETURN(const std::string text, ForcedBytes(kMostBytes, work));
   const Vocabulary& vocabulary = grammar_->vocabulary();

@@ -29,25 +29,26 @@ namespace foredraft {
 // Thread-safe: calls of matchers of one grammar take turns.
 class Grammar {
  public:
-  // The automaton of `ir`, and its first mask. INVALID_ARGUMENT: a limit, or no word. FAILED_PRECONDITION:
-  // the grammar needs a byte for which the vocabulary has no token.
-  // `ledger`: where its memory counts; null: nowhere.
+  // Builds the automaton of `ir` and the first mask. INVALID_ARGUMENT: a limit is exceeded, or the grammar
+  // has no word. FAILED_PRECONDITION: the grammar needs a byte for which the vocabulary has no token.
+  // `ledger` counts the grammar's memory; it may be null.
   static absl::StatusOr<std::shared_ptr<const Grammar>> Create(Ir& ir,
                                                                std::shared_ptr<const Vocabulary> vocabulary,
                                                                std::vector<int32_t> trigger_ids = {},
                                                                std::shared_ptr<ByteLedger> ledger = nullptr);
-  // What a grammar counts for beside what is measured: the allocator, small parts, its place in a cache.
+  // Bytes that each grammar counts besides the measured ones: for the allocator, small parts, its place in a
+  // cache.
   static constexpr int64_t kFixedBytes = 4 << 10;
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   const Automaton& automaton() const { return automaton_; }
   // The output is free until one of these tokens, with which the grammar begins; ascending. Empty: the
-  // grammar is of the whole output.
+  // grammar holds for the whole output.
   const std::vector<int32_t>& trigger_ids() const { return trigger_ids_; }
-  // The bytes of automaton, states and masks, with those of tables that outputs still use.
+  // The bytes of automaton, states and masks, including replaced tables that outputs still use.
   int64_t byte_count() const { return account_->bytes(); }
   ByteAccount& account() const { return *account_; }
-  // How many masks were made, and how many of them were asked for again.
+  // How many masks were made, and how often a mask that was made already was asked for.
   struct MaskCounts {
     int64_t made = 0;
     int64_t reused = 0;
@@ -56,7 +57,7 @@ class Grammar {
 
  private:
   friend class Matcher;
-  // A table, and what it has counted for.
+  // A table, and the bytes that the account has for it.
   struct CountedTable {
     CountedTable(const Automaton& automaton, const GrammarLimits& limits,
                  std::shared_ptr<ByteAccount> account)
@@ -68,17 +69,17 @@ class Grammar {
     const std::shared_ptr<ByteAccount> account;
     int64_t counted = 0;
   };
-  // The right to use the grammar's tables, and whom their work is charged to. Its destructor counts their
-  // bytes.
+  // Holds the right to use the grammar's tables, and says whom their work is charged to. Its destructor
+  // counts their bytes.
   class Turn;
 
   Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary, const GrammarLimits& limits,
           std::vector<int32_t> trigger_ids, std::shared_ptr<ByteLedger> ledger);
 
-  // The three below: within a Turn.
+  // The next three are called within a Turn.
   std::shared_ptr<CountedTable> Table() const;
   absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(StateTable& table, StateId state) const;
-  // `steps` grows by what the token's transitions took, as if nothing were known.
+  // Adds to `steps` what the token's transitions take if none of them is known.
   StateId Step(StateTable& table, StateId from, int32_t token, int64_t& steps) const;
   absl::Status CheckBytes() const;
 
@@ -102,8 +103,8 @@ class Grammar {
 // The rows of one step of one output (Matcher::RowsAlong).
 struct GrammarRows {
   std::vector<std::shared_ptr<const TokenMask>> masks;  // [rows]: one more than there are drafts
-  // The last of the drafts: not the drafter's, but tokens of text that the grammar forces. A guess where that
-  // text can be told in several ways, so they are verified as any draft is.
+  // The last of the drafts: not the drafter's, but tokens of text that the grammar forces. They are a guess
+  // where that text can be tokenized in several ways, so they are verified like any draft.
   std::vector<int32_t> forced_drafts;
 };
 struct RowLimits {
@@ -111,28 +112,28 @@ struct RowLimits {
   size_t forced_drafts = 0;
 };
 
-// Where one output is in its grammar. A value: a copy is a place to come back to. Not thread-safe; different
-// matchers may be used by different threads. Calls with a MaskWork charge it, and give up with ABORTED as it
-// says: then nothing has changed, and the call may be repeated.
+// Where one output is in its grammar. A value: a copy keeps a place to come back to. Not thread-safe;
+// different matchers may be used by different threads. Calls with a MaskWork charge it, and give up with
+// ABORTED as it says: then nothing has changed, and the call may be repeated.
 class Matcher {
  public:
-  // `end_ids`: tokens that end this request beside the vocabulary's, such as its special stop ids. Ids
-  // outside of the vocabulary are left out. Waits for nobody.
+  // `end_ids`: tokens that end this request besides the vocabulary's end ids, such as the request's special
+  // stop ids. Ids outside of the vocabulary are left out. Takes no lock.
   explicit Matcher(std::shared_ptr<const Grammar> grammar, std::vector<int32_t> end_ids = {});
 
   // The tokens that the next row may choose; never empty. Once the output has ended, its end tokens.
   // RESOURCE_EXHAUSTED or FAILED_PRECONDITION (MaskMaker::Make), naming the position in tokens. Before the
-  // first token it waits for nobody and cannot fail.
+  // first token it takes no lock and cannot fail.
   absl::StatusOr<std::shared_ptr<const TokenMask>> Mask(MaskWork* work = nullptr);
 
-  // Takes one token. False, and nothing changes: the grammar does not allow it here. An end token is taken
-  // where the grammar accepts, and nothing after it. RESOURCE_EXHAUSTED as Mask.
+  // Takes one token. Returns false and changes nothing if the grammar does not allow it here. An end token is
+  // taken where the grammar accepts, and no token after it. RESOURCE_EXHAUSTED: see Mask.
   absl::StatusOr<bool> Advance(int32_t token, MaskWork* work = nullptr);
 
   // The rows of one step: row 0 chooses the next token, row j the token after draft j. Drafts are taken as
-  // long as they are in the masks before them; where one is not, or none is left, tokens of the text that the
-  // grammar forces follow, as long as there are some. Rows also end with a draft that ends the output or
-  // leads to a limit. The matcher does not move. An error is that of Mask here.
+  // long as each is in the mask of the row before it; tokens of text that the grammar forces, if any, follow
+  // them. A draft that ends the output or exceeds a limit ends the rows. The matcher does not move. Returns
+  // an error only if Mask would here.
   absl::StatusOr<GrammarRows> RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits,
                                         MaskWork* work = nullptr) const;
 
@@ -147,18 +148,18 @@ class Matcher {
 
  private:
   StateTable& table() { return table_->table; }
-  // Moves the state to the grammar's table, if that was made anew. Within a Turn.
+  // Moves the state to the grammar's table if that has been replaced. Called within a Turn.
   void Renew();
   bool IsEndToken(int32_t token) const;
-  // The next token, where the grammar leaves one of `mask` alone, or forces a text: then the longest token
-  // that the text begins with, unless a longer one of the mask goes on behind it.
+  // The next token, if it is forced: the only one of `mask`; or, where the grammar forces a text, the longest
+  // token that the text begins with, unless a longer token of the mask begins with the whole text.
   absl::StatusOr<std::optional<int32_t>> ForcedToken(const TokenMask& mask, MaskWork* work);
   std::shared_ptr<const TokenMask> WithEndIds(std::shared_ptr<const TokenMask> mask, bool is_end_only) const;
 
   std::shared_ptr<const Grammar> grammar_;
   std::vector<int32_t> end_ids_;                  // the request's, ascending
-  std::shared_ptr<Grammar::CountedTable> table_;  // null: it has not moved
-  StateId state_ = StateTable::kDead;             // with the counts as they are
+  std::shared_ptr<Grammar::CountedTable> table_;  // null until first needed
+  StateId state_ = StateTable::kDead;             // with loop counts that are not clamped
   int64_t token_count_ = 0;
   bool has_ended_ = false;
 };

@@ -103,7 +103,7 @@ NodeId Ir::Characters(const CharSet& set) {
     if (range.last > kLastAscii) others.Add(std::max(range.first, kLastAscii + 1), range.last);
   }
   if (others.is_empty()) return Bytes(ascii);
-  // Longer spellings are a rule, which a set has once.
+  // Characters beyond ASCII become a rule, one per set.
   const auto [place, is_new] = char_rules_.try_emplace(others, -1);
   if (is_new) {
     std::vector<NodeId> paths;

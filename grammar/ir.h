@@ -1,8 +1,8 @@
 #pragma once
 
-// The one form that every front end builds: rules whose bodies are nodes. A node is a language of byte
-// strings and single tokens. Automata follow from it (grammar/automaton.h). Nodes are numbers into their Ir
-// and may be used many times. Not thread-safe.
+// The intermediate representation that every front end builds: rules whose bodies are nodes. A node is a
+// language of byte strings and single tokens. Automata are built from it (grammar/automaton.h). A node is an
+// index into its Ir and may be used many times. Not thread-safe.
 
 #include <cstdint>
 #include <map>
@@ -23,14 +23,15 @@ namespace foredraft {
 using NodeId = int32_t;
 using RuleId = int32_t;
 
-// Which single token may come: one of `ids` (ascending), or with `is_complement` any ordinary token that is
-// none of them.
+// The single tokens that may come: those in `ids` (ascending) or, with `is_complement`, all ordinary tokens
+// except those.
 struct TokenSet {
   std::vector<int32_t> ids;
   bool is_complement = false;
 };
 
-// A graph whose edges are nodes: an edge with label kEmptyLabel consumes nothing. State 0 is its start.
+// A graph whose edges are labelled with nodes; an edge with label kEmptyLabel consumes nothing. State 0 is
+// its start.
 struct NodeGraph {
   static constexpr NodeId kEmptyLabel = -1;
   struct Edge {
@@ -86,13 +87,13 @@ class Ir {
   NodeId Tokens(TokenSet tokens);
   NodeId Graph(NodeGraph graph);
   NodeId Characters(const CharSet& set);  // in UTF-8
-  // One of the strings: their trie.
+  // Any one of the strings, as a trie.
   NodeId OneOf(std::span<const std::string> strings);
-  // OneOf as a call of a rule, one per list: for lists that many places use.
+  // Calls a rule whose body is OneOf(strings). Equal lists share a rule: for lists that many places use.
   NodeId CallOneOf(const std::vector<std::string>& strings);
 
-  // Error messages show `origin`, "line 3: ", and the name in quotes; without an origin the name is a JSON
-  // pointer.
+  // Error messages show `origin`, such as "line 3: ", and the name in quotes; without an origin the name is a
+  // JSON pointer.
   RuleId AddRule(std::string name, std::string origin = "");
   void SetRule(RuleId rule, NodeId body) { rules_[rule].body = body; }
   void set_root(RuleId rule) { root_ = rule; }
@@ -113,9 +114,9 @@ class Ir {
 
   const GrammarLimits& limits() const { return limits_; }
   WorkCounter& work() { return work_; }
-  // Whether a limit is passed. Nodes made since then mean nothing, and front ends end soon.
+  // Whether a limit is exceeded. Nodes made after that are meaningless, and front ends should stop soon.
   bool is_full() const { return size_ > limits_.max_nodes || work_.is_spent(); }
-  // INVALID_ARGUMENT with the limit, if is_full.
+  // INVALID_ARGUMENT, naming the limit, if is_full.
   absl::Status status() const;
 
  private:
@@ -129,14 +130,14 @@ class Ir {
 
   const GrammarLimits limits_;
   WorkCounter work_;
-  int64_t size_ = 0;  // nodes, and edges of graphs
+  int64_t size_ = 0;  // number of nodes plus edges of graphs
   std::vector<IrNode> nodes_;
   std::vector<NodeId> children_;
   std::vector<ByteClass> classes_;
   std::unordered_map<ByteClass, NodeId, absl::Hash<ByteClass>> class_nodes_;
   std::unordered_map<std::string, NodeId> literal_nodes_;
   std::map<std::vector<std::string>, RuleId> one_of_rules_;
-  std::map<CharSet, RuleId> char_rules_;  // characters beyond ASCII
+  std::map<CharSet, RuleId> char_rules_;  // by a set of characters beyond ASCII
   std::vector<TokenSet> token_sets_;
   std::vector<NodeGraph> graphs_;
   std::vector<Rule> rules_;

@@ -19,9 +19,9 @@ constexpr char kTime[] =
 constexpr char kDuration[] = R"(P(?:\d{1,9}W|(?:DATE(?:T(?:TIME))?|T(?:TIME))))";
 constexpr char kDurationDate[] = R"((?:\d{1,9}Y(?:\d{1,9}M(?:\d{1,9}D)?)?|\d{1,9}M(?:\d{1,9}D)?|\d{1,9}D))";
 constexpr char kDurationTime[] = R"((?:\d{1,9}H(?:\d{1,9}M(?:\d{1,9}S)?)?|\d{1,9}M(?:\d{1,9}S)?|\d{1,9}S))";
-// RFC 1123. At most 253 characters: up to 4 long labels, or up to 10 of 24 characters. RFC 5891 gives "--" at
-// places 3 and 4 a meaning, "xn--" before Punycode, which no regular expression checks: such labels are left
-// out.
+// RFC 1123. At most 253 characters: up to 4 long labels, or up to 10 of 24 characters. RFC 5891 reserves "--"
+// at places 3 and 4, as in "xn--" before Punycode, which no regular expression can check: such labels are
+// left out.
 constexpr char kHostname[] = R"((?:LONG(?:\.LONG){0,3}|SHORT(?:\.SHORT){0,9}))";
 constexpr char kLabel[] =
     R"([A-Za-z0-9](?:[A-Za-z0-9]|[A-Za-z0-9-]{1,2}[A-Za-z0-9]|[A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,REST}[A-Za-z0-9])?)";
@@ -30,8 +30,8 @@ constexpr char kEmail[] =
     R"([A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}){0,2}@HOST)";
 constexpr char kIpv4[] = R"((?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))";
 constexpr char kUuid[] = R"([0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12})";
-// RFC 3986, and RFC 3987 where UCS is more than nothing. The first segment of a reference without a scheme
-// has no colon.
+// RFC 3986, and RFC 3987 where UCS is not empty. The first segment of a reference without a scheme has no
+// colon.
 constexpr char kUri[] = R"((?:SCHEME:(?:HIERARCHY|PCHAR+(?:/PCHAR*)*|)TAIL))";
 constexpr char kUriReference[] = R"((?:URI|(?:HIERARCHY|NOCOLON+(?:/PCHAR*)*|)TAIL))";
 constexpr char kUriHierarchy[] = R"((?://AUTHORITY(?:/PCHAR*)*|/(?:PCHAR+(?:/PCHAR*)*)?))";
@@ -58,7 +58,7 @@ std::string Ipv6() {
   const std::string last = "(?:" + group + ":" + group + "|" + std::string(kIpv4) + ")";
   std::string all = groups(6) + last;
   for (int before = 0; before <= 7; ++before) {
-    // `before` groups, "::", and at most 7 - before behind it.
+    // `before` groups, "::", and at most 7 - before groups after it.
     const std::string head = before == 0 ? ":" : groups(before);
     std::string tails;
     for (int after = 1; after <= 7 - before; ++after) {
@@ -69,8 +69,8 @@ std::string Ipv6() {
   return "(?:" + all + ")";
 }
 
-// The characters beyond ASCII of RFC 3987 (ucschar), for a class: all planes but their last two characters,
-// without surrogates, private use and non-characters.
+// RFC 3987's characters beyond ASCII (ucschar), for a character class: all planes, without the last two code
+// points of each, surrogates, private use and non-characters.
 std::string Ucs() {
   std::string ranges = R"(\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF)";
   for (int plane = 1; plane <= 14; ++plane) {
@@ -157,7 +157,7 @@ std::optional<std::string> FormatExpression(std::string_view format) {
 
 std::optional<std::string> BoundedFormatExpression(std::string_view format, int64_t min_length,
                                                    int64_t max_length) {
-  // Below these lengths a host would have fewer than four labels. ShortFormatExpression has what fits.
+  // Below these lengths a host would have fewer than four labels. ShortFormatExpression serves those.
   constexpr int64_t kLeastHost = 100, kLeastEmail = 200, kLeastUri = 48, kMost = 10'000;
   max_length = std::min(max_length, kMost);
   if (format == "hostname" && min_length <= 1 && max_length >= kLeastHost)

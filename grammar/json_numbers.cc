@@ -132,9 +132,9 @@ bool NumberRange::AreDisjoint(const NumberRange& a, const NumberRange& b) {
 
 namespace {
 
-// Numbers of one sign whose magnitude is within bounds. The state after some digits: how many, how they
-// compare with the digits of each bound so far, and what they leave of the divisor. Its factors of 10 are
-// zeros at the end, which need fewer states than remainders.
+// Numbers of one sign whose magnitude is within bounds. A state has what matters of the digits so far: their
+// number, how they compare with the digits of each bound, and their remainder modulo the divisor. The
+// divisor's factors of 10 are tested as trailing zeros, which need fewer states than remainders.
 class DigitAutomaton {
  public:
   struct Bound {
@@ -167,16 +167,17 @@ class DigitAutomaton {
 
  private:
   enum Phase { kWhole, kPoint, kFraction };
-  // Digits without up to zeros_ zeros at their end, modulo divisor_.
+  // The digits modulo divisor_, without their last `zeros` digits: trailing zeros, of which up to zeros_ are
+  // counted.
   struct Remainder {
     int64_t value;
     int zeros;
     friend auto operator<=>(const Remainder&, const Remainder&) = default;
   };
   struct State {
-    int phase, count, low, high;  // low, high: -1, 0, 1 against the bounds
+    int phase, count, low, high;  // low, high: -1, 0, 1: order against the bounds
     Remainder remainder;
-    bool has_fraction = false;  // a digit other than 0 behind the point
+    bool has_fraction = false;  // a digit other than 0 after the point
     friend auto operator<=>(const State&, const State&) = default;
   };
 
@@ -216,7 +217,7 @@ class DigitAutomaton {
     ++state.count;
     state.remainder = AfterDigit(state.remainder, digit);
     if (state.phase == kPoint) state.phase = kFraction;
-    // Where integers may come as well, what is behind the point makes no difference.
+    // Where integers may come as well, the digits after the point make no difference.
     if (state.phase == kFraction && range_.is_fraction && digit > 0) state.has_fraction = true;
     return state;
   }
@@ -240,7 +241,7 @@ class DigitAutomaton {
         orders[b] = WholeOrder(orders[b], state.count, bounds_[b]);
         read = 0;
       }
-      // Digits of the bound that were not read make it larger.
+      // If the bound has more digits than were read, it is larger.
       if (orders[b] == 0 && read < static_cast<int>(bounds_[b].value->fraction.size())) orders[b] = -1;
     }
     const bool above = !bounds_[0].value || orders[0] > 0 || (orders[0] == 0 && !bounds_[0].is_exclusive);
@@ -273,10 +274,10 @@ class DigitAutomaton {
   NodeGraph& graph_;
   const NumberRange& range_;
   int64_t divisor_;              // without its factors of 10
-  int zeros_ = 0;                // the factors
+  int zeros_ = 0;                // how many of them
   std::array<Bound, 2> bounds_;  // low, high
   std::vector<State> states_;
-  std::vector<int32_t> ids_;  // of the states in the graph
+  std::vector<int32_t> ids_;  // of the states, in the graph
   std::map<State, int32_t> known_;
 };
 

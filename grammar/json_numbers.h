@@ -23,7 +23,7 @@ struct Decimal {
   bool is_integer() const { return fraction.empty(); }
   // -1, 0 or 1.
   static int Compare(const Decimal& a, const Decimal& b);
-  // The integer below 2^31, or nothing.
+  // The number, if it is an integer of magnitude below 2^31; otherwise nothing.
   std::optional<int32_t> ToInt() const;
 };
 
@@ -36,22 +36,22 @@ struct NumberRange {
   bool is_fraction = false;  // no integers
   std::optional<Decimal> min, max;
   bool excludes_min = false, excludes_max = false;
-  // The number is a multiple of divisor / 10^places, and has at most `places` digits of a fraction. Where
-  // places > 0, 10 does not divide the divisor.
+  // The number is a multiple of divisor / 10^places, and has at most `places` fraction digits. Where places >
+  // 0, 10 does not divide the divisor.
   int64_t divisor = 1;
   int places = kMaxPlaces;
   void RaiseMin(const Decimal& bound, bool is_exclusive);
   void LowerMax(const Decimal& bound, bool is_exclusive);
-  // Makes it a multiple of `multiple`, which is above 0, as well. False: not supported, the divisor would be
-  // above kMaxDivisor.
+  // Keeps only those numbers that are also multiples of `multiple`, which is above 0. False: not supported,
+  // because the divisor would be above kMaxDivisor.
   bool KeepMultiples(const Decimal& multiple);
   bool Has(const Decimal& number) const;
-  // Whether no number is in both.
+  // True: their bounds alone exclude that a number is in both. False: not known.
   static bool AreDisjoint(const NumberRange& a, const NumberRange& b);
 };
 
-// -?(0|[1-9][0-9]{0,18}), for a number also a fraction of up to 20 digits
-// and, without bounds, an exponent of up to 3. INVALID_ARGUMENT: more than max_product_states.
+// Matches -?(0|[1-9][0-9]{0,18}); unless is_integer also a fraction of up to 20 digits and, without bounds,
+// an exponent of up to 3 digits. INVALID_ARGUMENT: more than max_product_states.
 absl::StatusOr<NodeId> AddNumbers(Ir& ir, const NumberRange& range);
 
 }  // namespace foredraft

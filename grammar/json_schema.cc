@@ -20,7 +20,8 @@ namespace {
 constexpr int kMaxSpaces = 32;
 constexpr int kMaxTabs = 8;
 
-// Nothing, one space, or a line end and an indentation: never without end, which models fall into.
+// Nothing, one space, or a line end with an indentation: bounded, because models fall into endless white
+// space.
 NodeId AddSpace(Ir& ir) {
   const NodeId indentation =
       ir.Alternative({ir.Repeat(ir.Literal(" "), 0, kMaxSpaces), ir.Repeat(ir.Literal("\t"), 1, kMaxTabs)});
@@ -299,7 +300,7 @@ NodeId SchemaCompiler::ArrayOfEach(const std::vector<const JsonValue*>& values, 
   const int32_t start = graph.AddState(), end = graph.AddState();
   graph.states[end].accepts = true;
   const uint32_t sets = uint32_t{1} << values.size();
-  // after(set): the values of the set came. next(set): another value must come.
+  // after(set): the state after the values of the set. next(set): the state where another value must come.
   const auto after = [](uint32_t set) { return static_cast<int32_t>(2 + 2 * set); };
   const auto next = [&](uint32_t set) { return after(set) + 1; };
   for (uint32_t set = 0; set < 2 * sets; ++set) graph.AddState();
@@ -335,7 +336,7 @@ absl::StatusOr<NodeId> SchemaCompiler::Array(const Conjunction& conjunction, con
   const int64_t prefix = static_cast<int64_t>(SchemaReader::PrefixCount(conjunction));
   int64_t max = merged.max_items;
   if (merged.unique_items != nullptr && (max < 0 || max > 1)) return UniqueArray(conjunction, merged);
-  std::vector<NodeId> items;  // one by one, then the others
+  std::vector<NodeId> items;  // of the first elements one by one, then of all others
   for (int64_t i = 0; i <= prefix; ++i) {
     ASSIGN_OR_RETURN(const Conjunction item, reader_.ItemOf(conjunction, static_cast<size_t>(i)));
     if (item.never != nullptr) max = max < 0 ? i : std::min(max, i);

@@ -1,6 +1,7 @@
 #pragma once
 
-// JSON by a JSON Schema, as nodes. docs/structured-output.md says what each keyword means here.
+// Turns a JSON Schema into nodes that match its JSON. docs/structured-output.md says what each keyword means
+// here.
 
 #include <string_view>
 
@@ -11,7 +12,7 @@
 
 namespace foredraft {
 
-// INVALID_ARGUMENT names JSON pointer, keyword and what is allowed.
+// INVALID_ARGUMENT names the JSON pointer, the keyword and what is allowed.
 absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, std::string_view schema, const JsonStyle& style);
 // Adds a schema inside of another document. References in the schema are relative to the schema itself.
 absl::StatusOr<NodeId> AddJsonSchema(Ir& ir, const JsonValue& schema, const JsonStyle& style);

@@ -12,7 +12,7 @@
 namespace foredraft {
 namespace {
 
-// Builds the tree from the parser's events and ends at the first thing that is not accepted.
+// Builds the tree from the parser's events and stops at the first one that it does not accept.
 class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
  public:
   TreeBuilder(JsonValue& root, int max_depth) : root_(root), max_depth_(max_depth) {}
@@ -66,7 +66,7 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
       refusal_ = absl::StrFormat("nested deeper than constraints.max_depth = %d", max_depth_);
       return false;
     }
-    // Only the last child of each open value may still move, and that is the open one itself.
+    // An open value does not move: its parent gets no other child before it is closed.
     open_.push_back(Put({.kind = kind}));
     keys_.emplace_back();
     return true;
@@ -84,7 +84,7 @@ class TreeBuilder final : public nlohmann::json_sax<nlohmann::json> {
   std::string refusal_;
 };
 
-// Whether the parent has the value among its own.
+// Whether the value is among its parent's items.
 bool IsItemOfParent(const JsonValue& value) {
   const std::vector<JsonValue>& items = value.parent->items;
   const std::less<const JsonValue*> less;
@@ -108,7 +108,7 @@ const JsonValue* JsonValue::Find(std::string_view key) const {
 }
 
 absl::StatusOr<std::unique_ptr<const JsonValue>> ParseJsonSource(std::string_view text, int max_depth) {
-  // The parser takes it for the end of the text.
+  // The parser ends the text at a zero byte.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrFormat("not JSON at byte %d, allowed JSON text", nul));
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// JSON text of a client as a tree that keeps the order of keys and the spelling of numbers.
+// A client's JSON text as a tree that keeps the order of keys and the spelling of numbers.
 
 #include <cstdint>
 #include <memory>
@@ -36,12 +36,11 @@ absl::StatusOr<std::unique_ptr<const JsonValue>> ParseJsonSource(std::string_vie
 // Sets the parents of all values below `value`.
 void SetParents(JsonValue& value);
 
-// "#/properties/a": where the value is in its tree. A value that its parent does not have was made from the
-// parent, and is where that is.
+// "#/properties/a": the place of the value in its tree. A value that is not among its parent's items was made
+// from the parent and has the parent's place.
 std::string JsonPointer(const JsonValue& value);
 
-// The text of a string value as JSON spells it where there is a choice: raw, escaped where it must be. With
-// its quotes.
+// Writes `text` as a JSON string with its quotes; escapes only the characters that JSON requires it for.
 std::string QuoteJson(std::string_view text);
 
 }  // namespace foredraft

@@ -26,7 +26,7 @@ CharSet MustEscape() {
   return set;
 }
 
-// What stands between the quotes for one character.
+// The spelling of one character between the quotes.
 std::string Inside(char c) {
   const std::string quoted = QuoteJson(std::string(1, c));
   return quoted.substr(1, quoted.size() - 2);
@@ -105,7 +105,7 @@ absl::StatusOr<bool> StringSet::Has(std::string_view text) {
   return table_.state(state).accepts;
 }
 
-// The automaton of all tests at once, from state to state.
+// Builds the product of the automata of all tests, state by state.
 class StringProduct {
  public:
   StringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars, int64_t max_chars,
@@ -121,7 +121,7 @@ class StringProduct {
     for (int byte = 0; byte < 0x80; ++byte) {
       if (spelling == StringSpelling::kJson && must_escape.Has(byte)) escaped_.Add(byte);
     }
-    // Bytes that all automata, UTF-8 and JSON's escapes treat alike are one symbol.
+    // Bytes that the tests' automata, UTF-8 and JSON's escapes do not tell apart form one symbol.
     std::map<std::vector<int>, ByteClass> groups;
     for (int byte = 0; byte < 256; ++byte) {
       std::vector<int> key;
@@ -155,7 +155,7 @@ class StringProduct {
  private:
   bool IsEscaped(uint8_t byte) const { return escaped_.Has(byte); }
 
-  using State = std::vector<int32_t>;  // of UTF-8, characters so far, of each test
+  using State = std::vector<int32_t>;  // UTF-8's state, characters so far, the state of each test
 
   int32_t Find(const State& state) {
     const auto [place, is_new] = known_.try_emplace(state, static_cast<int32_t>(states_.size()));
@@ -166,7 +166,7 @@ class StringProduct {
     return id;
   }
 
-  // By target: the bytes that lead there raw, and escapes.
+  // By target state: the bytes that lead there raw, and the escapes that do.
   using Edges = std::map<int32_t, std::pair<ByteClass, std::vector<std::string>>>;
   void AddTo(Edges& edges, int32_t target, const ByteClass& symbol) const {
     auto& [raw, escapes] = edges[target];
@@ -201,8 +201,8 @@ class StringProduct {
     return absl::OkStatus();
   }
 
-  // Sets text_utf8 of a set of states: any text leads from each of them to another one of the set, and an end
-  // can be reached from each.
+  // Sets text_utf8 of those states from which any unescaped text leads only to states of the same kind, and
+  // from which an accepting state can be reached.
   void MarkAnyText() {
     std::array<ByteClass, kUtf8States> text;
     for (int utf8 = 0; utf8 < kUtf8States; ++utf8) {
@@ -246,10 +246,10 @@ class StringProduct {
     queue.push_back(id);
   }
 
-  // Where a state accepts and each character leads back to it or nowhere, the rest of a string is a counted
-  // repeat of one character, instead of a state per count. Returns whether it became one.
+  // If a state accepts, and each character leads back to it or nowhere, makes the rest of the string a
+  // counted repeat of one character instead of a state per count. Returns whether it did so.
   bool AddLoop(int32_t id) {
-    constexpr int64_t kLeast = 64;  // rests of fewer characters stay states
+    constexpr int64_t kLeast = 64;  // shorter rests stay states
     const State state = states_[id];
     if (state[0] != kUtf8Start || max_chars_ - state[1] < kLeast) return false;
     const State tests(state.begin() + 2, state.end());
@@ -265,7 +265,7 @@ class StringProduct {
     return true;
   }
 
-  // No character leads to or from it.
+  // Adds an accepting state that no character leads to or from.
   int32_t AddLoopEnd() {
     states_.emplace_back();
     const int32_t id = graph_.AddState();
@@ -282,7 +282,7 @@ class StringProduct {
     graph.AddState();
     const int32_t end = graph.AddState();
     graph.states[end].accepts = true;
-    std::vector<std::pair<State, int32_t>> inside = {{start, 0}};  // of a character: a few
+    std::vector<std::pair<State, int32_t>> inside = {{start, 0}};  // states within a character: a few
     for (size_t i = 0; i < inside.size(); ++i) {
       Edges edges;
       ir_.work().Charge(static_cast<int64_t>(symbols_.size()));
@@ -315,16 +315,16 @@ class StringProduct {
     return accepts;
   }
 
-  // False: no character may come. Otherwise it is counted where one begins.
+  // Counts a character where one begins. False: no further character may come.
   bool CountChar(State& state) const {
     if (state[0] != kUtf8Start) return true;
     if (state[1] == max_chars_) return false;
-    // Without an end, counts past the minimum are alike.
+    // Without a maximum, counts past the minimum are equivalent.
     if (max_chars_ >= 0 || state[1] < min_chars_) ++state[1];
     return true;
   }
 
-  // False: no string goes on so.
+  // False: no string continues with `byte`.
   bool Step(State& state, uint8_t byte) const {
     state[0] = NextUtf8State(state[0], byte);
     if (state[0] < 0) return false;
@@ -336,7 +336,7 @@ class StringProduct {
     return true;
   }
 
-  // The tables count what their transitions take.
+  // Charges the steps that the tests' tables have counted.
   void ChargeTables() {
     int64_t steps = 0;
     for (const StringTest& test : tests_) steps += std::exchange(test.set->table_.work().steps, 0);

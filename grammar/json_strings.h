@@ -17,18 +17,18 @@
 
 namespace foredraft {
 
-// One character of a JSON string, by any spelling: raw, \n, \u000a. Surrogates only in pairs.
+// One character of a JSON string, in any spelling: raw, \n, \u000a. Surrogates only in pairs.
 NodeId AnyJsonChar(Ir& ir);
-// Characters of `set` in the one spelling of QuoteJson: raw, escaped where JSON demands it.
+// Characters of `set` in the one spelling of QuoteJson: raw, or escaped where JSON demands it.
 NodeId SpellJson(Ir& ir, const CharSet& set);
 
 // A set of strings, as an automaton over their UTF-8. Not thread-safe.
 class StringSet {
  public:
-  // `ir` has a root; its nodes spell characters raw. `goes_on`: what begins with a string of the set is in
-  // it.
+  // `ir` has a root; its nodes spell characters raw. `goes_on`: every text that begins with a string of the
+  // set is in the set, too.
   static absl::StatusOr<std::shared_ptr<StringSet>> Create(Ir& ir, bool goes_on = false);
-  // The strings of a list.
+  // The set of the strings of a list.
   static absl::StatusOr<std::shared_ptr<StringSet>> OfTexts(std::span<const std::string> texts,
                                                             const GrammarLimits& limits, WorkCounter& work);
   // RESOURCE_EXHAUSTED: too many configurations.
@@ -43,7 +43,7 @@ class StringSet {
   const Automaton automaton_;
   StateTable table_;
   const bool goes_on_;
-  StateId accepting_ = StateTable::kUnknown;  // with goes_on_, the state in place of all that accept
+  StateId accepting_ = StateTable::kUnknown;  // with goes_on_, stands for all accepting states
 };
 
 struct StringTest {
@@ -57,8 +57,8 @@ enum class StringSpelling {
 };
 
 // The strings that pass all tests and have min_chars to max_chars characters (-1: no end). INVALID_ARGUMENT:
-// more than `max_states`, or where that is 0 max_product_states; the text says that `what` needs them, as
-// "pattern and maxLength together need".
+// more than `max_states` states (0: max_product_states); the message begins with `what`, such as "pattern and
+// maxLength together need".
 absl::StatusOr<NodeId> AddStringProduct(Ir& ir, const std::vector<StringTest>& tests, int64_t min_chars,
                                         int64_t max_chars, const std::string& what,
                                         StringSpelling spelling = StringSpelling::kJson,

@@ -1,7 +1,7 @@
 #pragma once
 
-// Bounds on the work that a constraint may cost, all counted and none timed: a request gets the same answer
-// on every machine.
+// Bounds on the work that a constraint may cost. They count steps and measure no time, so a request gets the
+// same answer on every machine.
 
 #include <cstdint>
 
@@ -19,20 +19,22 @@ struct GrammarLimits {
   int32_t max_configurations = 1'024;   // of one parse state
   int64_t max_compile_steps = 2'000'000;
   int64_t max_mask_steps = 50'000;  // of one mask, and of one token that an output takes: see MaskWork
-  int64_t table_bytes = int64_t{32} << 20;  // states and masks of one grammar; a full table is made anew
+  int64_t table_bytes = int64_t{32} << 20;  // states and masks of a grammar; a full table is replaced
 };
 
-// What one call spends on masks and tokens of an output. A step is about 50 ns: kConfigsPerStep
-// configurations or moves of them, which read nothing, kEdgesPerStep edges that are compared with one byte,
-// or kTrieNodesPerStep nodes of the vocabulary. Transitions that the grammar knows already cost nothing here.
-// max_mask_steps counts them as if they were made anew, so that no limit depends on what came before.
+// The work that one call spends on masks and tokens of an output. A step is about 50 ns: the time to visit
+// kConfigsPerStep configurations or moves (edges that read nothing), to compare kEdgesPerStep edges with a
+// byte, or to visit kTrieNodesPerStep nodes of the vocabulary's tries. Transitions that the grammar knows
+// already cost nothing here. max_mask_steps counts them as if they were made anew, so that no limit depends
+// on earlier calls.
 struct MaskWork {
   static constexpr int64_t kNoEnd = int64_t{1} << 62;
   static constexpr int kTrieNodesPerStep = 16;
   static constexpr int kConfigsPerStep = 2;
   static constexpr int kEdgesPerStep = 8;
-  int64_t allowance = kNoEnd;  // where `steps` passes it, the call gives up with ABORTED and may be repeated
-  // Also for calls without an allowance on the same grammar; false: gives up with ABORTED instead.
+  int64_t allowance = kNoEnd;  // once `steps` exceeds it, the call gives up with ABORTED and may be repeated
+  // True: the call also waits while one without an allowance uses the same grammar. False: it gives up with
+  // ABORTED then.
   bool waits = true;
   int64_t steps = 0;
 
@@ -48,7 +50,7 @@ class WorkCounter {
   bool Charge(int64_t steps) { return (spent_ += steps) <= limit_; }
   bool is_spent() const { return spent_ > limit_; }
   int64_t spent() const { return spent_; }
-  // INVALID_ARGUMENT with the limit, if it is spent.
+  // INVALID_ARGUMENT, naming the limit, if it is spent.
   absl::Status status() const {
     if (!is_spent()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrFormat(

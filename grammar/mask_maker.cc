@@ -12,13 +12,13 @@ namespace foredraft {
 namespace {
 
 constexpr int kMaxTextStates = 32;  // explored to find out whether any text is allowed
-constexpr int kTextShare = 8;       // one try may take this part of max_mask_steps
-constexpr int kAllTextShare = 4;    // and all tries of a mask this part; then it is walked
+constexpr int kTextShare = 8;       // one such search may take 1 / kTextShare of max_mask_steps
+constexpr int kAllTextShare = 4;    // all searches of a mask: 1 / kAllTextShare, then it is walked
 constexpr int kNodesBetweenChecks = 4096;
-constexpr int kMaxCharStates = 4;  // that characters of a counted string lead to
+constexpr int kMaxCharStates = 4;  // states to which one character of a counted string may lead
 constexpr int kJsonSlice = 0;
 
-// Inline, where std::popcount calls a function unless the machine is known to have the instruction.
+// Inline; std::popcount calls a function unless the target machine is known to have the instruction.
 int CountBits(uint32_t word) {
   word -= word >> 1 & 0x55555555;
   word = (word & 0x33333333) + (word >> 2 & 0x33333333);
@@ -117,7 +117,7 @@ bool MaskMaker::IsWithinLimits(StateTable& table) {
 
 bool MaskMaker::Walk(StateTable& table, const TokenTrie& trie, StateId start) {
   const std::span<const TokenTrie::Node> nodes = trie.nodes();
-  std::array<StateId, TokenTrie::kMaxTokenBytes + 2> path;  // [depth]: the state in front of a node
+  std::array<StateId, TokenTrie::kMaxTokenBytes + 2> path;  // [depth]: the state before a node
   path[0] = start;
   int64_t steps = steps_;
   for (size_t i = 0; i < nodes.size(); ++nodes_) {
@@ -193,13 +193,13 @@ void MaskMaker::CountText(StateTable& table, StateId id) {
 
 bool MaskMaker::IsEndless(StateTable& table, int slice, StateId state, int utf8) {
   const auto bit = [&](int state_of_utf8) { return uint32_t{1} << (slice * kUtf8States + state_of_utf8); };
-  // Also where the answer is known: what a mask takes must not depend on that.
+  // Tested even where the answer is known: the steps of a mask must not depend on what is known.
   if (text_steps_ > limits_.max_mask_steps / kAllTextShare) return false;
   if (table.state(state).known_text & bit(utf8)) {
     CountText(table, state);
     return table.state(state).endless_text & bit(utf8);
   }
-  // The states that texts of the slice lead to are few, and none is dead.
+  // Endless means: the states that texts of the slice lead to are few, and none is dead.
   std::vector<std::pair<StateId, int>> found = {{state, utf8}};
   int64_t steps = 0;
   bool is_endless = true;
@@ -208,7 +208,7 @@ bool MaskMaker::IsEndless(StateTable& table, int slice, StateId state, int utf8)
     if (slice == kJsonSlice && table.ReadsAnyText(from, from_utf8, steps)) continue;
     for (const auto& [byte, next_utf8] : text_bytes(slice, from_utf8)) {
       const StateId to = table.Step(from, byte, steps);
-      if (table.work().is_spent()) return false;  // which proves nothing
+      if (table.work().is_spent()) return false;  // the answer is not known
       is_endless = to >= StateTable::kFirstState && steps <= limits_.max_mask_steps / kTextShare;
       if (!is_endless) break;
       if (table.state(to).endless_text & bit(next_utf8)) continue;
@@ -251,7 +251,7 @@ int MaskMaker::CountTextChars(StateTable& table, StateId state) {
 }
 
 bool MaskMaker::ReadAnyChar(StateTable& table, std::vector<StateId>& states, int64_t& steps) {
-  std::vector<std::pair<StateId, int>> inside;  // of a character
+  std::vector<std::pair<StateId, int>> inside;  // states within a character
   std::vector<StateId> after;
   for (const StateId state : states) inside.emplace_back(state, kUtf8Start);
   for (size_t i = 0; i < inside.size(); ++i) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Regular expressions of ECMA-262's kind, as far as they are regular: docs/structured-output.md has the list.
-// Nothing here matches text; expressions become nodes.
+// Regular expressions of ECMA-262, as far as they are regular (docs/structured-output.md lists what is
+// supported). Expressions become nodes; nothing here matches text.
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace foredraft {
 
-// How the nodes of a character set are spelled: raw, or as in a JSON string (grammar/json_strings.h).
+// Makes the node of a character set, spelled raw or as in a JSON string (grammar/json_strings.h).
 using CharSpelling = std::function<NodeId(Ir& ir, const CharSet& set)>;
 NodeId SpellRaw(Ir& ir, const CharSet& set);
 
@@ -32,9 +32,10 @@ class Regex {
   // INVALID_ARGUMENT names the construct and the byte of `pattern` where it is.
   static absl::StatusOr<Regex> Parse(std::string_view pattern, Extent extent, int max_depth = 64);
 
-  // Whether a match may begin behind the start of the text. Its nodes then begin at every character anew.
+  // Whether a match may begin after the start of the text. The nodes then try a match from every character
+  // on.
   bool begins_anywhere() const { return begins_anywhere_; }
-  // Whether each match may end before the end of the text, so that a text with a match may go on at will.
+  // Whether each match may end before the end of the text, so that any text may follow it.
   bool ends_anywhere() const { return ends_anywhere_; }
   // The language of the expression.
   NodeId AddTo(Ir& ir, const CharSpelling& spelling) const;
@@ -53,14 +54,14 @@ class Regex {
   absl::Status CheckNoAnchor(int32_t node) const;
   int32_t Add(Node node);
   NodeId AddNode(Ir& ir, int32_t node, const CharSpelling& spelling) const;
-  // One of several sequences. What some of them begin with is there once.
+  // An alternative of several sequences. A common beginning of some of them becomes nodes once.
   NodeId AddChoices(Ir& ir, std::vector<std::span<const int32_t>> choices,
                     const CharSpelling& spelling) const;
   bool AreEqual(int32_t a, int32_t b) const;
 
   std::vector<Node> nodes_;
   int32_t root_ = -1;
-  int32_t any_text_ = -1;  // around a match; -1: there is none
+  int32_t any_text_ = -1;  // any text around a match; -1: not needed
   bool begins_anywhere_ = false;
   bool ends_anywhere_ = true;
 };
@@ -70,8 +71,8 @@ struct RegexTest {
   std::string expression;
   bool is_member = true;
 };
-// `expression` as tests that a text passes together: look-aheads right behind the ^ that it begins with are
-// tests of their own. Others stay where they are.
+// Splits `expression` into tests, all of which a text must pass: look-aheads right after a leading ^ become
+// tests of their own. Other look-aheads stay where they are.
 std::vector<RegexTest> SplitLookAheads(std::string_view expression);
 
 }  // namespace foredraft

@@ -12,8 +12,7 @@
 
 namespace foredraft {
 
-// The text of an expression into nodes of a Regex. Used by Regex::Parse alone, and its character classes by
-// GBNF.
+// Parses the text of an expression into nodes of a Regex. Used by Regex::Parse alone.
 class RegexParser {
  public:
   RegexParser(std::string_view pattern, int max_depth, Regex& out)
@@ -31,10 +30,10 @@ class RegexParser {
   absl::StatusOr<CharSet> ParseClass();
   // One character or set inside of brackets.
   absl::StatusOr<CharSet> ParseClassItem();
-  // After the backslash.
+  // Called after the backslash.
   absl::StatusOr<CharSet> ParseEscape(bool in_class);
   absl::StatusOr<CharSet> ParseCodePoint(char kind, size_t start);
-  // After \p, or with is_negated after \P.
+  // Called after \p or, with is_negated, after \P.
   absl::StatusOr<CharSet> ParseCategory(bool is_negated, size_t start);
   absl::StatusOr<CharSet> TakeCharacter();
   std::optional<uint32_t> TakeHex(size_t digits);
@@ -48,7 +47,7 @@ class RegexParser {
   const int max_depth_;
   Regex& out_;
   size_t at_ = 0;
-  bool has_category_ = false;  // in this class
+  bool has_category_ = false;  // the class being parsed has one
   int depth_ = 0;
 };
 

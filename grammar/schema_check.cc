@@ -1,4 +1,4 @@
-// Values against schemas, and schemas against each other.
+// Checks values against schemas, and schemas against each other.
 
 #include <algorithm>
 #include <string>
@@ -65,7 +65,7 @@ absl::StatusOr<bool> SchemaReader::Holds(const JsonValue& value, const Conjuncti
   return true;
 }
 
-// The parts' own keywords: $ref and allOf were expanded to parts.
+// Checks the part's own keywords: $ref and allOf were expanded to other parts.
 absl::StatusOr<bool> SchemaReader::PartHolds(const JsonValue& value, const SchemaPart& part) {
   const JsonValue& schema = *part.schema;
   if (!work_.Charge(10)) return work_.status();

@@ -23,10 +23,10 @@ class SchemaCompiler {
   SchemaCompiler(Ir& ir, const JsonValue& root, const JsonStyle& style);
   // Makes all rules and returns the root's.
   absl::StatusOr<RuleId> Compile();
-  // Does so for a conjunction that another reader of the same document made.
+  // Makes the rules of a conjunction that another reader of the same document made, and returns its node.
   absl::StatusOr<NodeId> CompileValue(const Conjunction& conjunction);
 
-  // "format and maxLength together need": the keywords whose automata a string multiplies.
+  // Names the keywords whose automata are multiplied: "format and maxLength together need".
   static std::string TogetherNeed(const MergedSchema& merged);
 
  private:
@@ -46,22 +46,23 @@ class SchemaCompiler {
   absl::StatusOr<NodeId> OfPattern(const MergedSchema& merged);
   absl::StatusOr<NodeId> String(const MergedSchema& merged);
   absl::StatusOr<NodeId> Array(const Conjunction& conjunction, const MergedSchema& merged);
-  // Arrays whose elements are different values, where few are allowed.
+  // Arrays whose elements all differ (uniqueItems), where few values are allowed.
   absl::StatusOr<NodeId> UniqueArray(const Conjunction& conjunction, const MergedSchema& merged);
   NodeId ArrayOfEach(const std::vector<const JsonValue*>& values, int64_t min, int64_t max);
   absl::StatusOr<NodeId> Object(const Conjunction& conjunction, const MergedSchema& merged);
-  // The declared properties as members, behind their keys' first quotes; Never for one that may not come.
+  // The declared properties as members, without the first quotes of their keys; Never for one that may not
+  // come.
   absl::StatusOr<std::vector<NodeId>> DeclaredMembers(const Conjunction& conjunction,
                                                       const MergedSchema& merged);
-  // One member with a key that is not declared, behind the key's first quote; Never if none may come.
+  // One member with an undeclared key, without the key's first quote; Never if none may come.
   absl::StatusOr<NodeId> OtherMember(const Conjunction& conjunction, const MergedSchema& merged);
   absl::StatusOr<NodeId> OtherKeys(const MergedSchema& merged, const std::vector<std::string>& patterns,
                                    const std::vector<std::string>& matched, const JsonValue* place);
-  // How many other members may come: first and last, -1 = no end.
+  // How many undeclared members may come; max -1: no end.
   struct OtherCount {
     int64_t min = 0, max = -1;
     bool may_be_empty_object = true;
-    int64_t counted = 0;  // members, up to so many, where some of the declared ones are optional
+    int64_t counted = 0;  // up to how many members are counted, where some declared ones are optional
   };
   static absl::Status RefuseCount(const Conjunction& conjunction, const char* keyword, int64_t count,
                                   const std::string& reason);
@@ -74,7 +75,7 @@ class SchemaCompiler {
   Ir& ir_;
   const JsonValue& root_;
   SchemaReader reader_;
-  NodeId space_;      // white space between two tokens
+  NodeId space_;      // white space between two of JSON's tokens
   NodeId separator_;  // a comma between members or elements
   // Rules that many places call; -1 = not made yet.
   RuleId string_ = -1, string_char_ = -1, number_ = -1, integer_ = -1;

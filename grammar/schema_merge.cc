@@ -1,4 +1,4 @@
-// Keywords of a conjunction, merged; those that are not supported are refused here.
+// Merges the keywords of a conjunction, and refuses those that are not supported.
 
 #include <algorithm>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 
 struct RefusedKeyword {
   std::string_view name;
-  TypeSet types;  // values that it says something of
+  TypeSet types;  // the types of values that it constrains
 };
 constexpr RefusedKeyword kRefused[] = {{"not", kAllTypes},
                                        {"if", kAllTypes},
@@ -57,8 +57,8 @@ absl::StatusOr<Decimal> NumberOf(const JsonValue& value) {
   return number;
 }
 
-// The bound of a length or count; nothing without the keyword. Bounds that no output reaches are as good as
-// none.
+// The bound of a length or count; `missing` without the keyword. Bounds from kLargestCount on are beyond any
+// output and count as kLargestCount.
 constexpr int64_t kLargestCount = 1 << 24;
 absl::StatusOr<int64_t> CountOf(const JsonValue& schema, std::string_view keyword, int64_t missing) {
   const JsonValue* value = schema.Find(keyword);

@@ -1,4 +1,4 @@
-// Objects of a schema.
+// Compiles the objects of a schema.
 
 #include <algorithm>
 #include <string>
@@ -13,7 +13,7 @@
 namespace foredraft {
 namespace {
 
-constexpr int64_t kMaxCounted = 2'000;  // declared properties times the members that are counted
+constexpr int64_t kMaxCounted = 2'000;  // limit of declared properties times counted members
 
 }  // namespace
 
@@ -76,7 +76,7 @@ absl::StatusOr<NodeId> SchemaCompiler::OtherMember(const Conjunction& conjunctio
   return ir_.Alternative(choices);
 }
 
-// `keyword` of the part where it has this value.
+// Refuses `keyword` in the part where its value is `count`.
 absl::Status SchemaCompiler::RefuseCount(const Conjunction& conjunction, const char* keyword, int64_t count,
                                          const std::string& reason) {
   const JsonValue* place = nullptr;
@@ -100,8 +100,8 @@ absl::StatusOr<SchemaCompiler::OtherCount> SchemaCompiler::CountOthers(const Con
   if (required == declared) {
     count.min = std::max<int64_t>(min - declared, 0);
     if (max >= 0) count.max = has_others ? max - declared : std::min<int64_t>(0, max - declared);
-    // Undeclared keys may repeat each other, and a key that stands twice is one property: only a minimum of
-    // one such key is certain.
+    // Undeclared keys may repeat, and a repeated key is one property: only a minimum of one such key can be
+    // enforced.
     if (count.min > 1 && has_others && (count.max < 0 || count.min <= count.max)) {
       return RefuseCount(
           conjunction, "minProperties", min,
@@ -150,16 +150,16 @@ absl::StatusOr<NodeId> SchemaCompiler::Object(const Conjunction& conjunction, co
   ASSIGN_OR_RETURN(const OtherCount others, CountOthers(conjunction, merged, has_others));
   if (others.max >= 0 && others.min > others.max) return ir_.Never();
   const size_t count = merged.names.size();
-  const size_t last_required =  // behind the last required one
+  const size_t last_required =  // one past the last required property
       std::find(merged.is_required.rbegin(), merged.is_required.rend(), true).base() -
       merged.is_required.begin();
   NodeGraph graph;
   const int32_t start = graph.AddState(), end = graph.AddState();
   graph.states[end].accepts = true;
   const NodeId spaced_close = ir_.Sequence({space_, ir_.Literal("}")});
-  // n: members counted so far. choices(i, n): the quote of a member's key came, the member is i or a later
-  // one. The quote and the white space before it are states of their own, so that members share them.
-  // after(i, n): members up to i - 1 came, at least one.
+  // n: members counted so far. choices(i, n): the state after the first quote of a key, where the member is i
+  // or a later one. The quote and the white space before it have states of their own, which members share.
+  // after(i, n): the state after at least one member, all of them before i.
   const int64_t counted = others.counted;
   const bool has_end = counted > 0 && counted == merged.max_properties;
   const auto choices = [&](size_t i, int64_t n) {

@@ -38,7 +38,8 @@ const JsonValue* IdOf(const JsonValue& schema) {
   return id != nullptr && id->is_string() ? id : nullptr;
 }
 
-// What follows the # of a reference to the document, which may be named by its own $id. Nothing: to another.
+// What follows the # of a reference to this document, which may be named by its own $id. Nothing if the
+// reference is to another document.
 std::optional<std::string_view> FragmentOf(const JsonValue& reference, const JsonValue& root) {
   if (!reference.is_string()) return std::nullopt;
   const std::string_view text = reference.text;
@@ -52,7 +53,7 @@ std::optional<std::string_view> FragmentOf(const JsonValue& reference, const Jso
   return text.substr(std::min(end + 1, text.size()));
 }
 
-// A schema with an $id of its own is another document to the references inside of it.
+// Whether `place` is inside of a schema with an $id of its own: references there are relative to that schema.
 bool IsInsideOtherDocument(const JsonValue& place) {
   for (const JsonValue* at = place.parent; at != nullptr && at->parent != nullptr; at = at->parent) {
     const JsonValue* id = at->Find("$id");
@@ -350,7 +351,7 @@ absl::StatusOr<Conjunction> SchemaReader::OthersOf(const Conjunction& conjunctio
 namespace {
 
 // The list of schemas of the first elements, and the schema of the others; nullptr where there is none. Draft
-// 2020-12 writes prefixItems and items, the ones before it a list in items and additionalItems.
+// 2020-12 writes prefixItems and items, earlier drafts a list in items, and additionalItems.
 struct ItemSchemas {
   const JsonValue* prefix = nullptr;
   const JsonValue* others = nullptr;

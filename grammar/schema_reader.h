@@ -1,6 +1,6 @@
 #pragma once
 
-// What schemas say: several of them at once are merged keyword by keyword. Every keyword is either taken
+// Reads schemas; several that hold together are merged keyword by keyword. Every keyword is either enforced
 // exactly, an annotation, or refused with its JSON pointer.
 
 #include <compare>
@@ -21,7 +21,8 @@
 
 namespace foredraft {
 
-// One schema of a conjunction. Its anyOf or oneOf may be replaced by one branch, a part of its own.
+// One schema of a conjunction. Its anyOf or oneOf may be replaced by one branch, which is then a part of its
+// own.
 struct SchemaPart {
   const JsonValue* schema;
   bool any_of_is_chosen = false;
@@ -33,10 +34,10 @@ struct SchemaPart {
   }
 };
 
-// Schemas that hold together, $ref and allOf followed, in order of appearance.
+// Schemas that hold together, with $ref and allOf followed, in order of appearance.
 struct Conjunction {
   std::vector<SchemaPart> parts;
-  const JsonValue* never = nullptr;  // the `false` among them
+  const JsonValue* never = nullptr;  // the schema `false`, if it is one of them
 };
 
 using TypeSet = uint8_t;
@@ -46,7 +47,7 @@ inline constexpr TypeSet kNullType = 1, kBooleanType = 2, kFractionType = 4, kIn
 // A conjunction's keywords, merged.
 struct MergedSchema {
   TypeSet types = kAllTypes;
-  const JsonValue* values = nullptr;  // of the first enum or const; the others are among the parts
+  const JsonValue* values = nullptr;  // of the first enum or const; the parts have the others
   NumberRange numbers;
   int64_t min_length = 0, max_length = -1;  // -1: no end, here and below
   std::vector<const JsonValue*> patterns;   // pattern and enforced format
@@ -57,7 +58,7 @@ struct MergedSchema {
   std::vector<std::string> names;              // declared or required, in order
   std::vector<bool> is_required;               // [names]
   std::vector<const JsonValue*> key_patterns;  // patternProperties objects
-  // The first part whose anyOf or oneOf is not chosen yet; -1: none.
+  // The first part whose anyOf or oneOf has no chosen branch yet; -1: none.
   int branching_part = -1;
 };
 
@@ -66,18 +67,19 @@ class SchemaReader {
  public:
   SchemaReader(const JsonValue& root, const GrammarLimits& limits, WorkCounter& work);
 
-  // Adds a schema and all that holds with it.
+  // Adds a schema, and those that its $ref and allOf add to it.
   absl::Status Expand(const JsonValue& schema, Conjunction& conjunction);
   absl::StatusOr<MergedSchema> Merge(const Conjunction& conjunction);
-  // The branches of the part's anyOf or oneOf; each with everything else that holds. Branches that contradict
-  // it are left out.
+  // The branches of the part's anyOf or oneOf, each joined with the rest of the conjunction. Branches that
+  // contradict the rest are left out.
   absl::StatusOr<std::vector<Conjunction>> Branches(const Conjunction& conjunction, int part);
-  // What holds for the value of a key, or with `name` nothing of keys that are not declared and match exactly
+  // The schemas of the value of the key `name`; OthersOf: of the values of undeclared keys that match exactly
   // the patterns of `matched`.
   absl::StatusOr<Conjunction> PropertyOf(const Conjunction& conjunction, const std::string& name);
   absl::StatusOr<Conjunction> OthersOf(const Conjunction& conjunction,
                                        const std::vector<std::string>& matched);
-  // What holds for an element. `prefix_count` is the longest list of elements that are described one by one.
+  // The schemas of an element. PrefixCount is the length of the longest list of elements that are described
+  // one by one.
   absl::StatusOr<Conjunction> ItemOf(const Conjunction& conjunction, size_t index);
   static size_t PrefixCount(const Conjunction& conjunction);
 
@@ -101,7 +103,7 @@ class SchemaReader {
   // The strings that match an expression. Errors name the place.
   absl::StatusOr<std::shared_ptr<StringSet>> PatternSet(const JsonValue& pattern,
                                                         std::string_view expression);
-  // The strings that `merged` allows are those that pass all tests. With `has_short_formats` this is so up to
+  // Tests that a string passes exactly if `merged` allows it. With `has_short_formats` this holds up to
   // kShortFormatChars characters, and the automata are smaller.
   absl::StatusOr<std::vector<StringTest>> StringTests(const MergedSchema& merged,
                                                       bool has_short_formats = false);
@@ -109,7 +111,7 @@ class SchemaReader {
 
  private:
   absl::Status ExpandObject(const JsonValue& schema, Conjunction& conjunction);
-  // What the schema says by `keyword`, as a schema without it; nullptr: see RewriteKeyword.
+  // A schema that says without `keyword` what `schema` says with it; nullptr: see RewriteKeyword.
   const JsonValue* RewriteOf(const JsonValue& schema, std::string_view keyword);
   absl::StatusOr<const JsonValue*> Resolve(const JsonValue& reference);
   absl::Status MergeTypes(const JsonValue& schema, MergedSchema& merged) const;
@@ -118,10 +120,9 @@ class SchemaReader {
   absl::Status MergeStrings(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status MergeContainers(const JsonValue& schema, MergedSchema& merged) const;
   absl::Status CheckKeywords(const JsonValue& schema, TypeSet types);
-  // Takes from each branch what another one allows as well.
+  // Removes from each branch the values that another branch allows as well.
   absl::Status SeparateOneOf(const JsonValue& one_of, std::vector<Conjunction>& branches);
-  // INVALID_ARGUMENT: `schema` is within what SeparateOneOf could not tell apart, so two branches may both
-  // match.
+  // INVALID_ARGUMENT if `schema` is inside of a schema that SeparateOneOf added: two branches may both match.
   absl::Status CheckNoOverlap(const JsonValue& schema) const;
 
   absl::StatusOr<bool> PartHolds(const JsonValue& value, const SchemaPart& part);
@@ -144,7 +145,7 @@ class SchemaReader {
   std::vector<const JsonValue*> path_;  // schemas that are being expanded
   std::map<std::string, std::shared_ptr<StringSet>, std::less<>> pattern_sets_;
   absl::flat_hash_map<const JsonValue*, std::unique_ptr<JsonValue>> rewrites_;  // by the keyword's value
-  // What a branch of a oneOf may not be: another branch that may match the same value.
+  // Excludes from branch `branch` of a oneOf what branch `other` matches.
   struct Overlap {
     std::unique_ptr<JsonValue> schema;
     size_t branch, other;

@@ -52,7 +52,7 @@ JsonValue AnyOf(std::vector<JsonValue> choices) {
   return Object({{"anyOf", Array(std::move(choices))}});
 }
 
-// Keywords that say something, but whose complement no other keyword says, with the type that they speak of.
+// Keywords whose complement no other keyword can express, with the type of values that they constrain.
 constexpr std::pair<std::string_view, std::string_view> kWithoutComplement[] = {
     {"oneOf", ""},
     {"if", ""},
@@ -76,7 +76,8 @@ constexpr std::pair<std::string_view, std::string_view> kWithoutComplement[] = {
     {"dependentRequired", "object"},
     {"dependentSchemas", "object"}};
 
-// Complements of schemas, keyword by keyword: what violates one keyword violates the schema.
+// Makes the complement of a schema, keyword by keyword: a value that violates one keyword violates the
+// schema.
 class Negation {
  public:
   Negation(const JsonValue& schema, const ReferenceResolver& resolve) : schema_(schema), resolve_(resolve) {}
@@ -117,8 +118,8 @@ class Negation {
 
   void Break() { is_broken_ = true; }
 
-  // The keywords stay below `not`. Some of strings are supported there, the others are refused where a value
-  // of the type may come.
+  // Keeps the keywords below `not`. Some keywords of strings are supported there; the others are refused
+  // where a value of the type may come.
   void AddBelowNot(std::string_view type, JsonValue keywords) {
     JsonValue choice = Not(std::move(keywords));
     if (!type.empty()) {
@@ -189,7 +190,7 @@ class Negation {
     if (!names.empty()) choices_.push_back(Object({{"type", Array(std::move(names))}}));
   }
 
-  // The intervals between the numbers.
+  // Adds the intervals between the numbers.
   void AddOtherNumbers(const std::vector<Decimal>& numbers, const std::vector<std::string>& spellings) {
     std::vector<size_t> order(numbers.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -282,11 +283,11 @@ class Negation {
   const JsonValue& schema_;
   const ReferenceResolver& resolve_;
   std::vector<JsonValue> choices_;
-  int without_complement_ = 0;  // choices whose keyword has none
+  int without_complement_ = 0;  // choices whose keyword has no complement
   bool is_broken_ = false;
 };
 
-// Whether `keyword` below `not` is what AddBelowNot makes of values of one type: not made again.
+// Whether `schema` has the form that AddBelowNot makes for values of one type, and is not rewritten again.
 bool IsReduced(const JsonValue& schema) {
   const JsonValue* type = schema.Find("type");
   const JsonValue* excluded = schema.Find("not");
@@ -309,7 +310,7 @@ std::optional<JsonValue> Negated(const JsonValue& schema, const ReferenceResolve
   return Negation(excluded, resolve).Make();
 }
 
-// if and then, or else without if.
+// Either `if` and `then` hold, or `else` holds and `if` does not.
 JsonValue Condition(const JsonValue& schema) {
   const JsonValue& condition = *schema.Find("if");
   const JsonValue* then = schema.Find("then");
@@ -324,7 +325,7 @@ JsonValue WithoutProperty(const std::string& name) {
   return Object({{"properties", Object({{name, Boolean(false)}})}});
 }
 
-// Each property is not there, or what depends on it holds.
+// For each property: it is absent, or what depends on it holds.
 std::optional<JsonValue> Dependencies(const JsonValue& dependencies) {
   if (!dependencies.is_object()) return std::nullopt;
   std::vector<JsonValue> all;
@@ -357,10 +358,10 @@ std::optional<JsonValue> OnlyNames(const std::vector<JsonValue>& names, bool is_
   return object;
 }
 
-// What the names of properties are, by what the properties are.
+// Rewrites propertyNames to keywords of the properties themselves.
 std::optional<JsonValue> PropertyNames(const JsonValue& names, const ReferenceResolver& resolve,
                                        int depth = 0) {
-  constexpr int kMaxReferences = 16;  // one behind the other
+  constexpr int kMaxReferences = 16;  // in a chain
 
   if (names.kind == JsonValue::kBoolean && !names.boolean) return OnlyNames({}, true);
   if (names.kind == JsonValue::kBoolean) return Boolean(true);

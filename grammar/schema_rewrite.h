@@ -17,18 +17,18 @@ using ReferenceResolver = std::function<const JsonValue*(const JsonValue& refere
 // not, if, dependencies, dependentRequired, dependentSchemas, propertyNames.
 std::span<const std::string_view> RewrittenKeywords();
 
-// What `schema` says by its `keyword`, one of RewrittenKeywords, as a schema without it. Each call takes away
-// one level: the result may have such keywords further down. Nothing where other keywords cannot say it, and
-// for a `not` that ExcludesStrings or ExcludesIntegers.
+// Rewrites `keyword` of `schema`, one of RewrittenKeywords, to a schema without it. Each call removes one
+// level: the result may have such keywords further down. Returns nothing where other keywords cannot express
+// it, and for a `not` for which ExcludesStrings or ExcludesIntegers is true.
 std::optional<JsonValue> RewriteKeyword(const JsonValue& schema, std::string_view keyword,
                                         const ReferenceResolver& resolve);
 
-// `schema` below `not`.
+// {"not": schema}.
 JsonValue NotSchema(const JsonValue& schema);
 
 // Whether `schema` is of strings alone, and its `not` has one pattern or a list of strings.
 bool ExcludesStrings(const JsonValue& schema);
-// Whether `schema` is of numbers alone, and its `not` of integers, as {"multipleOf": 1}.
+// Whether `schema` is of numbers alone, and its `not` is {"multipleOf": 1}, that is, integers.
 bool ExcludesIntegers(const JsonValue& schema);
 
 }  // namespace foredraft

@@ -111,7 +111,7 @@ void StateTable::End(int32_t index) {
   const Automaton::Loop& loop = automaton_.loops[frame.target];
   const int32_t count = frame.count + 1;
   if (loop.max < 0 || count < loop.max) {
-    // Without an end, counts past the minimum are alike.
+    // Without a maximum, counts past the minimum are equivalent.
     const int32_t kept = loop.max < 0 ? std::min(count, loop.min) : count;
     Reach(loop.body, PushFrame({frame.target, kept, frame.parent, frame.depth}));
   }
@@ -123,7 +123,7 @@ StateId StateTable::Close(int64_t& steps) {
   reached_.clear();
   accepts_ = false;
   StateId failed = kUnknown;
-  int64_t visited = 0;  // configurations and moves that are not among the steps yet
+  int64_t visited = 0;  // configurations and moves not yet counted as steps
   while (!kernel_.empty() && failed == kUnknown) {
     const Config config = kernel_.back();
     kernel_.pop_back();
@@ -145,7 +145,7 @@ StateId StateTable::Close(int64_t& steps) {
     }
   }
   kernel_.clear();
-  // Clearing a set takes time with its capacity, which one large state leaves behind.
+  // Clearing a set takes time in proportion to its capacity, which stays large after one large state.
   if (seen_.capacity() > 1024 && seen_.size() < seen_.capacity() / 16) {
     seen_ = {};
   } else {
@@ -301,8 +301,8 @@ int32_t StateTable::ClampFrame(int32_t index) {
   for (; !chain.empty(); chain.pop_back()) {
     Frame frame = frames_[chain.back()];
     if (frame.count >= 0) {
-      // `count` iterations are finished. What the next per_token ones can tell apart is whether they reach
-      // min or max.
+      // `count` iterations are finished. The next per_token ones depend on it only in whether they reach min
+      // or max.
       const Automaton::Loop& loop = automaton_.loops[frame.target];
       if (frame.count >= loop.min && (loop.max < 0 || frame.count < loop.max - loop.per_token)) {
         frame.count = loop.min;

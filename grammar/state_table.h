@@ -22,8 +22,8 @@
 
 namespace foredraft {
 
-// A number of the table: a sorted set of configurations, each a state of the automaton and a stack. Numbers
-// below StateTable::kFirstState are special.
+// Index of a parse state in its table: a sorted set of configurations, each a state of the automaton and a
+// stack. Numbers below StateTable::kFirstState are special.
 using StateId = int32_t;
 
 // Owner: a Grammar, and matchers whose states are in it. Thread: whoever holds the Grammar's lock.
@@ -32,8 +32,8 @@ class StateTable {
   static constexpr StateId kUnknown = -1;
   static constexpr StateId kDead = 0;      // nothing can follow
   static constexpr StateId kOverflow = 1;  // more than max_configurations
-  // Not made: it takes more than max_mask_steps, or than the call's allowance, which is not kept as an
-  // answer.
+  // Not made: it takes more than max_mask_steps, or more than the call's allowance. The latter is not
+  // remembered.
   static constexpr StateId kTooLong = 2;
   static constexpr StateId kFirstState = 3;
   static constexpr int kSliceStates = 24;  // a bit per slice of the vocabulary and state of UTF-8
@@ -41,13 +41,13 @@ class StateTable {
   struct State {
     uint32_t first_config = 0, config_count = 0;
     int32_t* row = nullptr;      // [symbol_count]: transitions, or kUnknown; nullptr until the first step
-    StateId clamped = kUnknown;  // the state with stand-ins for counts
+    StateId clamped = kUnknown;  // Clamp's result, or kUnknown
     bool accepts = false;        // the grammar may end here
     bool has_tokens = false;     // a configuration has an edge that reads a token
     int8_t text_chars = -1;      // memos of MaskMaker, the next four too
     uint32_t known_text = 0;     // bits
     uint32_t endless_text = 0;
-    int32_t text_steps = 0;  // that it took to find out
+    int32_t text_steps = 0;  // spent on finding out the memos
     uint32_t text_walk = 0;  // the last walk that counted them
     std::shared_ptr<const TokenMask> mask;
   };
@@ -59,13 +59,14 @@ class StateTable {
   const State& state(StateId id) const { return states_[id]; }
   State& state(StateId id) { return states_[id]; }
 
-  // What is made from now on is charged to `work`, which outlives the next call of this; null: to nobody.
+  // Charges what is made from now on to `work`, which must live until the next call of ChargeTo; null charges
+  // nobody.
   void ChargeTo(MaskWork* work) { work_ = work == nullptr ? &unlimited_ : work; }
   MaskWork& work() { return *work_; }
 
-  // The state after a byte: a special one (below kFirstState) or another.
+  // The state after a byte; it may be a special one (below kFirstState).
   StateId Step(StateId from, uint8_t byte) { return transitions_[TransitionOf(from, byte)].to; }
-  // Step as part of a walk: adds what the transition took to make to `steps`, once in a walk.
+  // Step as part of a walk: adds to `steps`, once per walk, the steps that making the transition took.
   StateId Step(StateId from, uint8_t byte, int64_t& steps) {
     Transition& transition = transitions_[TransitionOf(from, byte)];
     if (transition.walk != walk_) {
@@ -74,26 +75,26 @@ class StateTable {
     }
     return transition.to;
   }
-  // The bytes that may come next, as far as nesting lets them.
+  // The bytes that may come next, and those that only the limit on nesting forbids.
   ByteClass NextBytes(StateId from, int64_t& steps);
-  // Whether any text of a JSON string may come without escapes, where `utf8` is the state of its last
-  // character. False: not known.
+  // Whether any unescaped text of a JSON string may come next, after text that ends in the UTF-8 state
+  // `utf8`. False: not known.
   bool ReadsAnyText(StateId from, int utf8, int64_t& steps);
-  // The state after token `id` read as one: edges of token sets alone. `is_ordinary`: sets by complement have
-  // it.
+  // The state after token `id`, read as a single token: follows edges of token sets alone. `is_ordinary`: a
+  // complement set contains the token unless it lists it.
   StateId StepToken(StateId from, int32_t id, bool is_ordinary, int64_t& steps);
   StateId Union(StateId a, StateId b);
   // The token sets that may come next, ascending.
   std::vector<int32_t> NextTokenSets(StateId from, int64_t& steps);
 
-  // The state whose masks and walks over one token are those of `from`, with few different counts: a token
-  // passes a loop at most per_token times, so counts that are further than that from the loop's bounds need
-  // not be told apart.
+  // The state in which loop counts of `from` are replaced by a few representatives: its masks, and walks over
+  // one token, are those of `from`. A token passes a loop at most per_token times, so all counts further than
+  // that from the loop's bounds are equivalent.
   StateId Clamp(StateId from);
   // The state of this table that equals `from` of `other`, a table of the same automaton.
   StateId Import(const StateTable& other, StateId from);
 
-  // Begins a walk, for which each transition is charged once.
+  // Begins a walk, in which each transition is charged once.
   void BeginWalk() { ++walk_; }
   uint32_t walk() const { return walk_; }
   void KeepMask(StateId id, std::shared_ptr<const TokenMask> mask);
@@ -103,7 +104,7 @@ class StateTable {
  private:
   // What to do when a rule or the body of a loop ends. Frame 0 is the bottom.
   struct Frame {
-    int32_t target;  // where a call goes on, or the loop
+    int32_t target;  // the state after a call, or the loop's index
     int32_t count;   // finished iterations of a loop; -1: a call
     int32_t parent;
     int32_t depth;  // open objects and arrays
@@ -113,7 +114,7 @@ class StateTable {
       return H::combine(std::move(h), frame.target, frame.count, frame.parent);
     }
   };
-  // From a state over all bytes that its edges do not tell apart.
+  // A transition from a state, on all bytes that the state's edges do not tell apart.
   struct Transition {
     StateId to;
     uint32_t walk;  // the last one that counted it
@@ -137,7 +138,7 @@ class StateTable {
   std::span<const Config> configs(StateId id) const {
     return std::span(configs_).subspan(states_[id].first_config, states_[id].config_count);
   }
-  // Number of the transition. kTooLong where the allowance is spent.
+  // Index of the transition; kTooLong if the allowance is spent.
   int32_t TransitionOf(StateId from, uint8_t byte) {
     const int symbol = automaton_.symbols[byte];
     const int32_t* row = states_[from].row;
@@ -150,8 +151,8 @@ class StateTable {
   void Reach(int32_t state, int32_t frame);
   void Expand(int32_t state, int32_t frame);
   void End(int32_t frame);
-  // The state of all that kernel_ leads to without reading anything. `steps` grows by what that takes;
-  // kTooLong once it is above max_mask_steps, or the allowance is spent.
+  // The state of all configurations that kernel_ leads to without reading anything. Adds its steps to
+  // `steps`; returns kTooLong once `steps` exceeds max_mask_steps or the allowance is spent.
   StateId Close(int64_t& steps);
   // Sorts reached_ and finds or makes its state.
   StateId Intern(bool accepts);
@@ -166,7 +167,7 @@ class StateTable {
   std::vector<Config> configs_;
   absl::flat_hash_set<StateId, ConfigsHash, ConfigsEqual, MustHaveMemoryAllocator<StateId>> known_;
   std::vector<std::unique_ptr<int32_t[]>> rows_;
-  std::vector<Transition> transitions_;  // first one to itself of each special state
+  std::vector<Transition> transitions_;  // the first ones: from each special state to itself
   std::vector<Frame> frames_;
   std::vector<int32_t> clamped_frames_;  // [frames]; -1 = unknown
   absl::flat_hash_map<Frame, int32_t, absl::Hash<Frame>, std::equal_to<Frame>,

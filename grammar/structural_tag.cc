@@ -42,7 +42,7 @@ class TagCompiler {
   }
 
  private:
-  using Ends = std::vector<std::string>;  // the enclosing tag's, which free text inside does not contain
+  using Ends = std::vector<std::string>;  // of the enclosing tag; free text inside contains none
   struct Tag {
     std::string begin;
     NodeId content;
@@ -161,7 +161,7 @@ class TagCompiler {
     return ir_.Repeat(body, bounds[0], bounds[1]);
   }
 
-  // Strings that ordinary tokens can spell: an added token never comes in text.
+  // The strings that ordinary tokens can spell: text never contains an added token.
   std::vector<std::string> PlainStrings(std::vector<std::string> strings, const Ends& ends) const {
     strings.insert(strings.end(), ends.begin(), ends.end());
     std::erase_if(strings,
@@ -205,8 +205,8 @@ class TagCompiler {
                     stop_after_first);
   }
 
-  // The added tokens by which a root format's tags begin, ascending, where nothing else may be a trigger or
-  // is excluded before the first of them; otherwise none.
+  // The added tokens with which the tags of a root format begin, ascending. None if there are other triggers,
+  // or strings that the text before the first tag may not contain.
   std::vector<int32_t> FreeUntil(const JsonValue& place, const std::vector<std::string>& triggers,
                                  const std::vector<Tag>& tags, bool has_excluded) const {
     if (!free_until_trigger_ || &place != root_ || has_excluded) return {};
@@ -223,7 +223,7 @@ class TagCompiler {
     return {of_tags.begin(), of_tags.end()};
   }
 
-  // Free text without triggers; behind a trigger the rest of a tag that begins with it, then free text again.
+  // Free text up to a trigger, the rest of a tag that begins with the trigger, then free text again.
   absl::StatusOr<NodeId> Dispatch(const JsonValue& place, const std::vector<std::string>& triggers,
                                   const std::vector<Tag>& tags, const std::vector<std::string>& excluded,
                                   bool at_least_one, bool stop_after_first) {

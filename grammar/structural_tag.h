@@ -1,6 +1,6 @@
 #pragma once
 
-// Structural tags, XGrammar's JSON for text with structured parts: tool calls between markers.
+// Structural tags, XGrammar's JSON for text with structured parts, such as tool calls between markers.
 // docs/structured-output.md lists the formats.
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct StructuralTag {
 };
 
 // INVALID_ARGUMENT names the JSON pointer. With `free_until_trigger`, and triggers that allow it, the node
-// begins with the first tag of the output, and what may stand before that is left out.
+// begins with the first tag of the output and leaves out the text before it.
 absl::StatusOr<StructuralTag> AddStructuralTag(Ir& ir, std::string_view source, const Vocabulary& vocabulary,
                                                const JsonStyle& style, bool free_until_trigger);
 

@@ -21,7 +21,8 @@ TextAutomaton::TextAutomaton(std::span<const std::string> strings) {
     }
     if (at != 0) states_[at].found = static_cast<int32_t>(s);
   }
-  // Breadth first: where a string does not go on, the longest shorter beginning does.
+  // Breadth first: where a string does not continue, the longest shorter suffix that begins a string takes
+  // over.
   std::vector<int32_t> fallbacks(states_.size(), 0), queue;
   for (int32_t& next : states_[0].next) {
     if (next == kNone) {

@@ -63,7 +63,7 @@ CharSet Matches(const std::string& pcre2_class) {
       pcre2_code_free);
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
-  // PCRE2 refuses neither the pattern nor the text: it got no memory.
+  // PCRE2 accepts this pattern and text, so a failure means that memory ran out.
   if (code == nullptr || match == nullptr) throw std::bad_alloc();
   CharSet set;
   constexpr uint32_t kPlane = 0x10000;

@@ -10,8 +10,9 @@
 
 namespace foredraft {
 
-// By one of its names, as "Lu", "Uppercase_Letter" and "gc=Lu"; a category of several, as "L", has them all.
-// Nothing: there is no such category, or it is that of surrogates or of no characters. Thread-safe.
+// Takes any name of a category ("Lu", "Uppercase_Letter", "gc=Lu"); a category of several, such as "L", has
+// the characters of all. Returns nothing for unknown names, surrogates (Cs) and unassigned code points (Cn).
+// Thread-safe.
 std::optional<CharSet> CategoryChars(std::string_view name);
 
 // The characters in no category.

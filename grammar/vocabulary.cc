@@ -9,8 +9,8 @@
 namespace foredraft {
 namespace {
 
-// The characters of a token that is text without `excluded`, an unfinished one at the end included; -1 if it
-// is none.
+// The number of characters of a token that is text without `excluded`, counting an unfinished one at the end;
+// -1 for any other token.
 int CountTextChars(std::string_view bytes, const ByteClass& excluded) {
   int state = kUtf8Start;
   int count = 0;

@@ -18,14 +18,14 @@
 namespace foredraft {
 
 struct VocabularySource {
-  // [ids]: the bytes of each ordinary token; empty for an added token and for an id that is none. An added
-  // token never matches bytes, as text of a chat never becomes markup.
+  // [ids]: the bytes of each ordinary token; empty for an added token and for an id without a token. An added
+  // token never matches bytes, just as text of a chat never becomes markup.
   std::vector<std::string> ordinary;
   std::vector<std::pair<std::string, int32_t>> added;  // content and id
   std::vector<int32_t> end_ids;                        // EOS and the chat format's stop ids
 };
 
-// Tokens in depth-first order, one node per byte: a walk skips the subtree behind a byte that does not match.
+// Tokens in depth-first order, one node per byte: a walk skips the subtree of a byte that does not match.
 class TokenTrie {
  public:
   static constexpr uint32_t kNoToken = (1 << 24) - 1;
@@ -35,7 +35,7 @@ class TokenTrie {
     uint32_t byte : 8;
     uint32_t token : 24;  // that ends here, or kNoToken
     uint32_t depth : 10;  // bytes before this one
-    uint32_t size : 22;   // of its subtree, with itself
+    uint32_t size : 22;   // nodes of its subtree, itself included
   };
 
   TokenTrie() = default;
@@ -47,10 +47,10 @@ class TokenTrie {
   std::vector<Node> nodes_;
 };
 
-// Tokens that are text of one kind: the beginning of valid UTF-8, without some ASCII characters. A mask takes
-// them as a whole where the grammar allows any such text (grammar/mask_maker.h).
+// Tokens whose text is of one kind: a prefix of valid UTF-8, without some ASCII characters. A mask takes all
+// of them at once where the grammar allows any such text (grammar/mask_maker.h).
 struct TextSlice {
-  // By length: slices of at most 4, 8, 16, 32 characters and longer ones, each without the shorter ones.
+  // Parts by length: tokens of 1 to 4 characters, 5 to 8, 9 to 16, 17 to 32, and more.
   static constexpr int kPartCount = 5;
   static constexpr int kPartChars[kPartCount] = {4, 8, 16, 32, 1 << 30};
   struct Part {
@@ -59,16 +59,17 @@ struct TextSlice {
   };
 
   ByteClass excluded;           // ASCII characters that the text does not have
-  std::vector<Part> parts;      // kPartCount, or none: the slice is only taken as a whole
-  TokenTrie trie;               // all of the slice
-  std::vector<uint32_t> words;  // all of the slice, a bit per id
-  TokenTrie rest;               // ordinary tokens outside of it
+  std::vector<Part> parts;      // kPartCount, or none if the slice is only taken as a whole
+  TokenTrie trie;               // all tokens of the slice
+  std::vector<uint32_t> words;  // all tokens of the slice, a bit per id
+  TokenTrie rest;               // ordinary tokens outside of the slice
 };
 
 // Immutable; thread-safe.
 class Vocabulary {
  public:
-  // INVALID_ARGUMENT: more than 2^24 - 2 ids or too many bytes. Tokens over kMaxTokenBytes are never allowed.
+  // INVALID_ARGUMENT: more than 2^24 - 2 ids or too many bytes. Masks never allow tokens of more than
+  // kMaxTokenBytes.
   static absl::StatusOr<std::shared_ptr<const Vocabulary>> Create(VocabularySource source);
 
   int32_t size() const { return static_cast<int32_t>(source_.ordinary.size()); }
@@ -77,20 +78,20 @@ class Vocabulary {
   bool IsOrdinary(int32_t id) const {
     return !bytes(id).empty() && bytes(id).size() <= TokenTrie::kMaxTokenBytes;
   }
-  // The added token of this content, otherwise an ordinary one of these bytes.
+  // The added token with this content, otherwise the ordinary token with these bytes.
   std::optional<int32_t> Find(std::string_view bytes) const;
   // Whether the id is an ordinary, added or end token.
   bool IsToken(int32_t id) const;
   const std::vector<std::pair<std::string, int32_t>>& added() const { return source_.added; }
   const std::vector<int32_t>& end_ids() const { return source_.end_ids; }
   int32_t longest_token() const { return longest_token_; }
-  // Bytes that are a token of their own. Another byte may leave a state without any token.
+  // Bytes that are tokens by themselves. A state that needs another byte may have no token.
   const ByteClass& single_bytes() const { return single_bytes_; }
 
   const TokenTrie& trie() const { return trie_; }
-  // From the narrowest: text inside of a JSON string, text without '<', any text.
+  // Narrowest first: text inside of a JSON string, text without '<', any text.
   const std::vector<TextSlice>& slices() const { return slices_; }
-  // Ids whose bytes another id has, which stands for both in the tries: {that id, this id}.
+  // Pairs of ids with the same bytes: {the id that the tries have, an id that it stands for}.
   const std::vector<std::pair<int32_t, int32_t>>& twins() const { return twins_; }
   const std::vector<uint32_t>& ordinary_words() const { return ordinary_words_; }
 

@@ -15,7 +15,7 @@
 namespace foredraft {
 namespace {
 
-// {"type": [...]} with strings alone, and with everything else.
+// {"type": [...]} of strings alone, or of all other types.
 JsonValue TypeSchema(bool is_string) {
   JsonValue types = {.kind = JsonValue::kArray};
   for (const char* name : {"string", "null", "boolean", "number", "array", "object"}) {
@@ -78,8 +78,8 @@ class ParameterCompiler {
  private:
   NodeId Literal(const std::string& text) { return AddMarkedLiteral(ir_, text, vocabulary_); }
 
-  // Beside declared properties others are not offered. Where none is declared, an object that has no others
-  // would always be empty; that is what `"properties": {}` says.
+  // Next to declared properties, others are not offered. Without declared ones they are, because the object
+  // would otherwise always be empty; `"properties": {}` asks for just that.
   static bool IsDictionary(const Conjunction& all) {
     bool says_declared = false;
     for (const SchemaPart& part : all.parts) {
@@ -96,7 +96,7 @@ class ParameterCompiler {
                                         QuoteJson(name.substr(0, 64))));
   }
 
-  // Names as IsXmlName has them, of up to 128 characters.
+  // Names of up to 128 characters that IsXmlName accepts.
   NodeId AnyName() {
     constexpr int kMostInnerChars = 126;
     CharSet excluded = CharSet::Of(0, 0x1f);
@@ -141,9 +141,9 @@ class ParameterCompiler {
       return ir_.Alternative(choices);
     }
     ASSIGN_OR_RETURN(auto tests, reader_.StringTests(merged));
-    // The text ends at the marker behind it, which ordinary text may not spell.
+    // The text ends at the marker after it, so it may not contain the marker.
     if (!HasAddedToken(format_.after_value, vocabulary_)) {
-      // What reads the text ends it at the marker, whether a line end follows or not.
+      // A reader ends the text at the marker, with or without a line end after it.
       const std::string marker = format_.after_value.substr(0, format_.after_value.find('\n'));
       Ir end(ir_.limits());
       const RuleId root = end.AddRule("text without the end");

@@ -14,7 +14,7 @@
 
 namespace foredraft {
 
-// What stands around name and value. Parts with added tokens match those by id.
+// The text around name and value. Added tokens in it match by id.
 struct XmlFormat {
   std::string before_name;
   std::string before_string;  // between the name and a raw string
@@ -24,12 +24,12 @@ struct XmlFormat {
 XmlFormat DeepseekXml();
 XmlFormat GlmXml();
 
-// Whether a property of this name can be written: what reads the parameters finds the same name again.
+// Whether a property of this name can be written so that a reader of the parameters finds the same name.
 bool IsXmlName(std::string_view name);
 
-// The parameters of an object schema: its declared properties, in their order, or those of a dictionary,
-// which has none: any names, which may repeat each other. INVALID_ARGUMENT: another schema, or a declared
-// name that IsXmlName refuses.
+// The parameters of an object schema: its declared properties in their order or, of a dictionary (which
+// declares none), any names, which may repeat. INVALID_ARGUMENT: another schema, or a declared name that
+// IsXmlName refuses.
 absl::StatusOr<NodeId> AddXmlParameters(Ir& ir, const JsonValue& schema, const Vocabulary& vocabulary,
                                         const XmlFormat& format, const JsonStyle& style);
 
