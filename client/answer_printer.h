@@ -73,7 +73,7 @@ struct AnswerStyle {
   bool thinking = true;  // false: thinking is left out
   bool drafts = false;   // drafted tokens are marked
   bool apart = false;    // the answer to a chat: chunks have thinking, text and calls apart
-  bool escapes = false;  // for a terminal: what it would act on is written as an escape (VisibleText)
+  bool escapes = false;  // for a terminal: characters that it would act on are escaped (VisibleText)
 };
 
 class AnswerPrinter {

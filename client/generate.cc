@@ -91,7 +91,7 @@ void ReadStdin(std::optional<std::string>& text) {
   text = std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
-// The text on stdout: as it is, or divided and marked.
+// Prints the text on stdout: as it is, or divided and marked.
 class TextOutput {
  public:
   explicit TextOutput(const GenerateOptions& options) : silent_(options.json) {

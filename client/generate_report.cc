@@ -52,7 +52,7 @@ Json OriginsJson(const v1::GenerateChunk& whole) {
   return all;
 }
 
-// What a column shows of a token: its text in quotes, or its id where it has none.
+// What a column shows of a token: its text in quotes, or its id if it has no text.
 std::string TokenCell(int32_t id, const TokenTextMap& texts) {
   const auto text = texts.find(id);
   if (text == texts.end() || text->second.empty()) return absl::StrCat("#", id);

@@ -19,7 +19,7 @@ constexpr int kHeadingWidth = 12;
 constexpr int kBarWidth = 24;
 constexpr char kTokens[] = "foredraft_generation_tokens_total";
 
-// Bytes of UTF-8 that begin a character: every character of a frame takes one column.
+// Counts the bytes that begin a UTF-8 character: every character of a frame takes one column.
 int Columns(std::string_view text) {
   return static_cast<int>(
       std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));

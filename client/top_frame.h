@@ -45,7 +45,7 @@ class TopHistory {
   // newest; absent: unknown.
   std::optional<double> Growth(const std::string& name, const MetricsPage::Labels& labels = {}) const;
   std::optional<double> LastRate(const std::string& name, const MetricsPage::Labels& labels = {}) const;
-  // Tokens per second at the samples so far, the newest last; goes further back than the other history.
+  // Tokens per second at the samples so far, the newest last; goes further back than Growth.
   const std::deque<double>& token_rates() const { return token_rates_; }
 
  private:

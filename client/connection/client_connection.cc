@@ -39,7 +39,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(cons
   return grpc::SslCredentials(ssl);
 }
 
-// Adds the token to each call. gRPC's call credentials refuse a connection without TLS, also on loopback.
+// Adds the token to each call: gRPC's own call credentials refuse a connection without TLS, even on loopback.
 class TokenInterceptor : public grpc::experimental::Interceptor {
  public:
   explicit TokenInterceptor(const std::string& authorization) : authorization_(authorization) {}

@@ -68,7 +68,7 @@ class TimedCall : public grpc::ClientReadReactor<v1::GenerateChunk> {
 
 class BenchClient {
  public:
-  // Opens all connections and calls GetModel. Errors read as those of `generate`.
+  // Opens all connections and calls GetModel. Errors have the texts of `generate`.
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const ServerAddress& server, int connections);
 
   const std::string& address() const { return address_; }

@@ -224,7 +224,7 @@ std::string WinnerText(const Comparison& comparison) {
   return ratio.p50 > 1 ? gives : absl::StrCat(first, " gives the most output tok/s");
 }
 
-// Settings that were slower than the first one in every round.
+// The settings that were slower than the first setting in every round.
 std::string LosersText(const Comparison& comparison) {
   std::string text;
   for (size_t i = 1; i < comparison.settings.size(); ++i) {

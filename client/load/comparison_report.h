@@ -22,7 +22,7 @@ std::string TextReport(const ComparisonReport& report);
 // The rows of the text about servers, load and rounds, what went wrong, and the tokens.
 std::string NotesText(const ComparisonReport& report);
 // Which setting gives the most tokens per second: "K=3 gives 1.80 (1.70..2.10) times the output tok/s of
-// K=0"; where the rounds do not agree on that, "no clear difference: " comes before it.
+// K=0". If the rounds do not agree on that, the text begins with "no clear difference: ".
 std::string ResultText(const Comparison& comparison);
 std::string JsonReport(const ComparisonReport& report);
 

@@ -72,7 +72,7 @@ Json ColumnJson(const Comparison& comparison, size_t column) {
   return json;
 }
 
-// The rows of a text report that are no table: headings of 12 characters and their lines.
+// The rows of a text report that are not in tables: headings of 12 characters and their lines.
 Json NotesJson(const std::string& text) {
   Json notes = Json::array();
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipWhitespace())) {

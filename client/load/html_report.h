@@ -1,8 +1,8 @@
 #pragma once
 
 // The report of `bench` as one page of HTML that needs nothing else: no fonts, no other files. It is
-// report_page.html with the JSON report in it, which its script draws, and the text report for readers
-// without JavaScript. It follows the reader's light or dark theme.
+// report_page.html with two reports in it: the JSON report, which the page's script draws, and the text
+// report for readers without JavaScript. It follows the reader's light or dark theme.
 
 #include <string>
 

@@ -14,9 +14,9 @@
 // clang-format on
 //
 // A step that accepts drafts gives several tokens in one chunk. The inter-token latency divides the gap among
-// them; the inter-chunk latency does not. Latencies count completed requests only. Token counts and
-// throughput also count what interrupted requests received. Failed requests count as errors and nowhere else.
-// Categories count completed requests only.
+// them; the inter-chunk latency does not. Latencies and categories count completed requests only. Token
+// counts and throughput also count what interrupted requests received. Failed requests count only as sent, as
+// errors and in ClientStats.
 
 #include <cstdint>
 #include <string>

@@ -58,8 +58,8 @@ struct SpeedBenchOptions {
 
 // Prompts of SPEED-Bench, JSON lines as the dataset has them or as NVIDIA's scripts prepare them:
 // {"question_id": "a", "category": "coding", "turns": ["first", "second"]}, or in place of turns
-// "messages": [{"role": "user", "content": "first"}]; other fields are ignored, and both names may be
-// missing.
+// "messages": [{"role": "user", "content": "first"}]; question_id and category may be missing, other fields
+// are ignored.
 class SpeedBenchWorkload : public Workload {
  public:
   // The error names file, line and field; or the option, if it asks for a category that no row has.
@@ -126,8 +126,8 @@ class WarmUpWorkload : public Workload {
 };
 
 // The prompts of another workload with one token of output each. Sent before a comparison, they fill the
-// prefix cache, so that its first run finds the same cache as the later ones. Chats of several turns have
-// their whole answers, which are in the prompts of the next turns.
+// prefix cache, so that its first run finds the same cache as the later ones. Chats of several turns keep
+// their whole answers, because the prompts of the next turns contain them.
 class PromptsOnlyWorkload : public Workload {
  public:
   explicit PromptsOnlyWorkload(const Workload& prompts) : prompts_(prompts) {}

@@ -1,7 +1,7 @@
 #pragma once
 
-// Who may call: bearer tokens with a role, from server.auth.tokens_file. The file has the tokens' hashes
-// only. Thread-safe.
+// Who may call: bearer tokens with a role, from server.auth.tokens_file, which has only the tokens' hashes.
+// Thread-safe.
 
 #include <grpcpp/server_context.h>
 
@@ -50,7 +50,7 @@ class TokenTable {
   static absl::StatusOr<TokenTable> Parse(std::string_view text, const std::string& file);
   static absl::StatusOr<TokenTable> Read(const std::string& file);
 
-  // Null: no line has the token. Takes the same time whichever line has it.
+  // The line with the token; null if there is none. Takes the same time whichever line it is.
   const Entry* Find(std::string_view token) const;
   bool HasRole(Role role) const;
   size_t size() const { return entries_.size(); }
@@ -64,7 +64,7 @@ class Access {
   // Lets everyone in until Require is called.
   Access() = default;
 
-  // Asks for a token of `table` from now on.
+  // Requires a token of `table` from now on.
   void Require(TokenTable table);
   // `admitted` is called for each call that Check lets in, with its connection (CallContext::connection).
   // Call this once, before the first Check.
@@ -83,7 +83,7 @@ class Access {
   // Whether a token of exactly this role exists.
   bool HasRole(Role role) const;
 
-  // The name of the caller's token, empty where none is asked for. UNAUTHENTICATED: no token, or an unknown
+  // The name of the caller's token; empty if no token is required. UNAUTHENTICATED: no token, or an unknown
   // one. PERMISSION_DENIED: a token whose role may not do this.
   absl::StatusOr<std::string> Check(const grpc::ServerContextBase& context, Role role) const;
   absl::StatusOr<std::string> Check(const CallContext& context, Role role) const;
@@ -99,7 +99,7 @@ class Access {
   std::function<void(TokenRefusal cause)> refused_;
   mutable GuessDelay guess_delay_;
   mutable std::mutex mutex_;
-  std::shared_ptr<const TokenTable> table_;  // guarded by mutex_; null: everyone
+  std::shared_ptr<const TokenTable> table_;  // guarded by mutex_; null: everyone may call
 };
 
 }  // namespace foredraft

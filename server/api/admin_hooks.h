@@ -18,8 +18,8 @@ struct ServerLoad {
   ServingState state = ServingState::kLoading;
 };
 
-// What the daemon does for an operator. Called on gRPC's callback threads; thread-safe, and none waits for
-// the engine.
+// What the daemon does for an operator. The functions are called on gRPC's callback threads; they are
+// thread-safe, and none waits for the engine.
 struct AdminHooks {
   std::function<std::string()> config_yaml;
   std::function<absl::StatusOr<ReloadReport>()> reload;

@@ -160,7 +160,7 @@ void Admission::Submit(const Access& access, WaitingRequest request, std::shared
   const MustHaveMemory scope;
   if (request.request_id.empty()) request.request_id = MakeRequestId();
   const std::string request_id = request.request_id;
-  // Compiling a constraint takes long whatever its size is.
+  // Compiling a constraint takes long, whatever the size of the request.
   const size_t bytes = request.is_constrained ? kShortInputBytes + 1 : request.text_bytes;
   absl::StatusOr<Arrived> arrived =
       OrOutOfMemory([&] { return Arrive(call->context(), access, std::move(request)); });

@@ -109,7 +109,7 @@ class Admission {
         request_timeout_s_(limits.request_timeout_s),
         max_queue_size_(limits.max_queue_size) {}
 
-  // Once, before health enters serving.
+  // Called once, before health enters serving.
   void Open(ServingParts parts);
   // The parts, or UNAVAILABLE while the model is loading.
   absl::StatusOr<const ServingParts*> Parts() const;

@@ -40,7 +40,7 @@ bool HasBoth(const ClientRequest& client) {
   return client.constraint && IsChat(client) && client.tools.has_effect();
 }
 
-// The field that constrains the output, with its value: how an error about it begins.
+// How an error about the constraint begins: the field that constrains the output, with its value.
 std::string Asks(const ClientRequest& client) {
   if (client.constraint) return client.constraint->field;
   if (client.tools.is_forced()) return absl::StrCat("chat.tool_choice: ", ShowJson(client.tools.choice));

@@ -52,7 +52,7 @@ bool StreamCall::Push(OutputDelta delta) {
 void StreamCall::End(OutputDelta delta, OutputEnd end) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (ending_.has_value()) return;  // refused and ended by a drain at the same time: the first end counts
+    if (ending_.has_value()) return;  // a drain may end a call that is being refused: the first end counts
     if (HasLastMessage(end) || (end.finish == FinishReason::kError && !delta.token_ids.empty())) {
       pending_.Append(std::move(delta));
       has_pending_ = true;

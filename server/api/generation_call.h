@@ -46,7 +46,7 @@ class GenerationCall : public ResponseSink {
   CallContext& context() { return *context_; }
   void Refuse(const absl::Status& status) { End({}, {.finish = FinishReason::kError, .status = status}); }
 
-  // Whether its client has left, perhaps before the request was submitted.
+  // Whether the client has left, perhaps before the request was submitted.
   bool cancelled() const { return cancelled_.load(); }
   // Called after the output thread has opened the request: reports a cancellation that came before that.
   void Submitted() {

@@ -1,6 +1,6 @@
 #pragma once
 
-// A gRPC call as the calls of all wires see it.
+// The CallContext of a gRPC call.
 
 #include <grpcpp/server_context.h>
 

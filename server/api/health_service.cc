@@ -127,7 +127,7 @@ class HealthService::WatchCall {
                                          service_.queue_.get(), &received_);
   }
 
-  // The caller holds the service's mutex_. What changes during a write is sent after it.
+  // The caller holds the service's mutex_. A change during a write is sent after the write.
   void Send() {
     if (service_.stopped_ || writing_ || gone_ || finishing_) return;
     const int status = !known_ ? kServiceUnknown : service_.serving_ ? kServing : kNotServing;

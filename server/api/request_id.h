@@ -13,8 +13,8 @@ inline constexpr char kRequestIdMetadata[] = "x-request-id";
 // "r-" and 16 hexadecimal digits.
 std::string MakeRequestId();
 
-// A client's id as metadata may hold it: its first kMaxRequestIdBytes bytes, with %XX for all but printable
-// ASCII.
+// A client's id in a form that metadata may hold: its first kMaxRequestIdBytes bytes, with %XX for all but
+// printable ASCII.
 std::string PrintableId(std::string_view id);
 
 }  // namespace foredraft

@@ -192,7 +192,7 @@ absl::StatusOr<ThinkingBudget> RequestValidator::Budget(const ClientRequest& cli
     return Refuse(kField, "given with from_first_token, where no thought is free; allowed -1 (no limit)");
   }
   if (budget >= limits_.size.max_seq_len) return ThinkingBudget{};  // no output is that long
-  // A wind-down that the budget has no room for is left out.
+  // The wind-down is left out if the budget has no room for it.
   const auto wind_down = static_cast<int32_t>(limits_.wind_down_ids.size());
   ThinkingBudget read{.limit = budget};
   if (budget >= wind_down) read = {.limit = budget - wind_down, .end_ids = limits_.wind_down_ids};

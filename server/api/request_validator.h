@@ -24,7 +24,7 @@ namespace foredraft {
 inline constexpr int kMaxRequestIdBytes = 128;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopBytes = 256;
-inline constexpr int kMaxChatMessages = 1024;  // or as many as the context has tokens
+inline constexpr int kMaxChatMessages = 1024;  // or as many as the context has tokens, if that is more
 inline constexpr int kMaxTokenizeBytes = 4 << 20;
 
 // What the loaded model and the configuration allow.

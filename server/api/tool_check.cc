@@ -84,7 +84,7 @@ class ToolStates {
     state.definition = &tool;
   }
 
-  // Notes that a message shows the tool's definition; errors call that `what`.
+  // Notes that a message shows the tool's definition. `what` says how, for errors: "a reference to".
   absl::Status Show(size_t message, const char* what, const std::string& name) {
     ASSIGN_OR_RETURN(State* const state, Find(message, what, name));
     bytes_ += state->definition->description.size() + state->definition->parameters.size();

@@ -109,7 +109,7 @@ absl::Status ReadSystem(const json& content, const std::string& name, FieldConte
 absl::Status ReadSystemMessage(const json& content, const std::string& name, std::string_view text, int item,
                                FieldContext& context, MessagesTools& tools, MessageGatherer& messages) {
   ChatMessage message{.role = "system"};
-  std::vector<std::string_view> texts;  // of the blocks, once one adds or removes a tool
+  std::vector<std::string_view> texts;  // JSON texts of the blocks, once one adds or removes a tool
   const auto change = [&](FieldReader& block, size_t i, const std::string& type) {
     if (texts.empty()) texts = ElementTexts(MemberText(text, "content"));
     tools.ReadChange(block, texts[i], type, message);
@@ -181,7 +181,7 @@ ToolCall ReadToolUse(FieldReader& fields, std::string_view text) {
 // `text` is the message's JSON text.
 absl::Status ReadAssistant(const json& content, const std::string& name, std::string_view text,
                            FieldContext& context, ChatMessage& message) {
-  std::vector<std::string_view> texts;  // of the blocks, once there is a call
+  std::vector<std::string_view> texts;  // JSON texts of the blocks, once there is a call
   return ReadContent(content, name, message, [&](const json& block, const std::string& path, size_t i) {
     FieldReader fields(block, path + ".", context);
     const std::string type = fields.String("type").value_or("text");

@@ -15,7 +15,7 @@ namespace foredraft {
 // What stands in a prompt for an image, a file or another part that no text model can see.
 inline constexpr char kUnsupportedImage[] = "[Unsupported Image]";
 
-// Whether it is an assistant's message with text or thinking and without calls.
+// Whether `message` is an assistant's, with text or thinking and without calls.
 inline bool CanBeContinued(const ChatMessage& message) {
   return message.role == "assistant" && message.tool_calls.empty() &&
          (!message.content.empty() || !message.thinking.empty());

@@ -14,7 +14,7 @@ namespace foredraft {
 enum class FieldClass {
   kTaken,    // a reader asks for it; a value of a wrong type is refused
   kIgnored,  // cannot change which tokens come; its value is not looked at
-  kHint,     // a wish that models here do not know: ignored, and noted
+  kHint,     // a hint that models here cannot follow: ignored, and noted
   kRefused,  // would change the answer, and is not supported; neutral values pass
 };
 

@@ -17,7 +17,7 @@
 
 namespace foredraft {
 
-// The payload of a refusal that names a field as the client does.
+// The payload that marks a refusal whose text names the field as the client does.
 inline constexpr char kClientField[] = "foredraft.openai.field";
 
 // What the readers of one request share.

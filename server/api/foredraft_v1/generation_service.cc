@@ -17,7 +17,7 @@ namespace {
 
 // The calls that generate, as gRPC reactors (generation_call.h describes their life and threads).
 
-// GenerateStream. A stream that its deadline ends gets a last chunk too.
+// GenerateStream. A stream ended by its deadline gets a last chunk, too.
 class V1StreamCall final : public StreamCall, public grpc::ServerWriteReactor<v1::GenerateChunk> {
  public:
   static std::shared_ptr<V1StreamCall> Create(grpc::CallbackServerContext* context, CallHooks hooks,
@@ -37,7 +37,7 @@ class V1StreamCall final : public StreamCall, public grpc::ServerWriteReactor<v1
   CallJoiner calls_;         // filled only while no write is outstanding
 };
 
-// Generate: the answer in one piece. A request that its deadline ends has no answer.
+// Generate: the answer in one piece. A request ended by its deadline has no answer.
 class V1UnaryCall final : public GenerationCall, public grpc::ServerUnaryReactor {
  public:
   static std::shared_ptr<V1UnaryCall> Create(grpc::CallbackServerContext* context, CallHooks hooks,

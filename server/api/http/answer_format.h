@@ -21,7 +21,7 @@ struct ChoiceEnd {
   ResponseLabels labels;
 };
 
-// What all parts of an answer repeat.
+// The values that all parts of an answer repeat.
 struct AnswerLabels {
   std::string request_id;  // PrintableId
   std::string model;

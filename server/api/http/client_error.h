@@ -33,7 +33,7 @@ struct FieldNames {
 // The request's field that an error text names, for OpenAI's `param`: "sampling.top_p" is "top_p" here. Empty
 // where the text names none.
 std::string ParamOf(const FieldNames& names, std::string_view text);
-// The text with the request's own names of fields. What is quoted is the client's and stays.
+// The text with the request's own names of fields. Quoted parts are the client's, and stay.
 std::string ClientText(const FieldNames& names, std::string_view text);
 // Param and text for a status, which may already name its field as the client does.
 std::string ParamOf(const FieldNames& names, const absl::Status& status);

@@ -26,9 +26,10 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   GenerationAnswer(std::shared_ptr<HttpExchange> exchange, std::unique_ptr<AnswerFormat> format,
                    const WireRequest& request);
 
-  // Makes the call of the next choice. The answer holds the call until the exchange ends, after AllSubmitted.
+  // Makes the call of the next choice, which the answer holds until AllSubmitted was called and the exchange
+  // has ended.
   std::shared_ptr<GenerationCall> AddChoice(CallHooks hooks, int max_pending_tokens);
-  // True once a choice has failed: further ones need not be submitted.
+  // True once a choice has failed: further choices need not be submitted.
   bool has_failed() const;
   // After the last AddChoice: from now on a lost connection cancels the calls.
   void AllSubmitted();

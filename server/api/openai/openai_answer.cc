@@ -30,7 +30,7 @@ json Envelope(const AnswerShape& shape, bool is_chunk) {
 
 json FinishOf(const OutputEnd* end) { return end == nullptr ? json(nullptr) : json(FinishReasonName(*end)); }
 
-// vLLM's stop_reason: the stop string or id of the request's own that ended the answer; null if none did.
+// vLLM's stop_reason: the request's own stop string or id that ended the answer; null if none did.
 json StopOf(const OutputEnd* end) {
   if (end != nullptr && end->matched_stop.has_value()) return *end->matched_stop;
   if (end != nullptr && end->matched_stop_token_id.has_value()) return *end->matched_stop_token_id;

@@ -17,7 +17,7 @@
 
 namespace foredraft {
 
-// What all parts of an answer repeat.
+// The values that all parts of an answer repeat.
 struct AnswerShape {
   OpenAiKind kind = OpenAiKind::kChat;
   std::string id;

@@ -46,14 +46,14 @@ class ResponsesFormat final : public AnswerFormat, private BlockListener {
   void Grew(size_t index, const AnswerBlock& block, std::string_view piece) override;
   void Closed(size_t index, const AnswerBlock& block) override;
 
-  // Adds an event to those that the next call returns.
+  // Adds an event, which the next TakeEvents returns.
   void Send(const char* type, Json more);
   void SendBegin();
   std::string TakeEvents() { return std::exchange(events_, ""); }
 
   const SentTool* SentOf(const AnswerBlock& block) const;
   std::string ItemId(size_t index, const AnswerBlock& block) const;
-  // The item of a block as far as it has come.
+  // A block's item, as complete as the block is so far.
   Json ItemOf(size_t index, const AnswerBlock& block, const char* status) const;
   const char* StatusOf(size_t index, const OutputEnd* end) const;
   // A field of the request, or `absent` if the request does not have it.

@@ -20,7 +20,7 @@ absl::StatusOr<ClientRequest> ReadRequest(const vllm_wire::GenerateRequest& wire
 
 // `delta` has at least one token.
 void FillChunk(const OutputDelta& delta, vllm_wire::GenerateStreamChunk* chunk);
-// `whole` is all that the request made.
+// `whole` is the request's whole output.
 void FillComplete(const OutputDelta& whole, const OutputEnd& end, vllm_wire::GenerateComplete* complete);
 void FillModelInfo(const ModelCard& card, vllm_wire::GetModelInfoResponse* response);
 // Leaves timestamp and throughput unset.
