@@ -9,8 +9,8 @@
 
 namespace foredraft {
 
-// "141GiB", "80 GB", "150000000000": bytes. INVALID_ARGUMENT names the units, also for a number without one
-// that is no size of a memory ("128").
+// Parses "141GiB", "80 GB" or "150000000000" to bytes. INVALID_ARGUMENT names the units, also for a number
+// without a unit that is too small for a memory ("128").
 absl::StatusOr<int64_t> ParseByteSize(const std::string& text);
 
 }  // namespace foredraft

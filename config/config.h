@@ -65,7 +65,7 @@ struct AuthConfig {
   std::string tokens_file;  // empty = no tokens
 };
 
-// server.admin_address without a listener for it.
+// The value of server.admin_address that means: no admin listener.
 inline constexpr char kNoListener[] = "none";
 
 struct ServerConfig {
@@ -76,7 +76,7 @@ struct ServerConfig {
   std::string http_address;     // empty = no OpenAI API
   std::vector<std::string> cors_origins;
   std::vector<std::string> http_hosts;
-  std::vector<std::string> model_aliases;  // one * at the end of each at most
+  std::vector<std::string> model_aliases;  // each may end with one *
   bool allow_insecure = false;
   UnknownFields unknown_fields = UnknownFields::kIgnore;
   int max_message_mib = 16;
@@ -126,7 +126,7 @@ struct ParallelConfig {
   int max_restarts = 5;
   bool resume = true;
 
-  // All ranks: a process each, where there are several.
+  // The number of all ranks. If there are several, each is a process.
   int world_size() const { return attention_dp * attention_tp; }
 };
 
@@ -179,7 +179,7 @@ struct CpuConfig {
 struct SpeculativeConfig {
   DecodingType decoding_type = DecodingType::kMtp;
   std::string speculative_model;              // Eagle3's checkpoint directory; empty without it
-  std::vector<int> eagle3_layers_to_capture;  // by their outputs, from 0; empty = as the checkpoint says
+  std::vector<int> eagle3_layers_to_capture;  // from 0, read at their outputs; empty = the checkpoint's list
   int max_draft_len = 1;                      // 0..7
   bool use_mtp_vanilla = false;
   bool use_relaxed_acceptance_for_thinking = false;
@@ -192,8 +192,8 @@ struct SpeculativeConfig {
   std::optional<double> forced_acceptance_length;
 };
 
-// What structured output may cost (docs/structured-output.md). The first seven count work, so a request gets
-// the same answer on every machine.
+// What structured output may cost (docs/structured-output.md). The keys up to max_mask_steps count work, so a
+// request gets the same answer on every machine.
 struct ConstraintsConfig {
   int max_source_kib = 256;
   int max_nodes = 200'000;
@@ -209,7 +209,7 @@ struct ConstraintsConfig {
 };
 
 struct ThinkingConfig {
-  std::string wind_down;  // text in front of the forced end of a thought
+  std::string wind_down;  // text before the forced end of a thought
 };
 
 struct LogConfig {
@@ -246,7 +246,7 @@ struct Config {
   LogConfig log;
 };
 
-// Whether steps may have fewer rows than drafts, which the ranks prepare at the start.
+// Whether steps may verify fewer rows than there are drafts. Ranks prepare such steps at the start.
 inline bool CutsDrafts(const Config& config) {
   return config.speculative_config && config.speculative_config->max_draft_len > 0 &&
          config.speculative_config->draft_policy == DraftPolicyKind::kConfidence;

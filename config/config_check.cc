@@ -172,7 +172,8 @@ void CheckTls(const TlsConfig& tls, Check& check) {
   }
 }
 
-// Off loopback a listener needs TLS and knows its callers, unless allow_insecure.
+// A listener that is not on loopback needs TLS and callers that it can identify, unless allow_insecure is
+// set.
 void CheckListeners(const ServerConfig& server, Check& check) {
   if (server.allow_insecure || !check.Usable({"server.allow_insecure", "server.tls.cert"})) return;
   const auto refuse = [&](const char* key, const std::string& address, const char* needs) {
@@ -190,7 +191,7 @@ void CheckListeners(const ServerConfig& server, Check& check) {
   };
   check_api("server.grpc_address", server.grpc_address);
   check_api("server.http_address", server.http_address);
-  // A client certificate says that its owner may generate, not that he may drain.
+  // A client certificate allows its owner to generate, not to drain.
   const bool admin = !server.admin_address.empty() && server.admin_address != kNoListener;
   if (admin && !IsLocal(server.admin_address) && (server.tls.cert.empty() || !tokens)) {
     refuse("server.admin_address", server.admin_address,
@@ -201,7 +202,7 @@ void CheckListeners(const ServerConfig& server, Check& check) {
   }
 }
 
-// An address as ports are compared: "host" and "port", a unix socket's whole name as the host.
+// An address in the form in which ports are compared: host and port; a unix socket's whole name is the host.
 struct Endpoint {
   std::string host, port;
 };
@@ -214,7 +215,7 @@ Endpoint EndpointOf(const std::string& address) {
   return {host, colon == std::string::npos ? "" : address.substr(colon + 1)};
 }
 
-// True if the second of two listeners would find the port in use. Port 0 is any that is free.
+// True if the second of two listeners would find the port in use. Port 0 stands for any free port.
 bool Collide(const Endpoint& one, const Endpoint& other) {
   const auto is_any = [](const std::string& host) { return host == "0.0.0.0" || host == "[::]"; };
   if (one.port != other.port || one.port == "0") return false;
@@ -241,7 +242,7 @@ void CheckPorts(const LoadedConfig& loaded, Check& check) {
       const auto& [key, address] = listeners[i];
       const auto& [other, taken] = listeners[j];
       if (!check.Usable({key, other}) || !Collide(EndpointOf(address), EndpointOf(taken))) continue;
-      // The one that was set is the one to change.
+      // Names the address that was set, not the default: that one is to be changed.
       const bool by_default = !loaded.origins.contains(key);
       check.Refuse(
           by_default ? other : key, by_default ? taken : address,
@@ -250,7 +251,7 @@ void CheckPorts(const LoadedConfig& loaded, Check& check) {
   }
 }
 
-// Whether an alias is the model's own name is seen once that is known (ResolveDefaults).
+// ResolveDefaults, which knows the model's own name, checks that no alias equals it.
 void CheckModelAliases(const ServerConfig& server, Check& check) {
   for (const std::string& alias : server.model_aliases) {
     if (alias.find('*') >= alias.size() - 1) continue;

@@ -7,7 +7,7 @@
 
 namespace foredraft {
 
-// Checks between keys that must agree. Keys that `errors` has already are left alone.
+// Checks keys that must agree with each other, except those that `errors` has already.
 void CheckConfig(const LoadedConfig& loaded, ConfigErrors& errors);
 
 // True for 127.x.y.z:port, localhost:port, [::1]:port. A name that merely begins like these is no loopback

@@ -26,13 +26,12 @@ int DefaultDecodePauseMs(Backend backend);
 int64_t CacheTokensThatFit(const HostResources& host, const ModelLimits& model, const Config& config);
 
 // Fills what is still unset: served_model_name, server.admin_address, max_decode_pause_ms, tokens_per_block,
-// the KV cache's dtype,
-// batch_sizes, cpu.threads and pin (ranks of one host share its cores, and are not pinned). With a model
-// (null: without) also max_seq_len and kv_cache_config.max_tokens, and checks the configuration against the
-// model.
+// the KV cache's dtype, batch_sizes, cpu.threads and pin (ranks of one host share its cores, and are not
+// pinned). If `model` is not null, also fills max_seq_len and kv_cache_config.max_tokens, and checks the
+// configuration against the model.
 void ResolveDefaults(const HostResources& host, const ModelLimits* model, LoadedConfig& loaded,
                      ConfigErrors& errors);
-// ResolveDefaults that returns ConfigErrors::First.
+// Like ResolveDefaults above, but returns ConfigErrors::First.
 absl::Status ResolveDefaults(const HostResources& host, const ModelLimits* model, LoadedConfig& loaded);
 
 }  // namespace foredraft

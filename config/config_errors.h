@@ -1,6 +1,6 @@
 #pragma once
 
-// Every fault of a configuration, so that an operator can correct all of them in one go.
+// Collects every fault of a configuration, so that an operator can correct all of them at once.
 
 #include <set>
 #include <string>
@@ -23,10 +23,10 @@ class ConfigErrors {
 
   bool empty() const { return errors_.empty(); }
   const std::vector<absl::Status>& all() const { return errors_; }
-  // True if the key was refused: it has its default, so no other key should be compared with it.
+  // True if the key was refused: it then has its default, so no other key should be compared with it.
   bool Refused(std::string_view path) const { return paths_.contains(path); }
 
-  // OK without errors. Else the first one, on one line, and how many there are besides.
+  // OK if there are no errors. Otherwise the first error, on one line with the number of further errors.
   absl::Status First() const {
     if (errors_.empty()) return absl::OkStatus();
     if (errors_.size() == 1) return errors_[0];

@@ -1,7 +1,7 @@
 #pragma once
 
-// Every key of the configuration, one row each: path, member, allowed values, reload or restart, what ranks
-// and the numerics class have to do with it, help. The reader, suggestions, check-config,
+// Every key of the configuration, one row each: path, member, allowed values, reload or restart, which ranks
+// read it, its part in the numerics class, help. The reader, suggestions, check-config,
 // docs/configuration.md, the environment's names, reloads, what a worker must share and the numerics class
 // all come from these rows; a new key is a member in config.h and a row here. Defaults are the members'
 // initial values.
@@ -42,10 +42,10 @@ struct ConfigRange {
 
 enum class ConfigChange { kRestart, kReload };
 
-// Who reads a key, and whether those must agree.
+// Which ranks read a key, and whether they must agree on it.
 enum class ConfigRanks {
   kSame,    // all ranks: a worker with another value may not join
-  kOwn,     // each rank its own: paths, threads, time limits, and what the model's hash and the class compare
+  kOwn,     // each rank its own: paths, threads, time limits, and what hash and class compare anyway
   kDaemon,  // the daemon alone; where it concerns a step, the plan carries it to the ranks
 };
 
@@ -87,7 +87,8 @@ std::span<const ConfigBlock> ConfigBlocks();
 const ConfigField* FindField(std::string_view path);  // aliases included; null: no such key
 const ConfigBlock* FindBlock(std::string_view path);  // null: no such block
 
-// "speculative_config.num_nextn_predict_layers" is TensorRT-LLM's name of max_draft_len. Others: unchanged.
+// "speculative_config.num_nextn_predict_layers" is TensorRT-LLM's name of max_draft_len. Other paths are
+// returned unchanged.
 std::string_view ResolveAlias(std::string_view path);
 // "server.tls" of "server.tls.cert", empty at the top; and "cert".
 std::string_view BlockOf(std::string_view path);
@@ -113,7 +114,8 @@ std::string DescribeUnknownKey(std::string_view path);
 // that is off.
 std::vector<std::string> SharedConfigKeys(const Config& config,
                                           std::span<const ConfigField> fields = ConfigFields());
-// What the numerics class has of the configuration, in the order of the table: the backend first.
+// The parts of the numerics class that come from the configuration, in the order of the table: the backend
+// first.
 std::vector<std::string> NumericsClassParts(const Config& config,
                                             std::span<const ConfigField> fields = ConfigFields());
 

@@ -1,4 +1,4 @@
-// Keys by their paths: what a path names, what is near it, and what hangs on keys of one kind.
+// Looks up keys: by their path, by a similar path, and all keys of one kind.
 
 #include <algorithm>
 #include <limits>

@@ -25,7 +25,7 @@ std::string PathOfEnvironment(const std::string& name) {
   return absl::StrReplaceAll(absl::AsciiStrToLower(name.substr(kEnvironmentPrefix.size())), {{"__", "."}});
 }
 
-// Where a value was found, as errors name it: a line of the file, or an override, which has no lines (0).
+// Where a value was found, as errors name it: a line of the file, or an override (line 0).
 struct Origin {
   std::string source;  // the file, "--set" or a variable
   int line = 0;
@@ -46,8 +46,8 @@ constexpr int kFileOrder = 0;
 constexpr int kEnvironmentOrder = 1;
 constexpr int kFirstOverrideOrder = 2;
 
-// A relative path of a configuration file, as the file's directory has it. Unchanged where that has no such
-// file: it is then relative to the working directory.
+// Resolves a relative path of a configuration file against the file's directory. Returns it unchanged,
+// relative to the working directory, if that directory has no such file.
 std::string BesideFile(const std::string& directory, const std::string& path) {
   if (directory.empty() || path.empty() || path.front() == '/') return path;
   const std::filesystem::path beside = (std::filesystem::path(directory) / path).lexically_normal();
@@ -55,9 +55,9 @@ std::string BesideFile(const std::string& directory, const std::string& path) {
   return std::filesystem::exists(beside, error) ? beside.string() : path;
 }
 
-// Sets keys of one source after the other; a later source overwrites. Within the file a key and its alias are
-// the same key, given twice. What is refused is an error and changes nothing. Keys of another program are
-// translated at the end, when all sources have said theirs; each counts as its own source's.
+// Sets the keys of one source after another; a later source overwrites. A key and its alias in one file are a
+// key given twice. A refused value is an error and changes nothing. Keys of another program are translated at
+// the end, after all sources were read; each counts as set by its own source.
 class Builder {
  public:
   Builder(const ConfigSources& sources, ConfigErrors& errors)
@@ -84,7 +84,7 @@ class Builder {
     }
   }
 
-  // `prefix` is the path of the block with a dot behind it, or empty.
+  // `prefix` is the path of the block followed by a dot, or empty.
   void ApplyEntries(const std::string& prefix, const YAML::Node& entries, const Origin& origin) {
     for (const auto& entry : entries) {
       const Origin at = {origin.source, origin.line == 0 ? 0 : LineOf(entry.first), origin.order};
@@ -92,7 +92,8 @@ class Builder {
     }
   }
 
-  // After the last source. Keys of batch sizes come after the others, because those may turn graphs off.
+  // Called after the last source. Keys of batch sizes are translated last, because the others may turn graphs
+  // off.
   void TranslateForeign() {
     std::vector<ForeignKeyGiven> first, batch_sizes;  // copies: assigning a YAML::Node changes its referent
     for (const ForeignKeyGiven& given : foreign_) {
@@ -120,7 +121,8 @@ class Builder {
     foreign_.swap(others);
   }
 
-  // With an FP8 cache TensorRT-LLM multiplies in FP8, without a key that says so.
+  // Notes that we multiply in BF16 where TensorRT-LLM, with an FP8 cache, multiplies in FP8 without a key
+  // that says so.
   void NoteProducts() {
     constexpr const char* kKey = "kv_cache_config.attention_products";
     if (loaded_.config.kv_cache_config.dtype != KvDtype::kFp8 || loaded_.origins.contains(kKey)) return;
@@ -151,8 +153,8 @@ class Builder {
     }
   }
 
-  // Where a later source than the key's own set what the key would set: the target, the block that has it or,
-  // where the target is a block, a key in it. Empty: nowhere.
+  // The place where a source later than the foreign key's own has set its target, the block around the
+  // target, or a key in a target that is a block. Empty: nowhere.
   std::string SetLater(const ForeignAssignment& set) const {
     const std::string block(BlockOf(set.target));
     for (const auto& [path, order] : order_) {
@@ -193,7 +195,7 @@ class Builder {
     Remember(target, origin);
   }
 
-  // A key that both programs' names set in one source must get the same value.
+  // If one source sets a key by both programs' names, the two values must be equal.
   void ApplyForeign(const ForeignAssignment& set, const Origin& origin) {
     const ConfigField& field = *FindField(set.target);
     const auto given = order_.find(set.target);
@@ -227,7 +229,7 @@ class Builder {
   }
 
   // A block given as a whole replaces the keys that earlier sources set in it. `server:` with nothing below
-  // it is empty.
+  // it is an empty block.
   void ApplyBlock(const ConfigBlock& block, const YAML::Node& value, const Origin& origin) {
     const std::string path(block.path);
     if (!value.IsMap() && !value.IsNull()) {
@@ -268,7 +270,7 @@ class Builder {
   std::vector<ForeignKeyGiven> foreign_;  // not yet translated
 };
 
-// Graphs for more sequences than a rank has slots would never run.
+// Drops batch sizes above a rank's number of slots: their graphs would never run.
 void CutBatchSizes(LoadedConfig& loaded, const ConfigErrors& errors) {
   Config& config = loaded.config;
   if (!config.cuda_graph_config || errors.Refused("max_batch_size")) return;
@@ -300,7 +302,7 @@ absl::Status ApplyText(const std::string& path, const std::string& value, const 
     YAML::Node node;
     if (!field->nullable() || (value != "null" && !value.empty())) {
       node = YAML::Node(value);
-      // Quoted, so that "true" is text. An address stays plain: errors show it as it was typed.
+      // Tagged as quoted, so that "true" is text. An address stays plain: errors show it as it was typed.
       if (field->range.kind == ConfigRange::kAny || field->range.kind == ConfigRange::kPath) node.SetTag("!");
     }
     builder.Apply(path, node, origin);
@@ -311,8 +313,9 @@ absl::Status ApplyText(const std::string& path, const std::string& value, const 
   return absl::OkStatus();
 }
 
-// Kubernetes sets FOREDRAFT_PORT and the like in every pod beside a service of that name, so a variable that
-// does not look like a key is left alone. One that does, with a "__" or a letter or two off, is a mistake.
+// Kubernetes sets FOREDRAFT_PORT and the like in every pod of a namespace with a service of that name, so a
+// variable that does not look like a key is ignored. One that looks like a key, with a "__" or a letter or
+// two off, is a mistake.
 bool LooksLikeKey(const std::string& name, const std::string& path) {
   if (name.find("__") != std::string::npos) return true;
   return path.size() > 6 && NearestKey(path).distance <= 2;
@@ -352,7 +355,7 @@ absl::StatusOr<ConfigOverride> ParseOverride(const std::string& text) {
 LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors) {
   Builder builder(sources, errors);
   const absl::Status file = ApplyFile(sources, builder);
-  errors.Add(file.ok() ? "" : "model", file);  // without the file, "model: missing" would be no news
+  errors.Add(file.ok() ? "" : "model", file);  // without the file, "model: missing" would say nothing new
   ApplyEnvironment(sources, builder, errors);
   int order = kFirstOverrideOrder;
   for (const ConfigOverride& override : sources.overrides) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// From YAML, environment and --set to a checked Config. Strict: unknown and duplicate keys, wrong types and
-// values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>". For an
-// override the line begins with "--set" or the name of the variable. All errors are INVALID_ARGUMENT, or
+// Makes a checked Config from YAML, environment and --set. Strict: unknown and duplicate keys, wrong types
+// and values out of range are refused with one line, "<file>:<line>: <path>: <value>, allowed <values>". For
+// an override the line begins with "--set" or the name of the variable. All errors are INVALID_ARGUMENT, or
 // NOT_FOUND if the file does not exist. Keys of TensorRT-LLM's files that are not foredraft's are translated,
 // ignored or refused one by one (foreign_keys.h).
 //
@@ -40,17 +40,17 @@ struct ConfigSources {
   std::vector<ConfigOverride> overrides;  // of the command line; the last of a path wins
   // Where a relative path of `text` is looked up before the working directory; empty: nowhere.
   std::string directory = {};
-  std::vector<std::string> warnings = {};  // of whoever wrote `text`, for LoadedConfig
+  std::vector<std::string> warnings = {};  // from the writer of `text`, passed on to LoadedConfig
 };
 
-// Parses and checks what can be checked without the model: CheckConfig is included. A key that is refused
+// Parses, and checks what can be checked without the model, including CheckConfig. A key that is refused
 // keeps its default, so that the other keys can be checked too.
 LoadedConfig ParseConfig(const ConfigSources& sources, ConfigErrors& errors);
-// ParseConfig that returns ConfigErrors::First.
+// Like ParseConfig above, but returns ConfigErrors::First.
 absl::StatusOr<LoadedConfig> ParseConfig(const ConfigSources& sources);
 
-// The sources with a file's text; relative paths in it are those of files beside it, where they exist.
-// NOT_FOUND without a file.
+// The sources with the text of the file `path`; relative paths in it name files next to it, where those
+// exist. NOT_FOUND: there is no such file.
 absl::StatusOr<ConfigSources> ReadSources(const std::string& path,
                                           std::map<std::string, std::string> environment,
                                           std::vector<ConfigOverride> overrides);

@@ -1,4 +1,4 @@
-// Values of keys: from YAML into a member, and back to text.
+// Reads values of keys from YAML into members, and writes them as text.
 
 #include <algorithm>
 #include <set>
@@ -214,7 +214,7 @@ std::string ShowValue(const YAML::Node& node) {
   return ShowYaml(node);
 }
 
-// Plain where YAML reads the same text back as a string, else quoted.
+// The text as it is where YAML reads it back as the same string, else quoted.
 std::string QuoteText(const std::string& text) {
   const auto plain_char = [](char c) {
     return absl::ascii_isalnum(c) || std::string_view("_./-").find(c) != std::string_view::npos;
@@ -276,14 +276,14 @@ std::string ShowMember(const std::map<int, int>& value, bool) {
                        : absl::StrCat("{", absl::StrJoin(value, ", ", absl::PairFormatter(": ")), "}");
 }
 
-// What the path of a number says of its unit.
+// The unit that the path of a number names.
 std::string_view UnitOf(std::string_view path) {
   if (path.ends_with("_ms")) return "milliseconds";
   if (path.ends_with("_s")) return "seconds";
   return path.ends_with("_mib") ? "MiB" : "";
 }
 
-// For a value that is refused although it looks right.
+// A hint for a value that is refused although it looks right.
 std::string Hint(const ConfigField& field, const YAML::Node& value) {
   if (!value.IsScalar()) return "";
   const std::string_view type = TypeOf(field);

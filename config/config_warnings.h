@@ -1,6 +1,6 @@
 #pragma once
 
-// What is allowed, and probably not meant.
+// Warns of values that are allowed, but probably not meant.
 
 #include <string>
 #include <vector>
@@ -11,7 +11,8 @@
 namespace foredraft {
 
 // A line each: "<where>: <key>: <value>: <what follows from it, and what to do>". Defaults are resolved.
-// host_cores: that the ranks of this host share (HostResources); 0: it is another host's configuration.
+// `host_cores`: the cores that the ranks of this host share (HostResources); 0: the configuration is another
+// host's.
 std::vector<std::string> ConfigWarnings(const LoadedConfig& loaded, const ModelLimits& model,
                                         int host_cores = 0);
 

@@ -9,11 +9,11 @@
 
 namespace foredraft {
 
-// Every key with its value, in the order of config_fields, null where a value is still unset. Read back it
+// Every key with its value, in the order of config_fields, null where a value is still unset. Reading it back
 // gives the same Config.
 std::string EmitYaml(const Config& config);
 
-// Changed keys of a reload, by path.
+// The keys that a reload finds changed, by path.
 struct ConfigDifference {
   std::vector<std::string> reloaded;      // take effect between two iterations
   std::vector<std::string> need_restart;  // keep the value they were started with

@@ -2,10 +2,10 @@
 
 namespace foredraft {
 
-// From the logit of a draft's confidence to the chance that the draft is accepted, given that those before it
-// were: sigmoid(slope * logit + offset). One per draft of a block; the draft policy `confidence` measures
-// them (scheduler/policies/confidence_calibration.h). It travels with every plan into device memory, where
-// cut_drafts reads it. Trivially copyable. The default takes a confidence as it is.
+// Maps the logit of a draft's confidence to the chance that the draft is accepted if all drafts before it
+// are: sigmoid(slope * logit + offset). Each draft of a block has its own; the draft policy `confidence`
+// measures them (scheduler/policies/confidence_calibration.h). It travels with every plan into device memory,
+// where cut_drafts reads it. Trivially copyable. The default takes a confidence as it is.
 struct DraftCalibration {
   float slope = 1;
   float offset = 0;

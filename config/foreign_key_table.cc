@@ -287,7 +287,7 @@ constexpr ForeignValue kValues[] = {
     {"backend", "pytorch", "foredraft has no PyTorch; backend: cuda runs on GPUs, cpu, the default, without"},
 };
 
-// Names of vLLM's and SGLang's flags, whose spelling is near to other keys of ours or to none.
+// Names of vLLM's and SGLang's flags that are spelled like none of our keys, or like the wrong one.
 struct NameElsewhere {
   std::string_view name;
   std::string_view key;

@@ -13,7 +13,7 @@
 namespace foredraft {
 namespace {
 
-// An older file has the top keys below this block.
+// Older files have the top-level keys below this block.
 constexpr std::string_view kOldBlock = "pytorch_backend_config";
 
 const ForeignKey* FindForeignKey(std::string_view path) {
@@ -129,7 +129,7 @@ class Translator {
   void TranslateRanks() {
     if (tensor_ranks_.key == nullptr) return TranslateOneRank();
     const int ranks = tensor_ranks_.value;
-    const bool shared = ranks > 1 && !attention_dp_.value;  // requests, by all ranks
+    const bool shared = ranks > 1 && !attention_dp_.value;  // all ranks share every request
     const int columns = expert_columns_.key != nullptr ? expert_columns_.value
                         : expert_ranks_.key != nullptr ? std::max(ranks / expert_ranks_.value, 1)
                                                        : 1;
@@ -183,8 +183,8 @@ class Translator {
     Note(key, on ? "became cuda_graph_config, which is on" : "became cuda_graph_config: null");
   }
 
-  // Steps up to that batch size get graphs of the default sizes. Larger steps need a few more graphs: each is
-  // twice as large as the one before.
+  // Steps up to the limit get graphs of the default sizes. Larger steps need a few more graphs, each twice as
+  // large as the one before.
   void TranslateGraphLimit() {
     if (graph_limit_.key == nullptr) return;
     const ForeignKeyGiven& key = *graph_limit_.key;

@@ -2,8 +2,8 @@
 
 // Keys of TensorRT-LLM's files (LLM API arguments, and the flags of its commands by those names) that
 // foredraft does not have. Each one is translated into ours, ignored because nothing depends on it here, or
-// refused with what to write instead; none is ignored in silence. A key that would change which tokens or
-// requests are served is never ignored. Keys that both programs have are config_fields.h's.
+// refused with advice what to write instead; none is ignored in silence. A key that would change which tokens
+// or requests are served is never ignored. Keys that both programs have are in config_fields.h.
 
 #include <span>
 #include <string>
@@ -35,7 +35,7 @@ struct ForeignKey {
 
 std::span<const ForeignKey> ForeignKeys();
 
-// A value of a key that both programs have, which only TensorRT-LLM knows: the key counts as not given.
+// A value that only TensorRT-LLM knows, of a key that both programs have: the key counts as not given.
 struct ForeignValue {
   std::string_view path;
   std::string_view value;
@@ -43,20 +43,21 @@ struct ForeignValue {
 };
 
 std::span<const ForeignValue> ForeignValues();
-// Null: `value`, as YAML has it, is none of them.
+// Null if `value`, as YAML spells it, is not such a value of `path`.
 const ForeignValue* FindForeignValue(std::string_view path, std::string_view value);
 
 // Our key for what vLLM or SGLang call `path`: "max_seq_len" for "max_model_len". Empty: none is known.
 std::string_view KeyForNameElsewhere(std::string_view path);
 
 bool IsForeignKey(std::string_view path);
-// A block with such keys below it: "moe_config".
+// Whether foreign keys are below this block, as below "moe_config".
 bool IsForeignBlock(std::string_view path);
-// True for keys that become cuda_graph_config.batch_sizes by themselves, up to max_batch_size.
+// True for keys that limit the graphs, which become a list cuda_graph_config.batch_sizes up to
+// max_batch_size.
 bool SetsBatchSizes(std::string_view path);
 
-// A key as it was found in a source: a file with a line, or "--set" (line 0). A source with a higher number
-// overrides one with a lower: 0 is the file, each --set has a number of its own.
+// A key as it was found in a source: a file with a line, or "--set" (line 0). A source with a higher `order`
+// overrides one with a lower: the file has 0, each --set an order of its own.
 struct ForeignKeyGiven {
   std::string path;
   YAML::Node value;
@@ -65,7 +66,7 @@ struct ForeignKeyGiven {
   int order = 0;
 };
 
-// The key without a block in which older files have it: equal for two spellings of one key.
+// The path without the block below which older files have the key, so that both spellings are equal.
 std::string_view ForeignPath(std::string_view path);
 
 // A key of ours to set, or an optional block to turn on (a mapping) or off (null).
@@ -79,7 +80,7 @@ struct ForeignAssignment {
 struct ForeignTranslation {
   std::vector<ForeignAssignment> assignments;
   std::vector<std::string> notes;     // a line for each key: what it became
-  std::vector<std::string> warnings;  // as LoadedConfig has them
+  std::vector<std::string> warnings;  // see LoadedConfig
   // Keys of ours and what is wrong with the foreign key that would set them.
   std::vector<std::pair<std::string, absl::Status>> errors;
 };

@@ -7,8 +7,8 @@
 
 namespace foredraft {
 
-// Whether a reasoning model is between its thinking tokens or outside. A decode step has the phase of its
-// first row.
+// Whether a reasoning model is between its thinking tokens or outside of them. A decode step has the phase of
+// its first row.
 enum class Phase : int32_t { kAnswer = 0, kThinking = 1 };
 
 // The tokens that begin and end the thinking phase; -1 where the model has none. A request keeps the ids that
@@ -28,7 +28,7 @@ struct ThinkingIds {
 // Where a sequence is in its thoughts. Trivially copyable.
 struct ThoughtState {
   Phase phase = Phase::kAnswer;
-  int32_t count = 0;  // tokens of its output that it has thought, those that begin and end a thought left out
+  int32_t count = 0;  // output tokens inside of thoughts, without those that begin and end a thought
 
   constexpr ThoughtState After(const ThinkingIds& ids, int32_t token_id) const {
     const bool is_mark = token_id == ids.begin || token_id == ids.end;
@@ -37,8 +37,8 @@ struct ThoughtState {
   bool operator==(const ThoughtState&) const = default;
 };
 
-// Where the tokens of a constrained sequence are free, up to a token that takes it behind the gate
-// (docs/structured-output.md section 5).
+// Whether the tokens of a constrained sequence are free, and which token takes it behind the gate, where its
+// grammar holds (docs/structured-output.md section 5).
 enum class Gate : int32_t {
   kBehind = 0,    // the grammar holds: a row chooses only with a mask (no-mask-no-token)
   kThinking = 1,  // free up to the end of thinking
@@ -48,7 +48,7 @@ enum class Gate : int32_t {
 // The tokens that move the gate of a constrained sequence. A view of what its slot holds.
 struct GateTokens {
   ThinkingIds thinking;
-  bool opens_thought = false;  // thinking.begin raises the gate, as the first token or before a trigger
+  bool opens_thought = false;  // thinking.begin, as first token or before a trigger, sets kThinking
   const int32_t* trigger_ids = nullptr;
   int32_t trigger_count = 0;
 };

@@ -35,7 +35,8 @@ int64_t LimitIn(const path& file) {
   return ReadLimit(text);
 }
 
-// Calls visit(folder, is_v2) for each group that limits what `controller` counts, and for those around it.
+// Calls visit(folder, is_v2) for each cgroup of the process that `controller` limits, and for the groups
+// around it.
 template <class Visit>
 void ForEachGroup(const std::string& groups, const std::string& root, std::string_view controller,
                   const Visit& visit) {
@@ -47,7 +48,7 @@ void ForEachGroup(const std::string& groups, const std::string& root, std::strin
     const bool is_v2 = parts[1].empty();
     const std::vector<std::string> controllers = absl::StrSplit(parts[1], ',');
     if (!is_v2 && std::ranges::count(controllers, controller) == 0) continue;
-    // In a container the mount is the group itself, and what is in front of it is not there.
+    // In a container the mount is the group itself; the groups around it do not exist there.
     const path mount = is_v2 ? path(root) : path(root) / controller;
     for (path group = parts[2];; group = group.parent_path()) {
       visit(mount / group.relative_path(), is_v2);
@@ -75,7 +76,7 @@ std::string AdminAddress() {
 
 std::string Gib(int64_t bytes) { return absl::StrFormat("%.1f", static_cast<double>(bytes) / (1 << 30)); }
 
-// Takes the limits where they are lower than what `host` has.
+// Applies the limits that are lower than what `host` has.
 void TakeLimits(const CgroupLimits& limits, HostResources& host) {
   std::vector<std::string> granted;
   if (limits.cores > 0 && limits.cores < host.cores) {

@@ -16,8 +16,8 @@
 namespace foredraft {
 namespace {
 
-// Builds a document from the parser's events, in time linear in the text, and ends at the first property of
-// valid JSON that is not accepted here. (The parser's own filter looks at all siblings after every value.)
+// Builds a document from the parser's events, in time linear in the text, and stops at the first thing that
+// JSON allows but this reader does not. (The parser's own filter looks at all siblings after every value.)
 class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
@@ -54,7 +54,7 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // Puts a value where the parser is; returns its place.
+  // Puts a value where the parser is; returns its address.
   template <class Value>
   nlohmann::json* Put(Value&& value) {
     nlohmann::json* place = &root_;
@@ -79,7 +79,7 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
     open_.push_back(Put(std::move(value)));
     return true;
   }
-  // The next value. False: it is one too many.
+  // Counts the next value. False: it is one too many.
   bool Count() {
     if (++values_ > limits_.max_values) {
       return Refuse(absl::StrFormat("more than %d values", limits_.max_values));
@@ -105,11 +105,11 @@ class JsonBuilder final : public nlohmann::json_sax<nlohmann::json> {
   bool is_list_too_long_ = false;
   nlohmann::json root_;
   std::vector<nlohmann::json*> open_;  // objects and arrays around the parser; the last one grows
-  nlohmann::json* member_ = nullptr;   // of the last key
+  nlohmann::json* member_ = nullptr;   // the value of the last key
   std::string refusal_;
 };
 
-// How many lists and objects of a JSON text lie in each other.
+// How deep the lists and objects of a JSON text are nested.
 int NestingOf(std::string_view json) {
   int depth = 0, deepest = 0;
   bool in_string = false;

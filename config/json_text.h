@@ -16,16 +16,18 @@ namespace foredraft {
 // NOT_FOUND or INVALID_ARGUMENT, naming path and cause; a file above max_bytes is refused.
 absl::StatusOr<std::string> ReadFileText(const std::string& path, int64_t max_bytes);
 
+inline constexpr int kMaxJsonDepth = 64;
+
 // INVALID_ARGUMENT names `file`, what is wrong and where: syntax, bytes that are not UTF-8, a key given twice
 // in one object, nesting above kMaxJsonDepth, more than max_values numbers, texts, lists and objects.
-inline constexpr int kMaxJsonDepth = 64;
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
                                          int64_t max_values = std::numeric_limits<int64_t>::max());
 
-// What a text that a stranger sends may have. Reading ends where a limit is passed, so that no more is built.
+// Limits of a text that a stranger sends. Reading stops where a limit is exceeded, so that no more is built.
 struct JsonLimits {
   int64_t max_values = std::numeric_limits<int64_t>::max();
-  // Lists in this member of the outermost object, itself included, have at most so many members.
+  // Lists in the member `list_key` of the outermost object, that member included, have at most max_list
+  // elements.
   std::string_view list_key;
   int64_t max_list = std::numeric_limits<int64_t>::max();
 };
@@ -34,12 +36,12 @@ struct JsonLimits {
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file,
                                          const JsonLimits& limits);
 
-// Whether a text is JSON, nested no deeper than kMaxJsonDepth: what nlohmann's own functions may be given.
-// They take a byte that is 0 for the end of the text, and writing recurses.
+// Whether a text is JSON, nested no deeper than kMaxJsonDepth: only such a text may be given to nlohmann's
+// own functions. They end the text at a zero byte, and they recurse when they write.
 bool IsJson(std::string_view text);
 
-// Empties a document without an allocation, which nlohmann's destructor makes for every list and object: for
-// documents as large as a stranger may send. Recursive, so for those that are nested no deeper than
+// Empties a document without allocating memory, as nlohmann's destructor does for every list and object.
+// Meant for documents as large as a stranger may send. Recursive: they must be nested no deeper than
 // kMaxJsonDepth.
 template <class Json>
 void ReleaseJson(Json& value) {
@@ -53,7 +55,7 @@ void ReleaseJson(Json& value) {
     members.clear();
   }
 }
-// At the end of a scope.
+// Calls ReleaseJson at the end of a scope.
 template <class Json>
 class JsonRelease {
  public:
@@ -68,7 +70,8 @@ class JsonRelease {
 
 // A value as an error message shows it: JSON, cut after 80 bytes.
 std::string ShowJson(const nlohmann::json& value);
-// A key of an object, likewise: itself if it is of letters, digits and _.- only and not long, else as JSON.
+// An object's key as an error message shows it: unchanged if it is short and has only letters, digits and
+// _.-, else as JSON.
 std::string ShowKey(const std::string& key);
 
 }  // namespace foredraft

@@ -4,11 +4,11 @@
 
 namespace foredraft {
 
-// A request's biases, at most.
+// The most biases that a request may have.
 inline constexpr int kMaxLogitBiases = 512;
 
-// Added to the logit of a token before it is chosen. Requests and the device's memory hold lists of them,
-// ascending by token id. Trivially copyable.
+// Added to the logit of a token before a token is chosen. Requests and the device's memory hold lists of
+// them, ascending by token id. Trivially copyable.
 struct TokenBias {
   int32_t token_id = 0;
   float bias = 0;  // [-100, 100]

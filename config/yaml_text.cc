@@ -19,13 +19,13 @@ constexpr size_t kMaxYamlBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 32;
 constexpr int kMaxNodes = 10'000;
 
-// Visits a document as it reads with its aliases expanded. Nodes are shared between aliases, so the document
-// in memory is small whatever it expands to; an alias inside its own anchor is a cycle, which kMaxDepth ends.
+// Visits a document as if its aliases were expanded. Aliases share nodes, so the document in memory is small
+// however much it expands to; an alias inside its own anchor is a cycle, which kMaxDepth ends.
 class TreeCheck {
  public:
   explicit TreeCheck(const std::string& file) : file_(file) {}
 
-  // `prefix` is the path of the mapping around `node` with a dot behind it, or empty.
+  // `prefix` is the path of the mapping around `node` followed by a dot, or empty.
   absl::Status Visit(const YAML::Node& node, const std::string& prefix, int depth) {
     if (++node_count_ > kMaxNodes) {
       return Refuse(node, absl::StrFormat("more than %d values, aliases expanded", kMaxNodes));
@@ -138,7 +138,7 @@ absl::StatusOr<YAML::Node> ParseYaml(const std::string& text, const std::string&
     RETURN_IF_ERROR(TreeCheck(file).Visit(document, "", 0));
     return document;
   } catch (const YAML::Exception& error) {
-    // Some of yaml-cpp's messages quote a word of the text behind a colon, where they are cut.
+    // Some of yaml-cpp's messages quote a word of the text after a colon; they are cut there.
     return refuse(error.mark.line + 1,
                   absl::StrCat("not YAML: ", ShowText(error.msg.substr(0, error.msg.find(": ")))));
   } catch (const std::exception& error) {

@@ -18,10 +18,10 @@ absl::StatusOr<YAML::Node> ParseYaml(const std::string& text, const std::string&
 int LineOf(const YAML::Node& node);     // 1-based
 bool IsQuoted(const YAML::Node& node);  // a string, whatever the text looks like
 
-// As an error message shows it: the scalar (quoted if it was), "a list", "a mapping", "null".
+// A node as an error message shows it: the scalar (quoted if it was), "a list", "a mapping", "null".
 std::string ShowYaml(const YAML::Node& node);
 // A key's path, if it looks like one. A file that is no configuration, such as one that a link leads to by
-// mistake, may hold secrets, and its words are none of the log's business.
+// mistake, may hold secrets, which must not reach the log.
 std::string ShowKeyPath(std::string_view path);
 
 // Text from outside as part of a one-line message: cut after 80 bytes, control characters as '?'.
