@@ -47,13 +47,14 @@ std::string SettingsTable(const Comparison& comparison) {
   return table.Text();
 }
 
-// A row per category over all rounds together; empty if settings completed different numbers of categories.
+// A row per category over all rounds together; empty if settings completed different categories.
 std::string CategoriesText(const Comparison& comparison) {
   std::vector<std::vector<CategoryStats>> all;
   std::vector<std::string> head = {"category"};
   for (size_t i = 0; i < comparison.settings.size(); ++i) {
     all.push_back(comparison.CategoriesOf(i));
-    if (all[i].size() != all[0].size()) return "";  // requests failed, which the errors say
+    // Requests failed, which the errors say.
+    if (!std::ranges::equal(all[i], all[0], {}, &CategoryStats::name, &CategoryStats::name)) return "";
     head.push_back(comparison.settings[i].name + " tok/s per user");
     head.push_back("length");
   }

@@ -217,6 +217,16 @@ TEST(ComparisonReport, ComparesSettingsByCategoryOverAllRounds) {
   EXPECT_EQ(report.Json()["tokens"]["differences"][0]["turn"], 1);
 }
 
+TEST(ComparisonReport, ComparesOnlyEqualCategories) {
+  const Reported report{
+      .comparison = Compare(DraftLens({0, 3}), 1, [](const ComparisonSetting& setting, const std::string&) {
+        LoadResult result{.requests = {Completed(0, 5)}, .wall_s = 1};
+        result.requests[0].category = *setting.max_draft_tokens == 3 ? "math" : "coding";
+        return result;
+      })};
+  EXPECT_THAT(report.Text(), testing::Not(HasSubstr("\ncategory")));
+}
+
 TEST(ComparisonReport, AllowsDifferentTokensWhereAcceptanceIsForced) {
   const Reported report{.comparison = Differing(/*forced=*/true)};
   EXPECT_FALSE(report.comparison.Broken());
