@@ -10,8 +10,8 @@ extern "C" void AnnotateBenignRaceSized(const char* file, int line, const volati
 
 namespace foredraft {
 
-// Several threads write this memory at the same time and none reads it: ThreadSanitizer reports no race
-// there. Without ThreadSanitizer the call does nothing.
+// Tells ThreadSanitizer to report no race on this memory: several threads write it at the same time and none
+// reads it. Without ThreadSanitizer the call does nothing.
 inline void AllowRaces([[maybe_unused]] const void* memory, [[maybe_unused]] size_t bytes) {
 #if defined(__SANITIZE_THREAD__)
   AnnotateBenignRaceSized(__FILE__, __LINE__, memory, bytes, "scratch");

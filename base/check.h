@@ -13,7 +13,7 @@ namespace foredraft {
 // Logs "CHECK <text>, <file>:<line>" at level error and aborts.
 [[noreturn]] void FailCheck(const char* file, int line, const std::string& text);
 
-// Whether the process ends by FailCheck, which has said why. For handlers of SIGABRT; safe in them.
+// Whether FailCheck is ending the process; it has then logged why. For handlers of SIGABRT, where it is safe.
 bool CheckHasFailed();
 
 namespace internal {

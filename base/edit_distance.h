@@ -9,7 +9,7 @@
 
 namespace foredraft {
 
-// The number of letters to insert, remove or replace to turn `b` into `a`.
+// The least number of letters to insert, remove or replace to turn `b` into `a`.
 inline int EditDistance(std::string_view a, std::string_view b) {
   std::vector<int> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);

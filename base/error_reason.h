@@ -29,7 +29,7 @@ inline absl::Status WithReason(absl::Status status, std::string_view reason) {
   return status;
 }
 
-// Empty where there is none.
+// The reason of a status; empty where there is none.
 inline std::string ReasonOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kReasonPayload);
   return payload.has_value() ? std::string(*payload) : std::string();

@@ -1,6 +1,6 @@
 #pragma once
 
-// FNV-1a, 64 bits: unlike absl::Hash the same in every process, build and machine.
+// FNV-1a, 64 bits. Unlike absl::Hash, it gives the same hash in every process, build and machine.
 
 #include <cstdint>
 #include <string_view>

@@ -1,7 +1,7 @@
 #pragma once
 
-// Hexadecimal digits to bytes. abseil's newer releases deprecate the one function for this that all its
-// releases have.
+// Converts hexadecimal digits to bytes. Newer releases of Abseil deprecate the only function for this that
+// all its releases have.
 
 #include <charconv>
 #include <cstddef>

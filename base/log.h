@@ -16,7 +16,7 @@ namespace foredraft {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// A value that a line has in its sentence, under a name: JSON lines carry it as a member of its own.
+// A named value from a line's sentence, which JSON lines carry as a member of its own, too.
 struct LogField {
   std::string_view name;  // lower_case_with_units, a literal: "queue_ms"
   std::variant<int64_t, double, bool, std::string> value;

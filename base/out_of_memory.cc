@@ -28,7 +28,7 @@ bool GiveReserve() {
 }
 
 void Fill() {
-  // Never touched, so it is address space and no memory until another allocation has its place.
+  // The block is never touched, so it takes only address space until it is freed for another allocation.
   void* const filled = std::malloc(reserve_bytes.load());
   void* none = nullptr;
   if (!reserve.compare_exchange_strong(none, filled)) std::free(filled);
@@ -42,7 +42,7 @@ void NoMemory() {
   thread_local steady_clock::time_point begun;
   thread_local steady_clock::time_point last;
   const steady_clock::time_point now = steady_clock::now();
-  if (now - last > 100 * kPause) begun = now;  // not the allocation that waited last
+  if (now - last > 100 * kPause) begun = now;  // a new wait
   if (now - begun > kLongestWait) throw std::bad_alloc();
   std::this_thread::sleep_for(kPause);
   last = steady_clock::now();
@@ -51,7 +51,8 @@ void NoMemory() {
 }  // namespace
 
 void KeepMemoryReserve(size_t bytes) {
-  // Left to itself glibc raises both with what is freed: up to 64 MiB a thread, which malloc_trim leaves.
+  // By default glibc raises both thresholds to the sizes of freed blocks. Threads then keep up to 64 MiB
+  // each, which malloc_trim leaves.
   mallopt(M_MMAP_THRESHOLD, kFreeBytes);
   mallopt(M_TRIM_THRESHOLD, kFreeBytes);
   reserve_bytes.store(bytes);

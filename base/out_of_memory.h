@@ -2,13 +2,13 @@
 
 // What happens where the process gets no more memory. Work whose size a request decides, such as reading its
 // body or compiling its constraint, runs in a MayLackMemory scope inside of OrOutOfMemory: it fails at once,
-// and the request ends. All else is small, and no single request could be blamed for it: an allocation takes
-// from a reserve, and waits once that is empty, for requests that end give memory back. That is so on every
-// thread, also those of gRPC, which would not survive an exception, once KeepMemoryReserve was called;
-// MustHaveMemory scopes say it again inside of MayLackMemory.
+// and the request ends. All other work is small, and no single request is to blame for it: an allocation
+// takes from a reserve or, once that is empty, waits until requests end and give memory back. Once
+// KeepMemoryReserve was called, this holds on every thread, also on gRPC's, which would not survive an
+// exception. Inside of a MayLackMemory scope, a MustHaveMemory scope restores it.
 //
-// nlohmann's values allocate when they are destroyed, which must not fail: MayLackMemory scopes end before
-// their values do.
+// nlohmann's values allocate when they are destroyed, which must not fail: a MayLackMemory scope ends before
+// its values do.
 //
 // Thread-safe; scopes belong to their thread.
 
@@ -23,7 +23,7 @@ namespace foredraft {
 // Sets the process's new-handler, fills the reserve, and lets no thread keep more than 4 MiB of what it has
 // freed at the end of its heap. Safe to call again.
 void KeepMemoryReserve(size_t bytes = size_t{8} << 20);
-// Fills it again after it was used, if there is memory. False: it was not used.
+// Fills the reserve again after it was used, if there is memory. False: it was not used.
 bool RefillMemoryReserve();
 
 class MemoryScope {
@@ -44,13 +44,14 @@ class MemoryScope {
 struct MustHaveMemory : MemoryScope {
   MustHaveMemory() : MemoryScope(true) {}
 };
-// Until the end of the scope they throw std::bad_alloc at once. Outside of all scopes they do not fail.
+// Until the end of the scope, allocations of this thread throw std::bad_alloc at once. Outside of all scopes,
+// allocations behave as in MustHaveMemory.
 struct MayLackMemory : MemoryScope {
   MayLackMemory() : MemoryScope(false) {}
 };
 
-// The allocator, in MayLackMemory scopes, of containers that a failed allocation would break, such as
-// Abseil's hash tables. A key of such a container must not allocate memory; std::unordered_map survives that.
+// An allocator for containers in MayLackMemory scopes that a failed allocation would break, such as Abseil's
+// hash tables. A key of such a container must not allocate memory; std::unordered_map allows such keys.
 template <class T>
 struct MustHaveMemoryAllocator {
   using value_type = T;
@@ -71,8 +72,8 @@ struct MustHaveMemoryAllocator {
 
 absl::Status OutOfMemoryError();
 
-// What `function` returns, a Status or a StatusOr; RESOURCE_EXHAUSTED if it runs out of memory. What it had
-// allocated is free again by then, so that the answer can be sent.
+// Returns what `function` returns, a Status or a StatusOr; RESOURCE_EXHAUSTED if it runs out of memory. Its
+// allocations are free again by then, so that the answer can be sent.
 template <class Function>
 auto OrOutOfMemory(Function&& function) -> decltype(function()) {
   const MustHaveMemory scope;

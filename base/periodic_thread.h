@@ -1,7 +1,7 @@
 #pragma once
 
-// Runs jobs on a thread of its own, each once in its period, until destroyed. A job that takes long delays
-// the others.
+// Runs jobs on a thread of its own, each once per period, until destroyed. A job that takes long delays the
+// others.
 
 #include <pthread.h>
 

@@ -38,7 +38,7 @@ std::string TrackName(TraceTrack track) {
   return absl::StrCat("rank ", static_cast<int>(track) - static_cast<int>(TraceTrack::kFirstRank));
 }
 
-// The trace file, an array that is complete only once the trace has ended, and its older half.
+// Writes the trace file, an array that is complete only once the trace has ended, and keeps its older half.
 class TraceFile {
  public:
   explicit TraceFile(const TraceOptions& options) : options_(options) {}
@@ -153,7 +153,7 @@ class Recorder {
     start_ = std::chrono::steady_clock::now();
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      events_.clear();  // a thread may have recorded while the trace before ended
+      events_.clear();  // a thread may have recorded while the previous trace ended
       events_.reserve(kBufferEvents);
       dropped_ = 0;
       stopping_ = false;
@@ -210,7 +210,7 @@ class Recorder {
     }
   }
 
-  std::unique_ptr<TraceFile> file_;  // the writer's while it runs
+  std::unique_ptr<TraceFile> file_;  // used by the writer thread alone while that runs
   TraceTime start_;
   std::thread writer_;
 

@@ -3,8 +3,8 @@
 // A timeline of what the process does, as a file in Chrome's trace event format, which ui.perfetto.dev and
 // chrome://tracing open. One trace per process, like the log. While none runs, a span costs one branch.
 //
-// Spans go to a buffer in memory; a thread of the trace's own writes them, several times a second. So no
-// thread that records waits for the disk: if the disk is too slow, spans are dropped and counted. The file is
+// Spans go to a buffer in memory; a thread of the trace's own writes them, several times a second. A thread
+// that records never waits for the disk: if the disk is too slow, spans are dropped and counted. The file is
 // an array of one event per line. A process that is killed leaves an array without its end, as the format
 // allows.
 
@@ -21,8 +21,8 @@ namespace foredraft {
 
 struct TraceOptions {
   std::string path;
-  // The limit of `path` and `path`.1 together. When half of it is written, the file becomes `path`.1, which
-  // replaces the previous one, and a new file begins: the newest events are always there.
+  // The limit of `path` and `path`.1 together. When half of it is written, the file is renamed `path`.1, in
+  // place of an older one, and a new file begins: the newest events are always kept.
   int64_t max_bytes = int64_t{64} << 20;
 };
 

@@ -49,7 +49,7 @@ void TurnPool::Start(const Options& options) {
 
 void TurnPool::StartThread(int nice, bool takes_long, bool takes_short) {
   threads_.emplace_back([=, this] {
-    if (nice != 0) setpriority(PRIO_PROCESS, 0, nice);  // on Linux of this thread alone
+    if (nice != 0) setpriority(PRIO_PROCESS, 0, nice);  // Linux changes this thread alone
     Run(takes_long, takes_short);
   });
   pthread_setname_np(threads_.back().native_handle(),
@@ -57,7 +57,7 @@ void TurnPool::StartThread(int nice, bool takes_long, bool takes_short) {
 }
 
 absl::Status TurnPool::Add(const std::string& client, Size size, int max_waiting, Job job) {
-  const MustHaveMemory scope;  // a turn without a job would be none
+  const MustHaveMemory scope;  // a failed allocation could leave a turn without a job
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!closed_.ok()) return closed_;
@@ -69,7 +69,7 @@ absl::Status TurnPool::Add(const std::string& client, Size size, int max_waiting
     (size == Size::kLong ? long_ : short_).Push(client, std::move(job));
     ++waiting_;
   }
-  changed_.notify_all();  // not each thread takes each job
+  changed_.notify_all();  // not every thread takes every job
   return absl::OkStatus();
 }
 
@@ -98,7 +98,7 @@ void TurnPool::Stop() {
 }
 
 void TurnPool::Run(bool takes_long, bool takes_short) {
-  const MustHaveMemory scope;  // a job's own work has its own
+  const MustHaveMemory scope;  // a job's own work opens its own scope
   while (const Job job = TakeJob(takes_long, takes_short)) job(absl::OkStatus());
 }
 

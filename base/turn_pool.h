@@ -1,7 +1,7 @@
 #pragma once
 
 // Threads that work for many clients: reading requests, tokenizing long inputs, compiling constraints. Such a
-// job takes up to a second. The threads that receive it are few, and working there would stop all others.
+// job takes up to a second; on the few threads that receive requests, it would hold up all other clients.
 // Clients take turns; jobs of one client are done in order of arrival. Some threads may be kept for short
 // jobs, which then never wait for a long one. A job's own work runs in OrOutOfMemory (base/out_of_memory.h).
 // Thread-safe.
@@ -29,22 +29,23 @@ class TurnPool {
 
   struct Options {
     std::string thread_name;  // "tokenize": threads are "tokenize-1" and so on
-    int threads = 1;          // take long jobs, and short ones where there are no threads for these alone
+    int threads = 1;          // take long jobs and, if short_threads is 0, short ones
     int short_threads = 0;    // take short jobs alone
-    int nice = 0;             // of the threads for long jobs: they come after those that compute and answer
-    std::string waiting;      // the error's text behind the number of jobs, where too many wait
+    int nice = 0;         // of the threads for long jobs, so that threads that compute and answer come first
+    std::string waiting;  // the error's text after the number of jobs, when too many wait
   };
 
   TurnPool() = default;
   ~TurnPool();  // Stop
 
-  // Once.
+  // Called once.
   void Start(const Options& options);
 
-  // RESOURCE_EXHAUSTED if `max_waiting` jobs wait, the reason of Close after it; the job is then not called.
+  // RESOURCE_EXHAUSTED if `max_waiting` jobs wait; after Close, its reason. A job that is refused is not
+  // called.
   absl::Status Add(const std::string& client, Size size, int max_waiting, Job job);
 
-  // Ends the jobs that wait with `reason`, here and now. Jobs that run go on.
+  // Calls the jobs that wait with `reason`, on this thread. Jobs that run go on.
   void Close(const absl::Status& reason);
   // Close, then joins the threads. Owner's thread; safe to call twice.
   void Stop();

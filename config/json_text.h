@@ -40,7 +40,7 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::strin
 // own functions. They end the text at a zero byte, and they recurse when they write.
 bool IsJson(std::string_view text);
 
-// Empties a document without allocating memory, as nlohmann's destructor does for every list and object.
+// Empties a document without allocating memory; nlohmann's destructor allocates for every list and object.
 // Meant for documents as large as a stranger may send. Recursive: they must be nested no deeper than
 // kMaxJsonDepth.
 template <class Json>

@@ -21,8 +21,8 @@
 namespace foredraft {
 namespace {
 
-// Descriptors for everything but clients' connections: the log, files, ranks, metrics, gRPC's own. Under a
-// low limit, half of it.
+// Descriptors for everything except clients' connections: the log, files, ranks, metrics, gRPC's own. With a
+// low limit of descriptors it is half of the limit.
 constexpr int kOtherDescriptors = 256;
 constexpr int kStarvedPauseMs = 100;
 constexpr std::chrono::milliseconds kLongestPause(10);  // between two looks at all descriptors
@@ -61,7 +61,7 @@ bool ConnectionCount::Add(int fd) {
 
 bool ConnectionCount::AddIfRoom(int fd) {
   std::lock_guard<std::mutex> lock(mutex_);
-  open_.erase(fd);  // what had this number is closed
+  open_.erase(fd);  // the socket that had this number is closed
   using Clock = std::chrono::steady_clock;
   if (const Clock::time_point begin = Clock::now();
       static_cast<int>(open_.size()) >= max_ && begin >= next_look_) {

@@ -1,9 +1,9 @@
 #pragma once
 
-// Accepts connections on a thread of its own and hands them on, up to a number that are open at once. gRPC's
-// own listener has no such number, and once the process has no descriptors left it accepts no connection any
-// more (CVE-2023-4785); this one refuses what is too many, waits until there are descriptors again, and goes
-// on.
+// Accepts connections on a thread of its own and hands them on, up to a limit of open connections. gRPC's own
+// listener has no such limit, and once the process has run out of descriptors it never accepts a connection
+// again (CVE-2023-4785); this one refuses connections above the limit, waits until descriptors are free
+// again, and goes on.
 
 #include <sys/stat.h>
 
@@ -24,16 +24,16 @@ namespace foredraft {
 // The process's limit of descriptors (ulimit -n).
 int DescriptorLimit();
 
-// `max` connections of `each` descriptors, or fewer where the limit of descriptors leaves fewer beside
-// `reserved` of them and what else the daemon needs (256, or half of a low limit). Then a warning names
-// `key`.
+// How many connections, each of `each` descriptors, may be open: `max`, or fewer if the limit of descriptors
+// leaves fewer after `reserved` and the daemon's other needs (256, or half of a low limit). If fewer, a
+// warning names `key`.
 int ConnectionsLeft(const char* key, int max, int reserved, int each);
 
-// The socket that a descriptor is now; 0 if it is none.
+// The inode of the socket that a descriptor now refers to; 0 if it refers to no socket.
 ino_t SocketOf(int fd);
 
-// Counts connections, also those of owners that do not say when they close them: an accepted socket is open
-// while its descriptor still is the same socket. Thread-safe.
+// Counts connections, also those whose owners do not report that they close them: an accepted socket is open
+// while its descriptor refers to the same socket. Thread-safe.
 class ConnectionCount {
  public:
   explicit ConnectionCount(int max) : max_(max) {}
@@ -55,8 +55,8 @@ class ConnectionCount {
   const int max_;
   std::function<bool()> make_room_;
   std::mutex mutex_;
-  // Guarded by mutex_. Looking at thousands of descriptors takes a millisecond; under a flood of connections
-  // it is done for a tenth of the time at most.
+  // Guarded by mutex_. Checking thousands of descriptors takes a millisecond; under a flood of connections,
+  // checks take at most a tenth of the time.
   std::chrono::steady_clock::time_point next_look_;
   std::map<int, ino_t> open_;  // guarded by mutex_; socket by descriptor
 };
@@ -77,8 +77,8 @@ class Acceptor {
   // One of the listening sockets, until Stop.
   int listener_fd() const { return sockets_.fds().front(); }
 
-  // The next connection from this local port (of a TCP client) is taken whatever the count: the watchdog's
-  // own. Connections of this process over a unix socket always are.
+  // Takes the next TCP connection whose client has this port, whatever the count: it is the watchdog's own.
+  // Connections of this process over a unix socket are always taken.
   void ExpectOwn(int port) { own_port_.store(port); }
 
  private:

@@ -58,7 +58,7 @@ class TlsChannel final : public ByteChannel {
     ERR_clear_error();
     const int result = SSL_read(tls_.get(), into.data(), static_cast<int>(into.size()));
     if (result > 0) return {.bytes = static_cast<size_t>(result)};
-    // Without TLS's own end, a closed connection may have lost bytes on the way.
+    // A connection that is closed without TLS's close_notify may have lost bytes on the way.
     const bool ended = SSL_get_error(tls_.get(), result) == SSL_ERROR_ZERO_RETURN;
     return {.state = ended ? State::kEnded : StateOf(result)};
   }

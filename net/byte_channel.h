@@ -16,7 +16,7 @@ class ByteChannel {
   enum class State {
     kOk,
     kWantsRead,   // goes on once the descriptor can be read
-    kWantsWrite,  // or written
+    kWantsWrite,  // goes on once the descriptor can be written
     kEnded,       // Read alone: the peer sends nothing more, and may still read
     kOver,        // broken
   };
@@ -25,8 +25,8 @@ class ByteChannel {
     size_t bytes = 0;  // with kOk
   };
 
-  // `tls` null: in clear. For kHttp2 a client must have chosen it in the handshake. Under TLS a write to a
-  // peer that is gone raises SIGPIPE, which the thread blocks.
+  // `tls` null: in clear. With kHttp2 the client must choose HTTP/2 in the handshake. Under TLS a write to a
+  // peer that is gone raises SIGPIPE, which the calling thread must block.
   static std::unique_ptr<ByteChannel> Create(int fd, const TlsContextPtr& tls, Protocol protocol);
   virtual ~ByteChannel() = default;
 

@@ -18,7 +18,8 @@
 
 namespace foredraft {
 
-// A file in memory whose content is replaced as a whole: who opens the path gets the old content or the new.
+// A file in memory whose content is replaced as a whole: whoever opens the path gets either the old content
+// or the new.
 class MemoryFile {
  public:
   MemoryFile();
@@ -35,16 +36,16 @@ class MemoryFile {
 
 class Certificates {
  public:
-  // Errors as ReadServerPems. Without a certificate, connections are plain text.
+  // Errors: see ReadServerPems. Without a certificate, connections are plain text.
   static absl::StatusOr<std::unique_ptr<Certificates>> Load(const TlsConfig& tls, const TlsKeys& keys = {});
 
-  // For a server that terminates TLS itself; the new files are in use within a second.
+  // For a server that terminates TLS itself; after Reload it uses the new files within a second.
   absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials() const;
-  // For a guard in front of it; null: without a certificate.
+  // For a guard in front of the server; null if there is no certificate.
   TlsContextPtr http2_context() const;
   bool encrypts() const { return !tls_.cert.empty(); }
 
-  // Reads the files again. Not ok: they are refused as at the start, and the old ones stay in use.
+  // Reads the files again. On an error, which Load would return as well, the old ones stay in use.
   absl::Status Reload();
   // Logs a warning if the certificate has expired since it was read, or will within two weeks.
   void WarnOfExpiry() const;
@@ -55,8 +56,8 @@ class Certificates {
 
   const TlsConfig tls_;
   const TlsKeys keys_;
-  // gRPC watches files. These hold only what was checked, key and certificate in one, so that it never sees
-  // half of a change.
+  // gRPC watches files. These hold checked contents only, with key and certificate in one file, so that gRPC
+  // never sees half of a change.
   MemoryFile identity_;
   MemoryFile client_ca_;
   mutable std::mutex mutex_;

@@ -34,14 +34,15 @@ absl::Status CannotListen(int error) {
   return Failed("", error);
 }
 
-// Without SO_REUSEPORT, with which a second daemon on the same port would start and share the connections.
+// Leaves SO_REUSEPORT off: with it, a second daemon on the same port would start and share the connections.
 void SetTcpOptions(int fd, int family) {
   const int on = 1;
   const int off = 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   // Connections inherit this: a token leaves at once.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));  // [::] has both
+  // [::] takes IPv4 connections, too.
+  if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
 }
 
 int PortOf(int fd) {
@@ -148,7 +149,7 @@ absl::Status ListeningSockets::OpenUnix(const std::string& path, bool private_mo
   }
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return Failed("", errno);
-  // Set before bind, the mode is the file's from its first moment on; the umask may only take from it.
+  // A mode set before bind is the file's from the start; the umask may only remove bits of it.
   if ((private_mode && fchmod(fd, 0600) != 0) ||
       bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     const int error = errno;

@@ -22,8 +22,8 @@ struct ServerPems {
   std::string cert, key, client_ca;  // empty: not configured
   int64_t expiry_seconds = 0;        // when cert expires, since the epoch
 };
-// Errors name the key and the file: one that cannot be read or is no PEM, a key of another certificate, a
-// certificate that has expired.
+// Errors name the configuration's key and the file, which cannot be read, is not PEM, is the key of another
+// certificate, or has expired.
 absl::StatusOr<ServerPems> ReadServerPems(const TlsConfig& tls, const TlsKeys& keys = {});
 
 // The content of a PEM file. NOT_FOUND names `key` and the file.

@@ -1,7 +1,7 @@
 #pragma once
 
-// OpenSSL's context of a listener that terminates TLS itself. Its connections share it; a reload makes
-// another one.
+// OpenSSL's context of a listener that terminates TLS itself. The listener's connections share it; a reload
+// makes a new one.
 
 #include <openssl/ssl.h>
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// What a connection may send in a time, by kinds of frames. Time is an argument. Not thread-safe.
+// Limits the rates at which a connection may send frames, by kind of frame. Callers pass the time. Not
+// thread-safe.
 //
 // A connection is a stranger's until a call on it was admitted (a right token, or none is asked for); then it
 // is a client's. Nothing else tells them apart, so what a client needs for its first calls is free:
@@ -52,7 +53,7 @@ class StreamBudget {
   StreamBudget(const StreamRates& rates, GuardTime now)
       : streams_(rates.streams, now), header_bytes_(rates.header_bytes, now) {}
 
-  // None: it is taken. Otherwise when to try again.
+  // Takes the frame and returns nothing, or returns when to try again.
   std::optional<GuardTime> Take(const Frame& frame, GuardTime now);
   bool IsFull(GuardTime now) const { return streams_.IsFull(now) && header_bytes_.IsFull(now); }
 
@@ -62,13 +63,15 @@ class StreamBudget {
 
 class FrameBudget final : public FrameGate {
  public:
-  // `address` is shared by the strangers of an address and outlives this while it is a stranger's.
+  // `address` is shared by the strangers of an address. It must live as long as this connection is a
+  // stranger's.
   FrameBudget(StreamBudget& address, GuardTime now);
 
-  // Before each Read of a FrameReader.
+  // Called before each Read of a FrameReader.
   void Begin(GuardTime now);
   bool Admit(const Frame& frame) override;
-  // After it: whether the connection is to be closed, and otherwise, if a frame waits, until when.
+  // After that Read, excess() says why the connection must be closed, if it must; otherwise resume_at() says
+  // until when a frame waits, if one waits.
   std::optional<GuardEvent> excess() const { return excess_; }
   GuardTime resume_at() const { return resume_at_; }
 
@@ -79,7 +82,7 @@ class FrameBudget final : public FrameGate {
   bool TakeStream(const Frame& frame);
   TokenBucket* BucketOf(FrameKind kind);
 
-  StreamBudget* address_;  // null: a client's
+  StreamBudget* address_;  // null: the connection is a client's
   GuardTime now_;
   StreamBudget own_;
   TokenBucket resets_, pings_, settings_, others_;

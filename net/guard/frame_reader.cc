@@ -81,7 +81,7 @@ std::optional<FrameFault> FrameReader::Check(const Head& head) {
   if (in_block_ && head.stream != block_stream_) return FrameFault::kFrame;
   bool possible = true;
   switch (head.type) {
-    case kData:  // gRPC announces how large it may be, and changes that
+    case kData:  // gRPC announces the largest size, and changes it
       break;
     case kHeaders:
     case kContinuation: {

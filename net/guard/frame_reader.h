@@ -1,9 +1,9 @@
 #pragma once
 
-// Reads the bytes that a client of HTTP/2 sends as far as a guard in front of a server needs: the preface and
-// the nine bytes in front of each frame. It decodes no headers. gRPC 1.51 parses a header block again from
-// its start with each piece that arrives and has no bound on its pieces (CVE-2023-33953), so a block is
-// released as a whole, and its size and number of pieces are bounded. No I/O, no clock. Not thread-safe.
+// Reads of an HTTP/2 client's bytes only what a guard in front of a server needs: the preface and the nine
+// bytes at the head of each frame. It decodes no headers. gRPC 1.51 parses a header block again from its
+// start with each piece that arrives and has no bound on its pieces (CVE-2023-33953), so a block is released
+// as a whole, and its size and number of pieces are bounded. No I/O, no clock. Not thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,9 +14,9 @@
 namespace foredraft {
 
 enum class FrameKind {
-  kData,      // of kSmallData bytes or more
+  kData,      // DATA of kSmallData bytes or more
   kStream,    // HEADERS that open a stream
-  kReset,     // RST_STREAM
+  kReset,     // RST_STREAM frames
   kPing,      // also answers
   kSettings,  // also answers
   kOther,     // everything else that costs a server time: small DATA, trailers, WINDOW_UPDATE, unknown types
@@ -24,21 +24,21 @@ enum class FrameKind {
 
 struct Frame {
   FrameKind kind = FrameKind::kOther;
-  int64_t header_bytes = 0;  // of a header block, payload and frame header
+  int64_t header_bytes = 0;  // of a frame of a header block: payload and frame header
 };
 
-// Why no correct client sends this.
+// The rule that was broken; no correct client breaks one.
 enum class FrameFault {
   kPreface,  // not HTTP/2's preface and then SETTINGS
   kFrame,    // a length that the frame's type cannot have, or a frame between the pieces of a header block
   kHeaderBlock,  // a header block of too many bytes or pieces
 };
 
-// Decides whether a frame may pass, in the order in which the client has sent them.
+// Decides for each frame, in the order in which the client has sent them, whether it may pass.
 class FrameGate {
  public:
   virtual ~FrameGate() = default;
-  // False: this frame and what follows it wait. It is asked again with the next Read.
+  // False: this frame and what follows it wait. The next Read asks again.
   virtual bool Admit(const Frame& frame) = 0;
 };
 
@@ -54,13 +54,13 @@ class FrameReader {
     bool waits = false;
     std::optional<FrameFault> fault;
   };
-  // `bytes` are all that have come and were not ready yet, those of earlier calls first. The caller takes the
-  // ready bytes away before the next call.
+  // `bytes`: all bytes that have come and were not ready yet, those of earlier calls first. The caller
+  // removes the ready bytes before the next call.
   Result Read(std::string_view bytes, FrameGate& gate);
 
   // The client's preface and first SETTINGS have been released.
   bool started() const { return started_; }
-  // Within a header block or the first frames: what has been read of it is not ready.
+  // The reader is within a header block or the first frames, and holds back what it has read of them.
   bool holds() const { return !started_ || in_block_; }
   // The client has opened a stream.
   bool has_opened() const { return last_stream_ > 0; }
@@ -72,7 +72,7 @@ class FrameReader {
  private:
   struct Head;  // the nine bytes, parsed
 
-  // Bytes of the preface from `at` on. False: they are none.
+  // Reads bytes of the preface from `at` on. False: they are not the preface's.
   bool ReadPreface(std::string_view bytes, size_t& at);
   std::optional<FrameFault> Check(const Head& head);
   Frame Describe(const Head& head) const;

@@ -22,13 +22,13 @@ namespace {
 
 constexpr std::chrono::seconds kSweepPeriod(10);
 constexpr std::chrono::seconds kLastBytes(1);
-// Streams of all strangers that their clients leave unfinished; each costs gRPC about 13 KB.
+// Limit of unfinished streams of all strangers together; each costs gRPC about 13 KB.
 constexpr size_t kMaxUnfinishedStreams = 8192;
 constexpr int kLeastLeaving = 16;
 
 std::atomic<uint64_t> next_id = 1;
 
-// The guard's end of a pair is bound to the client's name, which gRPC then takes for its peer's.
+// Binds the guard's end of a pair to the client's name, which gRPC then takes for its peer's name.
 bool BindName(int fd, const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -38,7 +38,7 @@ bool BindName(int fd, const std::string& name) {
   return bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0;
 }
 
-// The guard's end, once the listener's server has the other one; -1: it failed.
+// Makes a pair, gives one end to the listener's server and returns the other, the guard's; -1: it failed.
 int OpenServer(GuardedListener& listener, int listener_fd, const GuardedPeer& peer) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {

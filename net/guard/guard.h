@@ -41,9 +41,9 @@ class GuardedListener {
   };
   explicit GuardedListener(Options options) : options_(std::move(options)) {}
 
-  // From now on the server gets no connection. When it returns, none is being given.
+  // Once this returns, the server gets no connection any more, and none is being given to it.
   void Stop();
-  // False: it has stopped, and `fd` is closed.
+  // False: the listener has stopped, and `fd` has been closed.
   bool Give(int listener_fd, int fd);
   const Options& options() const { return options_; }
 
@@ -55,19 +55,21 @@ class GuardedListener {
 
 class Guard {
  public:
-  // `count` counts the connections, and asks the guard for room when all are taken. `counted` as GuardReport.
+  // `count` counts the connections, and asks the guard for room when all are taken. `counted`: see
+  // GuardReport.
   Guard(ConnectionCount& count, std::function<void(GuardEvent)> counted);
   ~Guard();  // Stop
 
-  // An accepted connection, non-blocking, that `count` has counted. Any thread.
+  // Takes an accepted, non-blocking connection that `count` has counted. Any thread.
   void Take(std::shared_ptr<GuardedListener> listener, int listener_fd, int fd);
-  // A call was admitted that came from this peer, as gRPC names it. Any thread.
+  // Tells the guard that a call of this peer, as gRPC names it, was admitted. Any thread.
   void Admitted(std::string_view grpc_peer);
-  // Whether strangers have left so much behind since the last time that memory may be given back. Any thread.
+  // Whether strangers have made memory grow so much since the last call that it should be given back. Any
+  // thread.
   bool TakeFlood() { return report_.TakeFlood(); }
 
-  // After the servers have closed their connections: passes on what they sent last, for at most a second, and
-  // closes all. Safe to call twice.
+  // Called after the servers have closed their connections: passes on what they sent last, for at most a
+  // second, and closes all. Safe to call twice.
   void Stop();
 
  private:

@@ -17,7 +17,7 @@ enum class GuardEvent {
   kFrames,
   kStreams,    // too many streams that strangers leave unfinished
   kHandshake,  // no preface, handshake or end of a header block in time
-  kEvicted,    // for a newcomer, because all connections were taken
+  kEvicted,    // made room for a newcomer, because all connections were taken
   // Read again later:
   kSlowedStranger,  // strangers of its address open too many streams or send too many headers
   kSlowedClient,    // a connection with an admitted call

@@ -23,7 +23,7 @@ namespace foredraft {
 struct GuardedConnection {
   uint64_t id = 0;
   std::string peer;     // the client's address
-  std::string address;  // LimitedAddress of it
+  std::string address;  // LimitedAddress(peer)
   std::unique_ptr<Relay> relay;
   // What the loop watches.
   uint32_t client_events = 0;
@@ -37,13 +37,13 @@ class GuardLoop {
   using Clock = std::chrono::steady_clock;
 
   struct Hooks {
-    // On the loop's thread. The relay has done what TakeEvent says.
+    // Called on the loop's thread, like all hooks. The relay has already done what `event` says.
     std::function<void(const GuardedConnection& connection, GuardEvent event)> event;
-    // The client has begun its first call.
+    // Called when the client has begun its first call.
     std::function<void(const GuardedConnection& connection)> called;
-    // The connection has been advanced; it may be over.
+    // Called when the connection has been advanced; it may be over.
     std::function<void(const GuardedConnection& connection)> advanced;
-    // Just before the connection is destroyed.
+    // Called just before the connection is destroyed.
     std::function<void(const GuardedConnection& connection)> ended;
   };
 
@@ -56,11 +56,11 @@ class GuardLoop {
   // Ends the thread and destroys what is left. Safe to call twice.
   void Stop();
 
-  // On the loop's thread.
+  // The next four are called on the loop's thread.
   void Add(GuardedConnection connection);
   // Takes a connection out of the loop; none if it has ended.
   std::unique_ptr<GuardedConnection> Take(uint64_t id);
-  // `event`: for what its client did; none: because the guard stops.
+  // `event`: what its client did; none: the guard stops.
   void Close(uint64_t id, std::optional<GuardEvent> event);
   void ForEach(const std::function<void(const GuardedConnection&)>& visit) const;
   // Any thread.

@@ -26,7 +26,7 @@ class GuardReport {
   // A stranger's connection has ended, by either side.
   void StrangerLeft() { strangers_left_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Whether strangers have left so much behind since the last time that memory may be given back.
+  // Whether strangers have made memory grow so much since the last call that it should be given back.
   bool TakeFlood();
 
  private:

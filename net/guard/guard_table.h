@@ -28,9 +28,9 @@ class GuardTable {
   GuardTable(ConnectionCount& count, int max_leaving, std::function<void(uint64_t id)> promoted)
       : count_(count), max_leaving_(max_leaving), promoted_(std::move(promoted)) {}
 
-  // `id` is greater than those of earlier connections; `address` as LimitedAddress.
+  // `id` is greater than those of earlier connections; `address` is LimitedAddress's.
   void Add(uint64_t id, int fd, const std::string& address);
-  // Before `fd` is closed. False: it was evicted.
+  // Called before `fd` is closed. Returns false if the connection was evicted.
   bool Remove(uint64_t id);
   // The connection has begun a call, whether that will be admitted or not. Unknown ids have no effect, here
   // and below.
@@ -54,7 +54,7 @@ class GuardTable {
     std::map<uint64_t, int> callers;
 
     size_t size() const { return silent.size() + callers.size(); }
-    // The one that goes first. There is one.
+    // The connection to evict first; there must be one.
     std::pair<uint64_t, int> first() const { return *(silent.empty() ? callers : silent).begin(); }
     bool GoesBefore(const Strangers& other) const;
   };

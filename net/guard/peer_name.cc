@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kScheme = "unix-abstract:";
 
-// Keeps names of two daemons apart that see the same abstract names.
+// Keeps apart the names of daemons that share one namespace of abstract names.
 const std::string& Prefix() {
   static const std::string* const prefix = [] {
     std::random_device random;

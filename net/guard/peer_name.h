@@ -15,15 +15,15 @@ struct GuardedPeer {
   std::string address;  // "ipv4:10.0.0.7:51234", "ipv6:[fe80::1]:51234", "unix:"
 };
 
-// Without the leading zero byte. Names of other processes differ.
+// The abstract name without its leading zero byte. Other processes have other names.
 std::string AbstractName(const GuardedPeer& peer);
 // None: `grpc_peer` is not a guarded connection.
 std::optional<GuardedPeer> ReadGuardedPeer(std::string_view grpc_peer);
 // The client's address as people read it, of guarded and other connections.
 std::string ShownPeer(std::string_view grpc_peer);
 
-// What counts as one peer in limits by address: a host, and for IPv6 the network of 64 bits that a host may
-// have whole.
+// What limits by address count as one peer: an IPv4 host, or an IPv6 /64 network, all of which one host may
+// own.
 std::string LimitedAddress(std::string_view peer_address);
 
 }  // namespace foredraft

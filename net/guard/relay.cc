@@ -51,7 +51,7 @@ void Relay::Advance(GuardTime now, std::span<char> area, Ready ready) {
   if (phase_ == Phase::kHandshake && !ShakeHands()) return;
   if (ready.requests && is_open()) MoveRequests(now, area);
   if (ready.answers && server_fd_ >= 0 && !is_over()) MoveAnswers(now, area);
-  // No event of the descriptor tells of bytes that TLS has decrypted already.
+  // No event of the descriptor reports bytes that TLS has decrypted already.
   if (is_open() && outbound_.empty() && channel_->HasBuffered()) MoveRequests(now, area);
 }
 
@@ -187,8 +187,8 @@ void Relay::BecomeClient(GuardTime now) {
   reader_.set_max_block_bytes(kMaxClientBlockBytes);
 }
 
-// The time for the first frames begins with the accept. A header block has as much time, which begins with
-// its first byte, or once its frames are no longer slowed.
+// The time for the first frames begins with the accept. A header block has as much time, from its first byte
+// on or, if its frames are slowed, from the end of that.
 void Relay::SetDeadline(GuardTime now) {
   if (!reader_.started()) return;
   if (!reader_.holds()) {

@@ -41,10 +41,11 @@ class Relay {
     int fd = -1;  // accepted, non-blocking; the relay closes it
     TlsContextPtr tls;
     std::chrono::milliseconds handshake_timeout{};
-    // Makes the pair and hands the server its end. The other end, which the relay closes; -1: it failed.
+    // Makes the pair and hands the server its end. Returns the other end, which the relay closes; -1: it
+    // failed.
     std::function<int()> open_server;
   };
-  // `address` outlives the relay while it is a stranger's.
+  // `address` must live as long as the relay is a stranger's.
   Relay(Options options, StreamBudget& address, GuardTime now);
   ~Relay();
   Relay(const Relay&) = delete;
@@ -52,14 +53,14 @@ class Relay {
 
   struct Ready {
     bool requests = true;  // more may be read from the client, or written to the server
-    bool answers = true;   // and the other way round
+    bool answers = true;   // more may be read from the server, or written to the client
   };
-  // Moves what can be moved. `area` is for bytes on their way; nothing of it is kept.
+  // Moves what can be moved. `area` is scratch space for bytes on their way.
   void Advance(GuardTime now, std::span<char> area, Ready ready);
   // From now on the rates of a client hold.
   void BecomeClient(GuardTime now);
   void Close() { phase_ = Phase::kOver; }
-  // For what the client did: the server's end closes at once, the client's a little later.
+  // Closes the server's end at once and the client's a little later, because of what the client did.
   void Refuse(GuardEvent event, GuardTime now);
 
   int client_fd() const { return options_.fd; }
@@ -75,7 +76,7 @@ class Relay {
   // The client has begun a call.
   bool has_called() const { return reader_.has_opened(); }
   size_t unfinished_streams() const { return reader_.unfinished_streams(); }
-  // What the last Advance did to the connection; at most once.
+  // What the last Advance did to the connection; returned only once.
   std::optional<GuardEvent> TakeEvent();
 
  private:
@@ -99,13 +100,13 @@ class Relay {
   FrameReader reader_{kMaxStrangerBlockBytes};
   FrameBudget budget_;
   int server_fd_ = -1;
-  bool tls_wants_write_ = false;        // before it reads on
+  bool tls_wants_write_ = false;        // TLS must write before it reads on
   std::string inbound_;                 // from the client, not passed on
-  size_t ready_ = 0;                    // bytes at the front of inbound_ that may be
+  size_t ready_ = 0;                    // bytes at the front of inbound_ that may be passed on
   std::string outbound_;                // from the server, not written
   bool waits_ = false;                  // a frame exceeds its budget
   GuardTime deadline_;                  // of what the client owes; max: nothing
-  GuardTime stall_ = GuardTime::max();  // while outbound_ is not empty: when the client is given up
+  GuardTime stall_ = GuardTime::max();  // when the client is given up, while outbound_ is not empty
   std::optional<GuardEvent> event_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// How much of something may come in a time. Time is an argument. Not thread-safe.
+// Limits how much of something may come per time. Callers pass the time. Not thread-safe.
 
 #include <algorithm>
 #include <chrono>
@@ -18,8 +18,8 @@ class TokenBucket {
 
   TokenBucket(Rate rate, Time now) : rate_(rate), level_(rate.burst), time_(now) {}
 
-  // False: nothing is left, and nothing is taken. Otherwise it is taken whole: the level may become negative,
-  // so that an amount above the burst passes once and is paid for later.
+  // False: nothing is left, and nothing is taken. Otherwise the whole amount is taken: the level may become
+  // negative, so that an amount above the burst passes once and is paid for later.
   bool Take(double amount, Time now) {
     Refill(now);
     if (level_ <= 0) return false;
