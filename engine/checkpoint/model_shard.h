@@ -1,8 +1,8 @@
 #pragma once
 
-// Which part of a model a rank has. Of weights cut by outputs a rank has a range of rows; of weights cut by
-// inputs it has whole canonical segments (kernels/rules/weight_segments.h); all other weights are on every
-// rank.
+// Which part of a model a rank has. A rank has a range of rows of each weight cut by outputs, and whole
+// canonical segments of each weight cut by inputs (kernels/rules/weight_segments.h). All other weights are on
+// every rank.
 
 #include <algorithm>
 #include <cstdint>

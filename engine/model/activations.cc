@@ -3,13 +3,14 @@
 namespace foredraft {
 namespace {
 
-// Rows of the group's partial sums that a rank receives at once (GroupActivations).
+// The most rows of partial sums that a rank receives in one exchange of its tensor group (G of
+// GroupActivations).
 int ReceivedRows(const RankLayout& layout, int rows) {
   const int group = layout.attention_tp;
   return group * std::max((rows + group - 1) / group, std::min(rows, kOneStepRows));
 }
 
-// In either form.
+// Bytes of a row as it crosses ranks, in the larger of the two forms.
 int64_t RowBytesAcrossRanks(int width) {
   return std::max<int64_t>(width * int64_t{sizeof(bf16)}, QuantizedRowBytes(width));
 }
@@ -39,7 +40,7 @@ void AllocatePartials(ActivationAllocator& allocate, const ModelConfig& config, 
   }
 }
 
-// How many of `all` pairs a rank's experts have room for.
+// The number of pairs (row, expert), of `all` pairs, that a rank has room for at once.
 int RoomForPairs(const ModelConfig& config, const RankLayout& layout, int decode_rows, int all) {
   const int top_k = config.num_experts_per_tok;
   const int step = layout.attention_dp * std::min(decode_rows, MoeRowsAtOnce(layout)) * top_k;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Device memory between the ops of one forward, allocated once and shared by all layers. Nothing in it
-// outlives a forward. Here is what every family has; attention's is in mla.h and in the families' folders.
-// Owner: the Model.
+// Device memory between the ops of one forward, allocated once and shared by all layers. Its contents do not
+// outlive a forward. This file has the buffers that every family needs; those of attention are in mla.h and
+// in the families' folders. Owner: the Model.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,24 +28,23 @@ struct ForwardCapacity {
   int segment = kPrefillSegment;  // a multiple of kPrefillSegmentUnit; changes no bit
 };
 
-// Rows of each tensor group whose experts run at once in a decode step. There is room for the pairs (row,
-// expert) of all of them on one rank, so that a captured step never needs a second part; hence at most 2048
-// of all groups together.
+// The most rows per tensor group whose experts run at once in a decode step. One rank has room for the pairs
+// (row, expert) of all these rows, so that a captured step never runs its experts in parts; hence all groups
+// together have at most 2048 rows.
 constexpr int MoeRowsAtOnce(const RankLayout& layout) {
   return std::min(512 * layout.attention_tp, 2048 / layout.attention_dp);
 }
 
-// Rows of each tensor group whose experts run at once in any forward but a decode step. A round reads the
-// weights of all experts, so it has more rows than there is room for if all of them choose one rank's
-// experts: there is room for twice the pairs of an even spread, and a rank that has more runs its experts in
-// parts (PartRowsParams). Ranks that share columns would have to exchange rows in each part; so they have
-// room for all rows.
+// The most rows per tensor group whose experts run at once in any forward except a decode step. Every round
+// reads the weights of all experts, so rounds are large: a rank has room for twice the pairs of an even
+// spread, and runs its experts in parts if it gets more pairs (PartRowsParams). Ranks that share the columns
+// of experts would have to exchange rows in each part, so they have room for all pairs instead.
 constexpr int MoePromptRowsAtOnce(const RankLayout& layout) {
   return layout.moe_tp > 1 ? MoeRowsAtOnce(layout) : 1024 * layout.attention_tp;
 }
 
 // N = tensor groups, M = min(rows of the largest forward, MoePromptRowsAtOnce), X = experts per token,
-// P = pairs that there is room for.
+// P = pairs (row, expert) that a rank has room for.
 struct ExpertActivations {
   Matrix<float> router_logits;        // [M, E]
   int32_t* expert_ids = nullptr;      // [M, X]
@@ -55,39 +54,40 @@ struct ExpertActivations {
   int32_t* grouped_index = nullptr;   // [N * M, X]
   int part_pairs = 0;                 // PartRowsParams::part_pairs
   int32_t* part_borders = nullptr;    // [PartCount of all pairs + 1]
-  Matrix<float> gate_up;  // [P, 2 I_e]; of the rank's columns, as activated_part; may be absent (AddExperts)
-  InputRows activated;    // [P, I_e]
-  // Inputs of gate_up rounded to NVFP4; absent where none are. One row for each of all groups where a layer's
-  // experts have one input scale, else one for each pair.
+  Matrix<float> gate_up;              // [P, 2 I_e / moe_tp]: the rank's columns; may be absent (AddExperts)
+  InputRows activated;                // [P, I_e]
+  // Inputs of gate_up rounded to NVFP4; absent where none are. One row per gathered row if a layer's experts
+  // share one input scale, else one row per pair.
   Matrix<bf16> rounded;  // [N * M or P, D]
-  Matrix<float> out;     // [P, D]; of the rank's columns
+  Matrix<float> out;     // [P, D / moe_tp]: the rank's columns
 
-  // Absent where a rank has whole experts: the rank's columns of `activated`, and those of all ranks that
-  // share the experts, one rank's rows after another's.
+  // The rank's columns of `activated`, and the columns of all ranks that share the experts, one rank's rows
+  // after another's. Absent where a rank has whole experts.
   InputRows activated_part;                 // [P, I_e / moe_tp]
   std::byte* gathered_activated = nullptr;  // [moe_tp * P] rows, in BF16 or quantised
   Matrix<float> merged;                     // [moe_ep * G / T, D] the partial sums of whole rows
 
-  // The exchange with other ranks. The rows of all groups; absent where N = 1.
+  // The gathered rows of all groups, for the exchange with other ranks; absent where N = 1.
   std::byte* gathered_x = nullptr;    // [N * M] in BF16, quantised or in NVFP4
   int32_t* gathered_ids = nullptr;    // [N * M, X]
   float* gathered_weights = nullptr;  // [N * M, X]
-  // Absent where one rank has all experts. BF16 where experts are in eight groups, else FP32, as with several
-  // groups of several ranks. Every rank's parts: of this rank's rows, or in a tensor group as in
-  // GroupActivations.
-  Matrix<float> partials_out;  // [N * M, D] this rank's experts' part of every row
+  // Partial sums that cross ranks; absent where one rank has all experts. BF16 if moe_ep is 8, unless there
+  // are several tensor groups of several ranks; else FP32. partials_in has every rank's sums of this rank's
+  // rows, or in a tensor group what GroupActivations says.
+  Matrix<float> partials_out;  // [N * M, D] what this rank's experts add to every row
   Matrix<float> partials_in;   // [N, M, D] or [G, D]
-  Matrix<float> subtree;       // [M, D] of groups of several ranks: what the ranks of equal place give in all
+  Matrix<float> subtree;       // [M, D] with several groups of several ranks: the sum over the ranks of equal
+                               // place
   Matrix<bf16> partials_out_bf16;
   Matrix<bf16> partials_in_bf16;
 
-  // In how many parts a rank's experts run over rows that have `pairs` pairs.
+  // The number of parts in which a rank's experts run over rows that have `pairs` pairs.
   int PartCount(int pairs) const { return pairs <= out.rows ? 1 : (pairs + part_pairs - 1) / part_pairs; }
 };
 
 // The sums and logits of a tensor group of T ranks; absent where T = 1. A rank has partial sums of B =
-// min(rows of the largest forward, MoePromptRowsAtOnce) rows. From every rank it receives G / T rows: all of
-// them, or where there are more than kOneStepRows, its own share (engine/model/tensor_group.h).
+// min(rows of the largest forward, MoePromptRowsAtOnce) rows. From every rank it receives G / T rows: all
+// rows or, if there are more than kOneStepRows, its own share of them (engine/model/tensor_group.h).
 struct GroupActivations {
   Matrix<float> partials_out;  // [B, D]
   Matrix<float> partials_in;   // [G, D]
@@ -101,15 +101,15 @@ inline constexpr int kLogitRowsAtOnce = 64;
 struct Activations {
   Matrix<float> hidden;     // [R, D] V3: the residual stream. V4: the streams reduced to one
   InputRows normed;         // [R, D] input of the next projection
-  Matrix<float> projected;  // [R, D] what a layer's half gives
-  Matrix<float> gate_up;    // [R, 2 I] of dense MLPs and shared experts, I: the widest
+  Matrix<float> projected;  // [R, D] output of a half layer (attention or MLP)
+  Matrix<float> gate_up;    // [R, 2 I] of dense MLPs and shared experts; I: the widest one's width
   InputRows activated;      // [R, I]
   ExpertActivations experts;
   GroupActivations group;
   InputRows mtp_input;  // input of an MTP module's projection; the family's size
 };
 
-// Allocates until one allocation fails.
+// Allocates buffers; after the first failure it does nothing.
 class ActivationAllocator {
  public:
   explicit ActivationAllocator(Device& device) : device_(device) {}
@@ -127,9 +127,9 @@ class ActivationAllocator {
     status_ = memory.status();
     if (memory.ok()) out = *memory;
   }
-  // Quantised, too, where the device quantises rows.
+  // Also allocates the quantised form where the device quantises rows.
   void operator()(InputRows& out, int rows, int cols);
-  void operator()(QuantizedRows& out, int rows, int cols);  // absent where the device does not
+  void operator()(QuantizedRows& out, int rows, int cols);  // absent where the device does not quantise rows
 
   const absl::Status& status() const { return status_; }
 
@@ -140,16 +140,16 @@ class ActivationAllocator {
 
 struct ActivationSize {
   int rows = 0;           // of the largest forward
-  int decode_rows = 0;    // of the largest one in the decode form
+  int decode_rows = 0;    // of the largest forward in the decode form
   int mlp_width = 0;      // of the rank's part of the widest dense MLP or shared expert
-  int scratch_width = 0;  // floats of a row that the memory of gate_up has at least, for use between MLPs
+  int scratch_width = 0;  // floats per row that gate_up's memory has at least, for other uses between MLPs
   // What the experts of any layer need (AddExperts in engine/model/mlp.h).
   bool keeps_expert_gate_up = false;  // gate and up in memory
-  bool rounds_rows = false;           // rows rounded to NVFP4
-  bool rounds_pairs = false;  // pairs (row, expert) rounded apart, because the experts' input scales differ
+  bool rounds_rows = false;           // rows are rounded to NVFP4
+  bool rounds_pairs = false;  // each pair (row, expert) is rounded, because the experts' input scales differ
 };
 
-// All but mtp_input.
+// Allocates all of `a` except mtp_input.
 void AllocateActivations(ActivationAllocator& allocate, const ModelConfig& config, const ModelShard& shard,
                          const ActivationSize& size, Activations& a);
 

@@ -25,18 +25,19 @@ struct Batch {
   // [rows, Model::output_width]: the output of the level below at each row's position - 1. Absent for the
   // target.
   Matrix<const float> previous;
-  // A recycled module's rows attend the lists of positions of these rows of the level's last forward that was
-  // not recycled, where the model shares them (docs/deepseek-v3.md section 9). [rows], device; null: rows
-  // select for themselves.
+  // [rows], device. Where the model shares lists of positions (docs/deepseek-v3.md section 9), row i of a
+  // recycled module attends the list of row list_rows[i] of the level's last forward that was not recycled.
+  // Null: rows select positions themselves.
   const int32_t* list_rows = nullptr;
   // Prompt rows, in the prefill form. Empty: generated rows, in the absorbed decode form. The two forms round
   // differently, so a row keeps the form it was written in (docs/invariants.md, two-forms).
   std::span<const PrefillSpan> spans;
-  // How many rows every rank has in this forward. Null: as many as this one, as in a decode step.
+  // How many rows every rank has in this forward. Null: all ranks have as many as this one, as in a decode
+  // step.
   const RankRows* rank_rows = nullptr;
 
-  // True: the outputs are not wanted any more, and the forward may end between two layers. Null: they are.
-  // Set only for a rank that is alone: others would wait for its part.
+  // Returns true once the outputs are no longer wanted: the forward may then end between two layers. Null:
+  // they stay wanted. Set only for a rank that is alone, because other ranks would wait for its part.
   const std::function<bool()>* abandoned = nullptr;
 
   bool is_abandoned() const { return abandoned != nullptr && (*abandoned)(); }

@@ -12,8 +12,9 @@ class BlockDraftModel {
   // bias: [rows, V], what the drafter's Markov head adds to the logits of the token after each of `ids`.
   virtual void MarkovBias(Stream& stream, const int32_t* ids, Matrix<float> bias) const = 0;
 
-  // The confidence in draft p.draft_index of each sequence, for p.outputs and p.slots. Its hidden states are
-  // rows `first_row`.. of the last call of Model::Logits, its tokens those of the last call of MarkovBias.
+  // Writes the confidence in draft p.draft_index of each sequence to p.outputs and p.slots. It is made from
+  // rows first_row.. of the hidden states of the last Model::Logits call and from the tokens of the last
+  // MarkovBias call.
   virtual void Confidence(Stream& stream, int first_row, const DraftConfidenceParams& p) const = 0;
 
  protected:

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a model gives to a head in a checkpoint of its own (engine/model/draft_head.h).
+// The interface by which a target serves a draft head (engine/model/draft_head.h).
 
 #include "kernels/device.h"
 #include "kernels/tensor.h"
@@ -9,8 +9,8 @@ namespace foredraft {
 
 class LayerReader {
  public:
-  // hidden: [R, D], the residual stream behind layer `layer`, of all rows of a forward of the target. Submits
-  // ops on `stream` that read it.
+  // Submits ops on `stream` that read `hidden`, [R, D]: the residual stream after layer `layer`, for all rows
+  // of a target forward.
   virtual void Read(Stream& stream, int layer, Matrix<const float> hidden) const = 0;
 
  protected:

@@ -53,7 +53,7 @@ GatherPart ExpertExchange::Bf16Part(Matrix<bf16> own, InputRows& all) const {
   return {all.as_bf16.data, own.data, own.cols * int64_t{sizeof(bf16)}};
 }
 
-// The product would make the same codes and scales of every rank's BF16 rows.
+// Sends quantised rows: the product would make the same codes and scales from BF16 rows.
 GatherPart ExpertExchange::QuantizedPart(const QuantizedRows& own, InputRows& all) const {
   std::byte* const out = f_.activations.experts.gathered_x;
   const int64_t row_bytes = QuantizedRowBytes(own.cols);
@@ -64,7 +64,7 @@ GatherPart ExpertExchange::QuantizedPart(const QuantizedRows& own, InputRows& al
   return {out, in, row_bytes};
 }
 
-// Codes are widened where they arrive: the values that every receiver would round the BF16 rows to.
+// Sends NVFP4 codes, which receivers widen: to the values to which they would round the BF16 rows.
 GatherPart ExpertExchange::Nvfp4Part(Matrix<bf16> own, const InputScales& inputs, InputRows& all) const {
   auto* const out = reinterpret_cast<uint8_t*>(f_.activations.experts.gathered_x);
   const int64_t row_bytes = Nvfp4RowBytes(own.cols);
@@ -155,7 +155,7 @@ std::optional<AddPartialsParams> ExpertExchange::Combine(const RoutedRows& own, 
 
 ExpertExchange::PartialRows ExpertExchange::Partials(int gathered_rows) const {
   const ExpertActivations& a = f_.activations.experts;
-  const int columns = a.out.cols;  // of the rank's experts
+  const int columns = a.out.cols;  // the rank's columns of experts
   if (a.partials_out_bf16) {
     const Matrix<bf16> out = a.partials_out_bf16.first_rows(gathered_rows);
     return {.rows_bf16 = out,

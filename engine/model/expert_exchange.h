@@ -1,9 +1,9 @@
 #pragma once
 
 // Brings rows to experts that are spread over ranks (docs/invariants.md, expert-exchange): every rank gets
-// the rows of all with their choices, runs the experts it has, and sends each row's partial sum back to the
-// row's owner, who adds the sums in the canonical order. The ranks of a tensor group have the same rows: they
-// exchange the sums alone. With one rank nothing is exchanged.
+// the rows of all ranks with their chosen experts, runs its own experts, and sends each row's partial sum
+// back to the row's owner, which adds the sums in the canonical order. Ranks of one tensor group have the
+// same rows and exchange only sums. With one rank nothing is exchanged.
 
 #include <optional>
 
@@ -13,70 +13,74 @@
 
 namespace foredraft {
 
-// Rows, of one rank or of all, and the experts they chose.
+// Rows, of one rank or of all ranks, and the experts chosen for them.
 struct RoutedRows {
   InputRows x;                     // [rows, D] in the form that the experts read
   const int32_t* ids = nullptr;    // [rows, X], -1 = idle
   const float* weights = nullptr;  // [rows, X]
-  // The part of the rows that is worked on, as in GroupRowsParams; null: all.
+  // The range of rows to work on, as in GroupRowsParams; null: all rows.
   const int32_t* row_range = nullptr;
 };
 
-// What the shared expert gave.
+// The shared expert's outputs.
 struct SharedRows {
-  Matrix<const float> added;  // [rows, D]: added to hidden beside the routed experts; or absent
-  // The rank has a part of the expert: its partial sums are in the activations group.partials_out.
+  Matrix<const float> added;  // [rows, D]: to be added to hidden together with the routed experts; or absent
+  // The rank has only a part of the expert; its partial sums are in the activations (group.partials_out).
   bool in_parts = false;
-  Matrix<float> sums;  // of the group's parts, where they are not added to hidden; or absent
+  Matrix<float> sums;  // where the sums of the group's parts go if they are not added to hidden; or absent
 };
 
 class ExpertExchange {
  public:
-  // `round_rows`: of every tensor group in this round (engine/model/mlp.h). f outlives this.
+  // `round_rows`: every tensor group's rows in this round (engine/model/mlp.h). f outlives this.
   ExpertExchange(const Forward& f, const RankRows& round_rows) : f_(f), round_rows_(round_rows) {}
 
-  // The rows of all groups, one group after another. `own` may be empty. Rows that are quantised cross the
-  // ranks so: about half the bytes of BF16. Where the experts have one scale of `inputs`, rows are rounded to
-  // NVFP4 by it, whichever rank they come from, and cross in 0.281 of the bytes.
+  // The rows of all groups, one group after another. `own` may be empty. Quantised rows cross the ranks
+  // quantised, in about half the bytes of BF16. If all experts have the same input scale, every rank's rows
+  // are rounded to NVFP4 by it and cross in 0.281 of the bytes of BF16.
   RoutedRows Gather(const RoutedRows& own, const InputScales& inputs) const;
 
-  // `part` has the activated pairs, in the columns of this rank's experts that this rank has. Gathers the
-  // parts of all ranks that share the experts side by side into whole rows, `whole`. Both are in the form
-  // that expert_down reads.
+  // `part` has the activated pairs, in this rank's columns. Gathers the columns of all ranks that share the
+  // experts side by side into `whole`. Both are in the form that expert_down reads.
   void GatherColumns(const InputRows& part, const InputRows& whole) const;
 
-  // Adds up, for each row of a part of the gathered rows, what this rank's experts gave it: the activations
-  // out and grouped_index hold that. Where one rank has all experts, Combine adds it up.
+  // Adds up this rank's experts' outputs for each row of a part of the gathered rows, from the activations
+  // `out` and grouped_index. Where one rank has all experts, Combine does this instead.
   void SumExperts(const RoutedRows& part) const;
 
-  // hidden[r] += shared.added[r] + what the experts of all ranks gave row r of `own`, of `gathered_rows` in
-  // all. With `leaves`, what came from other ranks is returned, to be added later: until then the activations
-  // keep it. A tensor group, whose ranks may each add some rows, leaves nothing.
+  // hidden[r] += shared.added[r] + the outputs of all ranks' experts for row r of `own`. gathered_rows: the
+  // rows of all groups. With `leaves`, the partial sums from other ranks are returned, to be added later;
+  // until then the activations hold them. A tensor group, whose ranks may each add only some rows, leaves
+  // nothing.
   std::optional<AddPartialsParams> Combine(const RoutedRows& own, int gathered_rows, const SharedRows& shared,
                                            Matrix<float> hidden, bool leaves) const;
 
  private:
-  // Gather's rows in each form: this rank's part of the exchange, and in `all` what arrives.
+  // Return this rank's part of Gather's exchange, one function per form, and set `all` to the rows that
+  // arrive.
   GatherPart Bf16Part(Matrix<bf16> own, InputRows& all) const;
   GatherPart QuantizedPart(const QuantizedRows& own, InputRows& all) const;
   GatherPart Nvfp4Part(Matrix<bf16> own, const InputScales& inputs, InputRows& all) const;
-  // What SumExperts fills where experts are spread: this rank's part of every row.
+  // The partial sums of every row that SumExperts fills where experts are spread over ranks.
   struct PartialRows {
     Matrix<float> rows;      // or
-    Matrix<bf16> rows_bf16;  // where every rank has one slice: its sum is a BF16 value, half the bytes
-    GatherPart exchanged;    // the same, as it crosses the ranks
+    Matrix<bf16> rows_bf16;  // where every rank has one slice: the slice's sum is a BF16 value, which takes
+                             // half the bytes
+    GatherPart exchanged;    // the same sums, as they cross the ranks
   };
   PartialRows Partials(int gathered_rows) const;
-  // Sends each row's part to the row's owner of equal place, which then has the parts of all its peers.
+  // Sends each row's partial sum to the row's owner among peers(), which then has the sums of all its peers.
   void ToOwners(const GatherPart& partials) const;
-  // Owners add these parts, and what is left is added among the ranks of the group.
+  // With several groups of several ranks: owners add their peers' sums; the ranks of the group then add the
+  // results (SumOfGroup).
   GatherPart SubtreeOfOwners(const RoutedRows& own, const GatherPart& partials) const;
   void SumOfGroup(const RoutedRows& own, const GatherPart& partials, const SharedRows& shared,
                   Matrix<float> hidden) const;
-  // What came in, as partial sums of whole rows, `parts` of each: columns of ranks that share experts are put
+  // The received partial sums as whole rows, `parts` of each: columns of ranks that share experts are put
   // side by side.
   Matrix<const float> WholePartials(int rows, int parts) const;
-  // Adds what came in, `parts` of each row, to these rows of hidden, and with it `shared`, of the same rows.
+  // Parameters of the op that adds the received partial sums, `parts` of each row, and `shared` to the rows
+  // `rows` of hidden.
   AddPartialsParams PartialsToAdd(const RoutedRows& own, const IndexRange& rows, int parts,
                                   const RowsOrParts& shared, Matrix<float> hidden) const;
 

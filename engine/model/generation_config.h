@@ -21,7 +21,7 @@ struct GenerationConfig {
 
 // A missing file gives the defaults. INVALID_ARGUMENT names file, field, value and what is allowed.
 absl::StatusOr<GenerationConfig> ReadGenerationConfig(const std::string& path);
-// ReadGenerationConfig of a text; `file` names it in errors.
+// ReadGenerationConfig for JSON text; `file` names it in errors.
 absl::StatusOr<GenerationConfig> ParseGenerationConfig(std::string_view json, const std::string& file);
 
 }  // namespace foredraft

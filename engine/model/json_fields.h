@@ -39,7 +39,7 @@ class JsonFields {
   double OptionalDouble(const char* field, double fallback, double low, double high);
   double RequiredDouble(const char* field, double low, double high);
   bool OptionalBool(const char* field, bool fallback);
-  // Refuses any value but `allowed`. The field may be absent: `allowed` is also its default.
+  // Refuses any value except `allowed`. The field may be absent: `allowed` is also its default.
   void AllowOnly(const char* field, const char* allowed);
   // An id or a list of ids; -1 entries never appear. Absent = empty.
   std::vector<int> Ids(const char* field, int64_t high);

@@ -33,7 +33,7 @@ void LayerDescriber::Attention(MlaWeights& mla, int input_width) {
   const int heads = c.num_attention_heads;
   const int head_dim = c.qk_head_dim(), kv_dim = c.qk_nope_head_dim + c.v_head_dim;
   const int latent = c.kv_lora_rank + c.qk_rope_head_dim;
-  // The rank's inputs of o_proj decide its heads. It computes a head that they have any column of.
+  // The rank's inputs of o_proj decide its heads: it computes every head of which they have a column.
   const IndexRange inputs = Inputs(heads * c.v_head_dim);
   const IndexRange own = ModelShard::HeadsOf(inputs, c.v_head_dim);
   const IndexRange q_rows = {own.first * head_dim, own.count * head_dim};

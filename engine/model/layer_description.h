@@ -1,7 +1,7 @@
 #pragma once
 
-// The tensors of a decoder layer under Hugging Face's names, as far as layers share them: MLA and gated MLPs.
-// Models are described with it (engine/checkpoint/model_description.h).
+// Describes the tensors that decoder layers of several families share, under Hugging Face's names: MLA and
+// gated MLPs. Families build their model descriptions with it (engine/checkpoint/model_description.h).
 
 #include <cstdint>
 #include <string>
@@ -30,7 +30,7 @@ class LayerDescriber {
   WeightSpec& Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1);
   void Norm(const std::string& name, int size, const float** out);
 
-  // self_attn of layers whose projections of queries and latents read rows of `input_width`.
+  // self_attn of a layer; its projections of queries and latents read rows of `input_width`.
   void Attention(MlaWeights& mla, int input_width);
 
   struct MlpParts {

@@ -13,7 +13,8 @@ float SoftmaxScale(const ModelConfig& config) {
   return static_cast<float>(AttentionScale(config.qk_head_dim(), config.rope_scaling));
 }
 
-// out: of rows from first_row on, at most as many as q_lat has; in FP8 if that form is there.
+// Attends in the decode form. out: the rows from first_row on, at most as many as q_lat has; written in FP8
+// if out has that form.
 void AttendDecode(const Forward& f, const MlaWeights& w, const AttentionContext& context, int first_row,
                   const InputRows& out) {
   const MlaActivations& a = context.activations;
@@ -54,7 +55,8 @@ struct Segment {
   int end;
 };
 
-// The rows of a span that attend positions of the segment: those from its first position on.
+// Lets the rows of a span attend the positions of a segment. Rows before the segment's first position take no
+// part.
 void AttendSegment(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
                    const AttentionContext& context, const Segment& segment) {
   const MlaActivations& a = context.activations;
@@ -85,9 +87,9 @@ void AttendSegment(const Forward& f, const MlaWeights& w, const PrefillSpan& spa
                                .scale = SoftmaxScale(f.config)});
 }
 
-// Reads keys and values from the cache, as rounded there, also those of this chunk, so chunk borders do not
-// change results (from-the-cache). Expands them segment by segment; segments end at multiples of their size,
-// so their borders do not depend on the chunk.
+// Reads keys and values from the cache, as rounded there, even those of this chunk, so chunk borders do not
+// change results (docs/invariants.md, from-the-cache). Expands them segment by segment; segments end at
+// multiples of their size, so their borders do not depend on the chunk.
 void AttendExpanded(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
                     const AttentionContext& context) {
   const int size = context.activations.kv.rows;
@@ -99,7 +101,7 @@ void AttendExpanded(const Forward& f, const MlaWeights& w, const PrefillSpan& sp
   }
 }
 
-// A row's position alone says which form it takes.
+// Attends in the form that a row's position alone decides.
 void AttendPrefill(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
                    const AttentionContext& context) {
   const PrefillSpan selecting = SelectingRows(context, span);
@@ -178,7 +180,7 @@ InputRows ProjectLatents(const Forward& f, const MlaWeights& w, const AttentionC
   const Matrix<float> qkv_a = a.qkv_a.first_rows(f.rows());
   const int ckv_width = f.config.kv_lora_rank + f.config.qk_rope_head_dim;
   const int q_width = qkv_a.cols - ckv_width;
-  const Matrix<float> first = qkv_a.columns(0, q_width);  // queries, or what q_b makes them of
+  const Matrix<float> first = qkv_a.columns(0, q_width);  // queries, or the latents from which q_b makes them
   const float eps = static_cast<float>(f.config.latent_norm_eps);
 
   Linear(f, normed, {.out = qkv_a, .weight = w.qkv_a, .bias = w.qkv_a_bias});

@@ -11,10 +11,10 @@ namespace {
 
 // A part of a forward: some rows of every tensor group.
 struct Round {
-  RankRows rows;      // of every group
-  int own_first = 0;  // of this rank's rows in the forward
+  RankRows rows;      // of each group
+  int own_first = 0;  // the first of this rank's rows in the forward
   int own_count = 0;
-  bool alone = false;  // it has all rows
+  bool alone = false;  // it is the only round: it has all rows
 };
 
 // Calls run(round) for the rounds of a forward.
@@ -36,7 +36,7 @@ void ForEachRound(const ModelShard& shard, const Batch& batch, const Run& run) {
   }
 }
 
-// Chooses the experts of a round's rows x, and leaves the form of x that these read.
+// Chooses the experts of a round's rows x. The result has x only in the forms that the experts read.
 RoutedRows Route(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const Round& round,
                  const InputRows& x) {
   const ExpertActivations& a = f.activations.experts;
@@ -52,7 +52,7 @@ RoutedRows Route(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe,
   return {.x = read, .ids = a.expert_ids, .weights = a.expert_weights};
 }
 
-// The borders of `part_count` parts, on the device; null where all rows are one.
+// The borders of `part_count` parts, on the device; null where one part has all rows.
 const int32_t* PartBorders(const Forward& f, const RoutedRows& rows, int part_count) {
   if (part_count == 1) return nullptr;
   const ExpertActivations& a = f.activations.experts;
@@ -77,14 +77,14 @@ void RoundPairs(const Forward& f, const InputScales& inputs, RoundNvfp4Params p)
   f.ops.round_nvfp4(f.stream, p);
 }
 
-// What gate and up of the experts read for each grouped row.
+// The input of the experts' gate and up for each grouped row.
 struct GroupedInput {
   InputRows x;
   const int32_t* x_rows;  // or null: the rows are grouped
 };
 
-// A row is rounded for each of its experts where their input scales differ; where they do not, `x` has come
-// rounded (ExpertExchange::Gather).
+// If the experts' input scales differ, rounds a row for each of its experts; if they are equal, `x` is
+// already rounded (ExpertExchange::Gather).
 GroupedInput InputOfExperts(const Forward& f, const MoeWeights& w, const InputRows& x, int pairs) {
   const ExpertActivations& a = f.activations.experts;
   if (!w.gate_up_inputs || w.gate_up_inputs.alike) return {x, a.grouped_rows};
@@ -104,7 +104,7 @@ void RunExperts(const Forward& f, const MoeWeights& w, GatedActivation activatio
   const int expected_pairs = std::min(pairs, (all_pairs + shard.size - 1) / shard.size);
   const int expert_count = shard.expert_count_here(f.config.n_routed_experts);
   const InputRows activated = a.activated.first_rows(pairs).ReadBy({w.expert_down.first});
-  const bool columns = f.shard.layout.moe_tp > 1;  // some of them
+  const bool columns = f.shard.layout.moe_tp > 1;  // the rank has some columns of its experts
   const InputRows part =
       columns ? a.activated_part.first_rows(pairs).ReadBy({w.expert_down.first}) : activated;
   CHECK_EQ(w.expert_gate_up.count, expert_count) << "rank " << shard.rank << " of " << shard.size;
@@ -144,8 +144,8 @@ InputRows Activated(const Forward& f, const DenseMlpWeights& w, GatedActivation 
   return activated;
 }
 
-// Runs the shared expert, whose output is in `out`. Where the rank has a part of the expert, its partial sums
-// are in the activations, and the group's sums come to `out` unless they are added to the residual.
+// Runs the shared expert into `out`. Where the rank has only a part of the expert, its partial sums are in
+// the activations, and Combine writes the group's sums to `out` unless they are added to the residual.
 SharedRows RunShared(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                      Matrix<float> out) {
   if (!w.shared.gate_up) return {};
@@ -178,8 +178,8 @@ LeftToAdd MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecip
     const Matrix<float> own_hidden = hidden.row_range(round.own_first, round.own_count);
     const ExpertExchange exchange(f, round.rows);
 
-    // The shared expert runs on a side stream: it and the routed experts have only x in common. Without a
-    // residual its output is what the experts' outputs are added to.
+    // The shared expert runs on a side stream, because it shares only x with the routed experts. Without a
+    // residual, the routed experts' outputs are added to its output.
     Stream& side = f.stream.Fork();
     const SharedRows shared =
         RunShared(f.On(side), w, recipe, own_x,

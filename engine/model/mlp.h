@@ -25,21 +25,22 @@ struct MoeRecipe {
   void (*route)(const Forward& f, const MoeWeights& w, const ScoredRows& rows);
   GatedActivation activation = {};
   bool residual = true;     // hidden += experts(x) + shared(x); false: = instead of +=
-  bool leaves_sum = false;  // where a norm of hidden comes next, which can add to it (LeftToAdd)
+  bool leaves_sum = false;  // a norm of hidden comes next, which can add the sum (LeftToAdd)
 };
 
-// Routes x, runs the chosen experts on the ranks that have them and the shared expert, and adds their outputs
-// in order, but for what it returns. x: [R, D], in the forms that router, experts and shared expert read;
-// hidden: [R, D]. Without `residual` there is a shared expert. Runs in rounds: of at most MoeRowsAtOnce rows
-// per tensor group where all ranks have as many rows, as in a decode step, else of MoePromptRowsAtOnce. All
-// ranks take part in as many rounds as the group with the most rows needs. A round exchanges rows once. Where
-// this rank's experts have more pairs than there is room for, they run in parts: row ranges that the device
-// chooses. The host does not know them, so it submits as many parts as the most pairs need; most are empty. A
-// row is in one part: no bit depends on them.
+// Routes x, runs the shared expert and, on the ranks that have them, the chosen experts, and adds their
+// outputs in order; returns sums that are left to add. x: [R, D], in the forms that router, experts and
+// shared expert read; hidden: [R, D]. Without `residual` the model must have a shared expert. Runs in rounds
+// of at most MoeRowsAtOnce rows per tensor group if all ranks have equally many rows, as in a decode step,
+// else of at most MoePromptRowsAtOnce. All ranks take part in as many rounds as the group with the most rows
+// needs. Each round exchanges rows once. If this rank's experts have more pairs than it has room for, they
+// run in parts, which are row ranges that the device chooses. The host does not know the ranges, so it
+// submits as many parts as the most pairs would need; most are empty. Each row is in one part, so no bit
+// depends on the parts.
 LeftToAdd MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                            Matrix<float> hidden);
 
-// Adds to `size` what the activations need for these experts on this device.
+// Sets in `size` what these experts need of the activations on this device.
 void AddExperts(const Device& device, const MoeWeights& w, ActivationSize& size);
 
 }  // namespace foredraft

@@ -23,8 +23,8 @@ struct ModelConfig {
   std::string model_type;           // "deepseek_v3"
   const ModelKind* kind = nullptr;  // engine/model/model_kind.h; not null where config.json was read
   int vocab_size = 0;
-  // The tokens that may be chosen are 0 .. token_count - 1 but for the missing ones: the ids that the
-  // tokenizer has, where it is read. 0: the whole vocabulary. No fields of config.json.
+  // Tokens 0 .. token_count - 1 except missing_tokens may be chosen: the ids that the tokenizer has, if it is
+  // read. 0: the whole vocabulary. Neither is a field of config.json.
   int token_count = 0;
   std::vector<int32_t> missing_tokens;  // below token_count, ascending
   int choices() const { return token_count > 0 ? token_count : vocab_size; }
@@ -33,9 +33,9 @@ struct ModelConfig {
   int num_hidden_layers = 0;
   // MTP modules, at layers num_hidden_layers..; or the stages of `drafter`.
   int num_nextn_predict_layers = 0;
-  std::string drafter;  // the checkpoint's own, by name, where it is not MTP modules
+  std::string drafter;  // name of the checkpoint's own drafter if that is not MTP modules; else empty
   int mtp_module_count() const { return drafter.empty() ? num_nextn_predict_layers : 0; }
-  bool recycles_module = false;  // one MTP module makes every draft: none was trained for the next one
+  bool recycles_module = false;  // one MTP module makes every draft: no module was trained for later ones
   bool dense_mtp = false;        // MTP modules have a dense MLP
   std::string mtp_file;          // a file of the checkpoint that its index may leave out; empty: none
   std::string tensor_prefix;     // of the text model's tensors in a multimodal checkpoint; empty: none
@@ -56,14 +56,14 @@ struct ModelConfig {
   int qk_nope_head_dim = 0;
   int qk_rope_head_dim = 0;
   int v_head_dim = 0;
-  // Sparse attention (0: none). With at most index_topk positions it equals full attention, which is what
-  // runs unless runs_indexer, so longer sequences are refused. The indexer's tensors are then checked and not
-  // loaded.
+  // Sparse attention (0: none). For at most index_topk positions it equals full attention. Unless
+  // runs_indexer, full attention runs instead, longer sequences are refused, and the indexer's tensors are
+  // checked but not loaded.
   int index_topk = 0;
   bool runs_indexer = false;
   int index_n_heads = 0;
   int index_head_dim = 0;
-  bool index_interleaved = false;  // RoPE pairs of DeepSeek-V3.2's and GLM-5's indexer
+  bool index_interleaved = false;  // whether the indexer's RoPE pairs are (2i, 2i + 1)
   // A recycled MTP module attends what its first forward of the step selected (Batch::list_rows).
   bool index_share_for_mtp_iteration = false;
   // [num_hidden_layers]: layers that attend the selection of the nearest layer below that has an indexer;
@@ -84,11 +84,11 @@ struct ModelConfig {
   // How projections are stored where they are quantised: quantization_config. kBf16Format: none are.
   WeightFormat projections;
   std::optional<WeightFormat> experts;  // routed experts, where they have a format of their own
-  // The inputs of routed experts in NVFP4 are rounded to it, too (moe.inputs). No field of config.json.
+  // Inputs of routed experts in NVFP4 are rounded to NVFP4, too (moe.inputs). Not a field of config.json.
   bool nvfp4_inputs = false;
-  std::any own;                       // what only this kind has, in the type of its folder
-  std::optional<DSparkShape> dspark;  // the stages of `drafter`, where that is DSpark
-  // The head that drafts, from a checkpoint of its own; null: none. Handed down beside the model's fields.
+  std::any own;                       // the kind's own shape, of a type in its folder
+  std::optional<DSparkShape> dspark;  // the stages of `drafter`, if it is DSpark
+  // The draft head, from a checkpoint of its own; null: none. Not one of the model's own fields.
   std::shared_ptr<const DraftHead> draft_head;
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
@@ -109,7 +109,7 @@ struct ModelConfig {
   }
 };
 
-// The values of one position that an engine hands from a level to the next: all streams of the residual.
+// The number of values per position that one level hands to the next: all residual streams.
 inline int OutputWidth(const ModelConfig& config) { return config.hc_mult * config.hidden_size; }
 
 }  // namespace foredraft

@@ -7,13 +7,13 @@
 
 namespace foredraft {
 
-// A format of compressed-tensors, and what its quantization_config says of the codes.
+// A format of compressed-tensors, and the values of its quantization_config.
 struct PackedScheme {
   const char* name;
   const char* type;
   const char* strategy;
   WeightFormat format;
-  std::span<const int32_t> groups;    // the values of group_size that there are kernels for
+  std::span<const int32_t> groups;    // the values of group_size for which there are kernels
   const char* scale_dtype = nullptr;  // of scales that are stored as bytes
 };
 inline constexpr PackedScheme kPackedSchemes[] = {

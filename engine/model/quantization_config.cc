@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names of the modules whose matrix stays as it is. A router counts: other programs may have it as a linear
-// layer.
+// Names of the modules whose matrix is not quantised, routers included: other programs may treat a router as
+// a linear layer.
 std::vector<std::string> UnquantisedModules(const ModelDescription& description) {
   constexpr std::string_view kEnding = ".weight";
   const FormatChoice choice(description);
@@ -28,7 +28,7 @@ std::vector<std::string> UnquantisedModules(const ModelDescription& description)
   return names;
 }
 
-// quantization_config; null for neither.
+// The quantization_config; null if projections are not quantised.
 Json QuantizationConfig(const ModelDescription& description) {
   const WeightFormat& format = description.projections;
   if (IsF8(format)) {
@@ -74,7 +74,7 @@ ModelConfig WithProjections(ModelConfig config, const WeightFormat& format) {
 
 void SetQuantization(const ModelConfig& config, const ModelDescription& description, Json& config_json) {
   const std::string text_field(TextFieldOf(config));
-  config_json.erase("quantization_config");  // moves the members behind it
+  config_json.erase("quantization_config");  // moves the members after it
   Json& text = text_field.empty() ? config_json : config_json[text_field];
   text.erase("quantization_config");
   if (const Json quantization = QuantizationConfig(description); !quantization.is_null()) {

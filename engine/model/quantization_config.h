@@ -1,6 +1,7 @@
 #pragma once
 
-// The quantization_config that tells other programs which tensors `quantize` and `synth` quantised.
+// Writes the quantization_config that tells other programs which tensors `quantize` and `synth` have
+// quantised.
 
 #include "engine/checkpoint/model_description.h"
 #include "engine/model/model_config.h"
@@ -9,12 +10,11 @@
 
 namespace foredraft {
 
-// The shape with projections in `format`, or in what the kind of model has of that sort
-// (ModelKind::choose_formats).
+// `config` with projections in `format`, or in the kind's own formats for it (ModelKind::choose_formats).
 ModelConfig WithProjections(ModelConfig config, const WeightFormat& format);
 
-// Writes into a config.json how config.projections and config.experts say that the tensors are stored. The
-// matrices that stay as they are stand in `ignore`, or in modules_to_not_convert.
+// Writes to a config.json how tensors are stored, by config.projections and config.experts. Matrices that are
+// not quantised are listed in `ignore` or modules_to_not_convert.
 void SetQuantization(const ModelConfig& config, const ModelDescription& description,
                      nlohmann::ordered_json& config_json);
 

@@ -13,7 +13,7 @@
 namespace foredraft {
 namespace {
 
-// Refuses a field that says anything: an input or output that is quantised too, a sparse layout, a rotation.
+// Refuses a field that is not empty: quantised inputs or outputs, a sparse layout, a rotation.
 void RefuseUnlessEmpty(JsonFields& fields, const char* field) {
   const nlohmann::json* value = fields.Find(field);
   if (value != nullptr && !value->empty()) fields.Refuse(field, ShowJson(*value), "null");
@@ -24,7 +24,7 @@ void AllowOnlyBool(JsonFields& fields, const char* field, bool allowed) {
   fields.Refuse(field, allowed ? "false" : "true", allowed ? "true" : "false");
 }
 
-// weights.actorder permutes columns only where it is "group".
+// Refuses weights.actorder "group", the only value that permutes columns.
 void CheckColumnOrder(JsonFields& fields) {
   const nlohmann::json* order = fields.Find("actorder");
   if (order == nullptr || *order == false || *order == "static" || *order == "weight") return;
@@ -56,11 +56,11 @@ int ReadWeights(const nlohmann::json& weights, const PackedScheme& scheme, const
   return group;
 }
 
-// A config group: a scheme for the modules that its targets name.
+// Reads a config group: a scheme for the modules that its targets name.
 int ReadGroup(const nlohmann::json& group, const PackedScheme& scheme, const std::string& path,
               JsonFields& parent) {
   JsonFields fields(group, parent.file(), path);
-  // input_activations of NVFP4 say what GPUs with FP4 products round inputs to; here moe.inputs decides that.
+  // NVFP4's input_activations say how GPUs with FP4 products round inputs; here moe.inputs decides that.
   if (!scheme.format.tensor_scale) RefuseUnlessEmpty(fields, "input_activations");
   RefuseUnlessEmpty(fields, "output_activations");
   fields.AllowOnly("format", scheme.name);
@@ -75,7 +75,7 @@ int ReadGroup(const nlohmann::json& group, const PackedScheme& scheme, const std
   return size;
 }
 
-// quant_method compressed-tensors.
+// Reads quant_method compressed-tensors.
 WeightFormat ReadCompressedTensors(JsonFields& fields) {
   const nlohmann::json* format = fields.Find("format");
   const auto* const scheme = std::ranges::find_if(
@@ -86,7 +86,7 @@ WeightFormat ReadCompressedTensors(JsonFields& fields) {
     return kBf16Format;
   }
   fields.AllowOnly("quantization_status", "compressed");
-  // The scheme of the cache is a wish for other servers: kv_cache_config.dtype alone decides here.
+  // kv_cache_scheme is meant for other servers; here kv_cache_config.dtype alone decides.
   if (!scheme->format.tensor_scale) RefuseUnlessEmpty(fields, "kv_cache_scheme");
   for (const char* const field : {"sparsity_config", "transform_config"}) RefuseUnlessEmpty(fields, field);
   int size_of_all = 0;
@@ -112,8 +112,8 @@ WeightFormat ReadCompressedTensors(JsonFields& fields) {
   return read;
 }
 
-// quant_algo and group_size of modelopt. MIXED_PRECISION: every tensor says its own format. What is said of
-// the cache and of excluded modules is not read.
+// Reads modelopt's quant_algo and group_size. MIXED_PRECISION: the tensors show their own formats. Fields
+// about the cache and about excluded modules are not read.
 WeightFormat ReadModelopt(JsonFields& fields) {
   constexpr const char* kAllowed[] = {"NVFP4", "W4A16_NVFP4", "MIXED_PRECISION"};
   const nlohmann::json* algorithm = fields.Find("quant_algo");
@@ -137,7 +137,8 @@ WeightFormat ReadModelopt(JsonFields& fields) {
   return kNvfp4Format;
 }
 
-// hf_quant_config.json beside config.json, which modelopt's older files have alone. Null where there is none.
+// Reads hf_quant_config.json next to config.json, the only place where modelopt's older checkpoints have
+// these fields. Null where there is none.
 nlohmann::json ReadQuantFile(JsonFields& model, std::string& path) {
   constexpr int64_t kMaxBytes = int64_t{16} << 20;
   const size_t name = model.file().rfind('/');
@@ -174,8 +175,8 @@ WeightFormat ReadModeloptFile(JsonFields& model) {
   return format;
 }
 
-// quant_method fp8. scale_fmt is ignored: it says how DeepSeek's own kernels quantise activations, which stay
-// BF16 here.
+// Reads quant_method fp8. scale_fmt is ignored: it says how DeepSeek's own kernels quantise activations,
+// which stay BF16 here.
 WeightFormat ReadFp8(JsonFields& fields) {
   fields.AllowOnly("fmt", "e4m3");
   fields.AllowOnly("activation_scheme", "dynamic");

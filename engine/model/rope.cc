@@ -20,7 +20,7 @@ std::vector<double> RopeFrequencies(int dim, double theta, const std::optional<R
   std::vector<double> frequencies(dim / 2);
   for (int i = 0; i < dim / 2; ++i) frequencies[i] = std::pow(theta, -2.0 * i / dim);
   if (!scaling) return frequencies;
-  // The pair index at which a full turn happens `turns` times within the original context.
+  // The index of the pair that makes `turns` full turns within the original context.
   const auto pair_with_turns = [&](double turns) {
     const double context = scaling->original_max_position_embeddings;
     return dim * std::log(context / (2 * std::numbers::pi * turns)) / (2 * std::log(theta));

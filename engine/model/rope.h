@@ -1,6 +1,6 @@
 #pragma once
 
-// Rotary position embedding, with YaRN where a context was extended (docs/deepseek-v3.md section 3.3,
+// Rotary position embedding, with YaRN for extended contexts (docs/deepseek-v3.md section 3.3,
 // docs/deepseek-v4.md section 3.2).
 
 #include <optional>
@@ -21,7 +21,7 @@ struct RopeScaling {  // YaRN's
   double mscale_all_dim = 0;
 };
 
-// [dim / 2] inverse frequencies of a rotated part of `dim` values; YaRN applies at all lengths.
+// [dim / 2] inverse frequencies for `dim` rotated values; YaRN applies at all sequence lengths.
 std::vector<double> RopeFrequencies(int dim, double theta, const std::optional<RopeScaling>& scaling);
 // Factor on cos and sin: mscale(factor, mscale) / mscale(factor, mscale_all_dim).
 double RopeMscale(const std::optional<RopeScaling>& scaling);

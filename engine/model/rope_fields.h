@@ -1,7 +1,7 @@
 #pragma once
 
-// What config.json says of rotations in more than one place: rope_scaling (transformers 4), rope_parameters
-// (5), and a base beside them. Places that agree are read; what they contradict is refused by name.
+// Reads the rotation of a config.json, which may state it in several places: rope_scaling (transformers 4),
+// rope_parameters (5), and a base next to them. Places that contradict each other are refused by name.
 
 #include <optional>
 
@@ -14,16 +14,16 @@ namespace foredraft {
 inline constexpr double kLeastTheta = 1.001;
 inline constexpr double kMostTheta = 1e12;
 
-// The base that `rope`, an object of `parent`, has; `theta` where it has none. `outer` is the key beside the
-// object that may say `theta`: an object with another base is then refused.
+// The base in `rope`, an object of `parent`; `theta` where it has none. `outer` is the key next to the object
+// that may state `theta`: if it does, an object with another base is refused.
 double ReadInnerTheta(JsonFields& rope, const JsonFields& parent, const char* outer, double theta);
 
-// Refuses rope_scaling where it and rope_parameters scale differently.
+// Refuses rope_scaling if rope_parameters scales differently.
 void RequireSameScaling(const std::optional<RopeScaling>& older, const std::optional<RopeScaling>& newer,
                         JsonFields& fields);
 
-// rope_theta and rope_scaling of a model that rotates as DeepSeek-V3 does: 10000 and none where config.json
-// has neither. YaRN alone scales.
+// Reads rope_theta (default 10000) and rope_scaling (default none) of a model that rotates as DeepSeek-V3
+// does. The only scaling is YaRN.
 void ReadRope(JsonFields& fields, ModelConfig& config);
 
 }  // namespace foredraft

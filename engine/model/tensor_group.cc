@@ -8,8 +8,8 @@
 namespace foredraft {
 namespace {
 
-// Rows that each rank of `set` adds: all of them, or equal shares, one after another. The last shares
-// may be smaller, or empty.
+// The number of rows that each rank of `set` adds: all rows, or consecutive equal shares, of which the last
+// may be smaller or empty.
 RankRows RowsToAdd(const RankSet& set, int rows, bool all) {
   RankRows own;
   const int share = (rows + set.count - 1) / set.count;
@@ -18,7 +18,7 @@ RankRows RowsToAdd(const RankSet& set, int rows, bool all) {
   return own;
 }
 
-// The rows of the batch of the group that has the most.
+// The rows of the group that has the most in this batch.
 int MostRows(const Forward& f, int rows) {
   return f.batch.rank_rows != nullptr ? f.batch.rank_rows->largest() : rows;
 }

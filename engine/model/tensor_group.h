@@ -1,12 +1,12 @@
 #pragma once
 
 // What the ranks of a tensor group compute together (docs/invariants.md, tensor-group): sums over a
-// weight's inputs and the head's logits. Each function gives every rank of the group the same rows, with the
-// bits of one rank that has the whole weight. Exchanges move rows; only tree_sum adds. Where the group is one
-// rank nothing is exchanged.
+// weight's inputs and the head's logits. Each function gives every rank of the group the same rows, equal bit
+// for bit to those of one rank that has the whole weight. Exchanges move rows; only tree_sum adds. Where the
+// group is one rank nothing is exchanged.
 //
-// The number of exchanges follows from the rows of the group that has the most (Batch::rank_rows), so the
-// ranks of all groups stay in step: a group without rows takes part with empty ones.
+// The group with the most rows decides the number of exchanges (Batch::rank_rows), so the ranks of all groups
+// stay in step: a group without rows takes part in empty exchanges.
 
 #include <initializer_list>
 
@@ -16,50 +16,50 @@
 
 namespace foredraft {
 
-// p.out = x p.weight^T + bias, of a weight that may be cut along its inputs.
+// p.out = x p.weight^T + bias, for a weight that may be cut along its inputs.
 void SummedLinear(const Forward& f, const InputRows& x, const GemmParams& p);
 
-// Rows that a reader finds whole, or in the parts of the group's ranks, which it adds by the tree, and then
-// the bias, as tree_sum does.
+// Rows that are whole, or partial sums of the group's ranks. A reader adds the partial sums by the tree, and
+// then the bias, as tree_sum does.
 struct RowsOrParts {
   Matrix<const float> rows;     // [parts * R, n]
   int parts = 1;                // 1: whole, bias included
-  const float* bias = nullptr;  // of several parts; or null
+  const float* bias = nullptr;  // to be added after several parts; or null
 };
 
-// SummedLinear for a reader that comes next and adds parts itself: few rows stay as the parts that came in
-// one exchange. p.out has the sum only where the result says so.
+// SummedLinear for a reader that comes next and can add parts itself: few rows are returned as the parts
+// received in one exchange. p.out has the sum only if the result has one part.
 RowsOrParts SummedLinearInParts(const Forward& f, const InputRows& x, const GemmParams& p);
 
-// Whether the rank has some inputs of the weight: its products are partial sums.
+// Whether the rank has only some inputs of the weight, so that its products are partial sums.
 constexpr bool IsCut(const PackedWeight& weight) { return weight.plan_k() > weight.k; }
 
-// Rows of the group, all of whose ranks have partial sums of them. Up to kOneStepRows rows every rank gets
-// the parts of all rows and adds them. With more rows each rank adds its share of them, and then all ranks
-// get all sums: fewer bytes in two steps. At most MoeRowsAtOnce rows; f outlives this.
+// Adds rows of which every rank of the group has partial sums. Up to kOneStepRows rows, every rank gets the
+// parts of all rows and adds them. With more rows, each rank adds its share of the rows, and then all ranks
+// get all sums: fewer bytes, in two steps. At most MoeRowsAtOnce rows; f outlives this.
 class GroupRows {
  public:
-  // most_rows: of the group that has the most now.
+  // most_rows: the rows of the group that has the most.
   GroupRows(const Forward& f, int rows, int most_rows);
 
   // The rows that this rank adds.
   IndexRange own() const { return own_; }
-  // part.in has this rank's parts of all rows. Afterwards row i * own().count + r of part.out is what rank i
-  // had of own row r.
+  // part.in has this rank's parts of all rows. Afterwards row i * own().count + r of part.out is rank i's
+  // part of row own().first + r.
   void Exchange(std::initializer_list<GatherPart> parts) const;
-  // sums: of all rows, dense. The rank has the sums of its own rows; afterwards it has all.
+  // sums: [all rows], dense. Before the call the rank has the sums of its own rows, afterwards of all rows.
   void Share(Matrix<float> sums) const;
 
  private:
   const Forward& f_;
   const RankSet set_;
   const bool one_step_;
-  const RankRows rows_;  // that each rank adds
-  const int most_rows_;  // of a rank of any group
+  const RankRows rows_;  // the rows that each rank adds
+  const int most_rows_;  // the most rows that a rank of any group adds
   const IndexRange own_;
 };
 
-// logits = x head^T, of a head whose rows are spread over the group. logits: [R, V].
+// logits = x head^T, for a head whose rows are spread over the group. logits: [R, V].
 void HeadLinear(const Forward& f, const InputRows& x, const PackedWeight& head, Matrix<float> logits);
 
 }  // namespace foredraft

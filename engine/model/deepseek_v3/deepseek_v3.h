@@ -49,8 +49,8 @@ class DeepseekV3 : public Model, public DraftTarget {
   void SetLayerReader(const LayerReader* reader) override { reader_ = reader; }
   const bf16* embed_tokens() const override { return weights_.embed_tokens; }
 
-  // The lists in it are those of the last layer that selected positions. It is empty where no row can see
-  // more positions than the indexer keeps.
+  // Its lists are those of the last layer that selected positions. It is empty where no row can see more
+  // positions than the indexer keeps.
   const IndexerActivations& indexer_activations() const { return indexer_activations_; }
 
  private:
@@ -67,7 +67,7 @@ class DeepseekV3 : public Model, public DraftTarget {
   std::vector<V3LayerRows> cache_rows_;  // of each layer and module
   Activations activations_;
   MlaActivations mla_activations_;
-  bool selects_ = false;                    // rows may see more positions than the indexer keeps
+  bool selects_ = false;                    // whether rows may see more positions than the indexer keeps
   IndexerActivations indexer_activations_;  // where selects_
   const float* cos_sin_ = nullptr;          // [position_capacity, rope / 2, 2]
   const LayerReader* reader_ = nullptr;

@@ -14,7 +14,7 @@
 namespace foredraft {
 namespace {
 
-// Fields that may be absent where the family has a default.
+// Reads a field that may be absent if the family has a default for it.
 int ReadInt(JsonFields& fields, const char* field, std::optional<int> absent, int64_t low, int64_t high) {
   return absent ? fields.OptionalInt(field, *absent, low, high) : fields.RequiredInt(field, low, high);
 }
@@ -124,7 +124,7 @@ void ReadExperts(JsonFields& fields, const V3Family& family, ModelConfig& config
   config.num_experts_per_tok = fields.RequiredInt("num_experts_per_tok", 1, kept_experts);
 }
 
-// A text model that is nested in another one says again what it is.
+// A nested text model may name its architecture and model_type again: refuses names of other models.
 void CheckNestedNames(JsonFields& fields) {
   const nlohmann::json* names = fields.Find("architectures");
   if (names != nullptr && *names != nlohmann::json::array({"DeepseekV3ForCausalLM"})) {

@@ -12,8 +12,8 @@ struct V3Family;
 // The row of a configuration of this kind.
 const V3Family& V3FamilyOf(const ModelConfig& config);
 
-// Reads everything but quantization_config and the token ids, which are read as for other models.
-// config.architecture and config.model_type are set. `fields` keeps the first fault; the result is then
+// Reads everything except quantization_config and the token ids, which are read as for other models.
+// config.architecture and config.model_type must be set. `fields` keeps the first fault; the result is then
 // unspecified.
 void ReadDeepseekV3(JsonFields& fields, ModelConfig& config);
 

@@ -17,7 +17,7 @@ class Describer : public LayerDescriber {
  public:
   using LayerDescriber::LayerDescriber;
 
-  // indexer: the layer has one of its own.
+  // indexer: the layer has an indexer of its own.
   void Layer(bool is_moe, bool indexer, V3LayerWeights& layer) {
     layer.is_moe = is_moe;
     Norm("input_layernorm", config_.hidden_size, &layer.input_layernorm);
@@ -48,8 +48,8 @@ class Describer : public LayerDescriber {
   }
 
  private:
-  // wk and weights_proj read the same rows. Where wk alone is in FP8, both become BF16 as they are fused.
-  // Vendors' 4-bit formats leave the indexer in BF16.
+  // wk and weights_proj read the same rows and are fused. If wk alone is in FP8, both become BF16. Vendors'
+  // 4-bit formats leave the indexer in BF16.
   void Indexer(SparseIndexerWeights& indexer) {
     const ModelConfig& c = config_;
     const std::string name = "self_attn.indexer.";

@@ -18,7 +18,7 @@ namespace foredraft {
 // MTP module i is layer num_hidden_layers + i.
 ModelDescription DescribeDeepSeekV3(const ModelConfig& config, int mtp_module_count, const ModelShard& shard);
 
-// ModelKind::rename: older NVFP4 files of multimodal checkpoints leave "model." out behind the prefix.
+// ModelKind::rename: older NVFP4 files of multimodal checkpoints omit "model." after the prefix.
 std::vector<NamedPart> NameDeepSeekV3(const TensorEntry& stored, const ModelConfig& config);
 
 // Describes one decoder layer, whose tensors' names begin with `prefix` ("model.layers.3."), and sets

@@ -1,7 +1,7 @@
 #pragma once
 
-// The families of checkpoints that compute as DeepSeek-V3 does, a row each: the values of fields that their
-// config.json may leave out, and what they do differently.
+// The families of checkpoints that compute as DeepSeek-V3 does, a row each: the defaults of fields that their
+// config.json may omit, and their other differences.
 
 #include <optional>
 #include <string_view>
@@ -10,8 +10,8 @@
 
 namespace foredraft {
 
-// Values of absent fields, as the family's configuration class has them. Nothing: config.json has to have the
-// field, because no source says what its absence means.
+// Values of absent fields, as in the family's configuration class. nullopt: config.json must have the field,
+// because no source says what its absence means.
 struct AbsentFields {
   std::optional<int> q_lora_rank;
   std::optional<int> n_routed_experts;
@@ -33,7 +33,7 @@ struct V3Family {
   bool index_interleaved = false;
   // MTP modules have a dense MLP where DeepSeek-V3's have experts.
   bool dense_mtp = false;
-  // A file beside the shards that has the MTP modules and may be absent from the index; empty: none.
+  // A file next to the shards that has the MTP modules and that the index may omit; empty: none.
   std::string_view mtp_file;
   // ModelConfig::tensor_prefix
   std::string_view tensor_prefix;
@@ -55,7 +55,7 @@ inline constexpr V3Family kV3Families[] = {
                 .norm_topk_prob = true,
                 .routed_scaling_factor = 2.5}},
     // Kimi-K2 (-Instruct, -0905, -Thinking): DeepSeek-V3 without MTP modules. No implementation has defaults
-    // of its own for this model_type, so its config.json has to have every field.
+    // for this model_type, so its config.json must have every field.
     {.name = {"DeepseekV3ForCausalLM", "kimi_k2"}, .chat_format = ""},
     // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside
     // the shards. Sources: the model's files in SGLang (joyai_llm_flash_nextn.py, weight_utils.py) and in
@@ -92,7 +92,7 @@ inline constexpr V3Family kV3Families[] = {
                 .rms_norm_eps = 1e-5},
      .chat_format = ""},
     // GLM-5, 5.1, 5.2 and 5.3: DeepSeek-V3.2's layer with one group of experts. Defaults: transformers,
-    // models/glm_moe_dsa. From 5.2 on some layers have no indexer and share the selection of a layer below.
+    // models/glm_moe_dsa. From 5.2 on, some layers have no indexer and use the selection of a layer below.
     {.name = {"GlmMoeDsaForCausalLM", "glm_moe_dsa"},
      .absent = {.q_lora_rank = 2048,
                 .n_routed_experts = 256,

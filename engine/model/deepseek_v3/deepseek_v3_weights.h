@@ -31,7 +31,7 @@ struct V3ModuleWeights {
 };
 
 struct V3Weights {
-  ModelShard shard;                    // what of the model these are
+  ModelShard shard;                    // which part of the model these are
   const bf16* embed_tokens = nullptr;  // [V, D]
   const float* norm = nullptr;         // [D]
   PackedWeight lm_head;                // [V, D]; packed from embed_tokens where they are tied

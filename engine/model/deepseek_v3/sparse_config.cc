@@ -11,14 +11,15 @@
 namespace foredraft {
 namespace {
 
-// The words of one spelling of the list of layers.
+// A spelling of the list of layers: its field, and its words for layers with and without an indexer.
 struct LayerWords {
   const char* field;
   const char* full;
   const char* shared;
 };
 
-// Which layers share, from a list of words. Nothing where it is none, or has another word or length.
+// Which layers share a selection, from a list of words. nullopt if it is not a list of known words with one
+// word per layer.
 std::optional<std::vector<bool>> SharesOf(const nlohmann::json& list, const LayerWords& words, int layers) {
   if (!list.is_array() || static_cast<int>(list.size()) != layers) return std::nullopt;
   std::vector<bool> shares;
@@ -60,7 +61,7 @@ void ReadSharing(JsonFields& fields, ModelConfig& config) {
   }
 }
 
-// Other kinds of layers compute something else.
+// Refuses other kinds of layers, which compute something else.
 void CheckLayerTypes(JsonFields& fields) {
   const nlohmann::json* const types = fields.Find("layer_types");
   if (types == nullptr) return;

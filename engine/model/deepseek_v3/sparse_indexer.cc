@@ -9,9 +9,9 @@
 namespace foredraft {
 namespace {
 
-constexpr float kKeyNormEps = 1e-6f;  // LayerNorm's, whatever rms_norm_eps is
+constexpr float kKeyNormEps = 1e-6f;  // epsilon of the key's LayerNorm, whatever rms_norm_eps is
 
-// Rows that are scored at once, which bounds the memory of long contexts: 128 MiB up to 4 M positions.
+// The number of rows scored at once. It bounds the memory of the scores: 128 MiB for up to 4 M positions.
 int ScoredRowsAtOnce(int positions) {
   constexpr int kMaxRows = 256, kMinRows = 8, kScores = 1 << 25;
   return std::clamp(kScores / positions, kMinRows, kMaxRows);
@@ -31,7 +31,7 @@ void WriteKeys(const Forward& f, const SparseIndexerWeights& w, const IndexerCon
                  .eps = kKeyNormEps});
 }
 
-// The choice of rows [first, first + count).
+// Selects the positions of rows [first, first + count).
 void SelectRows(const Forward& f, const IndexerContext& context, const AttentionContext& attention, int first,
                 int count) {
   const IndexerActivations& a = *context.activations;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The indexer of DeepSeek sparse attention (docs/deepseek-v3.md section 9): which positions the rows of a
-// layer attend, where they see more than index_topk.
+// The indexer of DeepSeek sparse attention (docs/deepseek-v3.md section 9): selects the positions that rows
+// attend if they see more than index_topk positions.
 
 #include "engine/cache/cache_groups.h"
 #include "engine/cache/kv_cache.h"
@@ -20,7 +20,7 @@ struct SparseIndexerWeights {
   explicit operator bool() const { return static_cast<bool>(wq_b); }
 };
 
-// Device memory between its ops. R = capacity.rows, P = capacity.positions.
+// Device memory between the indexer's ops. R = capacity.rows, P = capacity.positions.
 struct IndexerActivations {
   Matrix<float> q;              // [R, Hi d]
   Matrix<bf16> rotated;         // [R, Hi d]
@@ -30,18 +30,18 @@ struct IndexerActivations {
   int32_t* recycled = nullptr;  // [capacity.decode_rows, index_topk]: lists that a recycled module attends
 };
 
-// Whether any sequence of these sizes has rows that see more than index_topk positions. If none has, the
-// indexer has no effect and does not run.
+// Whether sequences within this capacity may have rows that see more than index_topk positions. If not, the
+// indexer would have no effect and does not run.
 bool SelectsPositions(const ModelConfig& config, const ForwardCapacity& capacity);
 
 void AllocateIndexer(ActivationAllocator& allocate, const ModelConfig& config,
                      const ForwardCapacity& capacity, IndexerActivations& a);
 
-// The keys of a layer that has an indexer: every position, to the sequence's end.
+// Registers the keys of a layer that has an indexer: one per position, kept to the sequence's end.
 CacheHandle RegisterIndexKeys(const ModelConfig& config, CacheRegistry& registry);
 PagedRows<bf16> IndexKeysOf(const KvCache& cache, CacheHandle rows);
 
-// What a layer's attention takes if its model selects positions.
+// What a layer's attention needs if its model selects positions.
 struct IndexerContext {
   const IndexerActivations* activations = nullptr;  // null: the indexer does not run
   PagedRows<bf16> keys;                             // absent in layers that share a selection
@@ -52,11 +52,11 @@ struct IndexerInput {
   const InputRows& queries;  // [R, q_lora_rank]: the normed latents, as wq_b reads them
 };
 
-// Takes the lists of f.batch.list_rows from the forward that selected last, for a recycled module: such a
-// module selects nothing, and needs no keys.
+// For a recycled module: copies the lists of rows f.batch.list_rows from the forward that selected last. A
+// recycled module selects nothing and needs no keys.
 void TakeSelected(const Forward& f, const IndexerActivations& a);
 
-// Writes the keys of all rows, then selects the positions of those that see more than index_topk.
+// Writes the keys of all rows, then selects positions for the rows that see more than index_topk.
 void SelectPositions(const Forward& f, const SparseIndexerWeights& w, const IndexerContext& context,
                      const AttentionContext& attention, const IndexerInput& input);
 

@@ -20,7 +20,7 @@ void RouteBySigmoid(const Forward& f, const MoeWeights& w, const ScoredRows& row
                        .routed_scaling_factor = static_cast<float>(f.config.routed_scaling_factor)});
 }
 
-// A layer without an indexer attends what the nearest one below that has an indexer selected.
+// A layer without an indexer attends the positions that the nearest layer below with an indexer selected.
 RowsOrParts Attention(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context,
                       const LeftToAdd& before, const InputRows& buffer) {
   const bool selects = context.indexer.activations != nullptr && w.indexer;

@@ -11,18 +11,18 @@
 
 namespace foredraft {
 
-// What a layer takes beside its rows and weights.
+// What a layer needs besides its rows and weights.
 struct V3LayerContext {
   AttentionContext attention;
   IndexerContext indexer;
   int index = 0;  // of the layer
-  // Reads the residual stream behind the layer below: it is whole only once this layer's first norm has added
-  // what that one left. Or null.
+  // Reads the residual stream after the layer below. It is called in this layer, because that stream is
+  // complete only after this layer's first norm has added the sum that the layer below left. May be null.
   const LayerReader* reader_below = nullptr;
 };
 
-// Norm, attention, residual, norm, MLP or experts, residual. Updates f.activations.hidden, [R, D]: adds first
-// what the layer before left, and leaves what the next one adds.
+// Norm, attention, residual, norm, MLP or experts, residual. Updates f.activations.hidden, [R, D]: first adds
+// `before`, the sum that the layer before left, and returns the sum that the next layer has to add.
 LeftToAdd V3Layer(const Forward& f, const V3LayerWeights& w, const V3LayerContext& context,
                   const LeftToAdd& before);
 

@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<DeepseekV4>> DeepseekV4::Create(Device& device, C
   CacheRegistry registry(/*tokens_per_block=*/1);
   model->cache_rows_ = RegisterV4Rows(config, model->module_count(), DType::kBF16, registry);
   RETURN_IF_ERROR(model->Allocate(device, capacity));
-  // cos and sin have no multiplier.
+  // The multiplier of cos and sin is 1.
   const int dim = config.qk_rope_head_dim;
   // The angles cover a whole block that begins at the last position.
   const int positions = capacity.positions + (model->has_stages() ? config.dspark->block_size : 0);
@@ -101,8 +101,8 @@ void DeepseekV4::RunTarget(Stream& stream, const Batch& batch, const KvCache& ca
   WriteStageKeys(f, weights_.dspark, dspark_activations_, stages);
 }
 
-// Runs one stage over rows that are blocks. The first stage takes the embedding of their ids, each other one
-// the output of the stage below, which `output` may alias.
+// Runs one stage over rows that are blocks. The first stage takes the embedding of their ids, every later
+// stage the output of the stage below, which `output` may alias.
 void DeepseekV4::RunStage(const Forward& f, int stage, const KvCache& cache, Matrix<float> output) const {
   if (stage == 0) {
     const Matrix<float> embedded = activations_.hidden.first_rows(f.rows());

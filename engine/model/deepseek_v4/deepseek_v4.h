@@ -1,8 +1,8 @@
 #pragma once
 
 // DeepSeek-V4 (docs/deepseek-v4.md) as recipes over ops. A level's output is its streams, [R, N D]: neither
-// normed nor reduced. Logits are made of streams by the level's own head. Stages of DSpark (docs/dspark.md)
-// are levels whose rows are drafted blocks: the last one has the head.
+// normed nor reduced. Each level's own head makes logits from streams. Stages of DSpark (docs/dspark.md) are
+// levels whose rows are drafted blocks; only the last stage has a head.
 
 #include <memory>
 #include <vector>
@@ -33,8 +33,8 @@ class DeepseekV4 : public Model, public BlockDraftModel {
   void Confidence(Stream& stream, int first_row, const DraftConfidenceParams& p) const override;
   int module_count() const override { return weights_.module_count(); }
 
-  // What the recipes of v4_layer.h take, for the parts of a forward that are run apart. MTP module i, or
-  // stage i, is layer num_hidden_layers + i.
+  // Arguments of the recipes in v4_layer.h, for running parts of a forward alone. MTP module i, or stage i,
+  // is layer num_hidden_layers + i.
   Forward ForwardOf(Stream& stream, const Batch& batch) const;
   V4LayerContext Context(const KvCache& cache, int layer) const;
   // The taps that the last target forward has written. Only for a model with stages.

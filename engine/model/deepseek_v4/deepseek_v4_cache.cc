@@ -16,8 +16,8 @@ CacheRows IndexEntries(const ModelConfig& config) {
           .format = DType::kBF16};
 }
 
-// A compressor keeps the values and gates of a position until its windows are complete; one whose windows
-// overlap has two halves of each.
+// The state of a compressor: the values and gates of a position until its windows are complete. With
+// overlapping windows, each has two halves.
 CacheRows State(int width, bool overlapping) {
   const int channels = (overlapping ? 2 : 1) * width;
   return {.row_bytes = 2 * channels * static_cast<int>(sizeof(float)), .format = DType::kF32};
@@ -51,7 +51,8 @@ std::vector<V4LayerRows> RegisterV4Rows(const ModelConfig& config, int module_co
   const bool blocks = config.dspark && module_count > 0;
   const RecentRows window = {.group = "window", .lookback = v4.sliding_window - (blocks ? 0 : 1)};
   const RecentRows heavy_window = {.group = "window", .lookback = v4.heavy_ratio - 1};
-  // Two windows of an overlapping compressor, in blocks of their own: they are large and soon useless.
+  // Two windows of an overlapping compressor. They are large and soon useless, so they have a group of their
+  // own.
   const RecentRows tail = {
       .group = "tail", .lookback = 2 * v4.sparse_ratio - 1, .tokens_per_block = 2 * v4.sparse_ratio};
   std::vector<V4LayerRows> layers(config.num_hidden_layers + module_count);

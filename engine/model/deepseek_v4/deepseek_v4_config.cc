@@ -92,7 +92,8 @@ void ReadAttention(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& sha
   }
 }
 
-// The kinds by DeepSeek's compress_ratios: a ratio per layer, then 0 per MTP module, or per stage of DSpark.
+// Reads the layers' kinds from DeepSeek's compress_ratios: a ratio per layer, then a 0 per MTP module or
+// DSpark stage.
 void ReadRatios(JsonFields& fields, const json& ratios, ModelConfig& config, DeepseekV4Shape& shape) {
   const size_t layers = config.num_hidden_layers;
   const size_t all = layers + config.num_nextn_predict_layers;
@@ -117,7 +118,7 @@ void ReadRatios(JsonFields& fields, const json& ratios, ModelConfig& config, Dee
   if (config.dspark) config.dspark->stage_count = static_cast<int>(ratios.size() - layers);
 }
 
-// The kinds by transformers' layer_types and compress_rates.
+// Reads the layers' kinds from transformers' layer_types and compress_rates.
 void ReadLayerTypes(JsonFields& fields, const json& types, const ModelConfig& config,
                     DeepseekV4Shape& shape) {
   const auto refuse = [&] {
@@ -133,7 +134,7 @@ void ReadLayerTypes(JsonFields& fields, const json& types, const ModelConfig& co
     if (name == std::end(kKindNames)) return refuse();
     shape.layers.push_back(name->kind);
   }
-  // Configurations that early transformers saved have the ratios as two fields.
+  // Early versions of transformers saved the ratios as two fields.
   shape.sparse_ratio = fields.OptionalInt("compress_rate_csa", 4, 1, kMaxRatio);
   shape.heavy_ratio = fields.OptionalInt("compress_rate_hca", 128, 1, kMaxRatio);
   const json* rates = fields.Find("compress_rates");
@@ -197,7 +198,7 @@ void ReadExperts(JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape
   config.experts = nvfp4 ? kNvfp4Format : kMxfp4Format;
 }
 
-// YaRN without factors on cos, sin and the scores.
+// Reads YaRN; factors on cos, sin and the scores are not allowed.
 std::optional<RopeScaling> ReadYarn(JsonFields& fields) {
   const char* type_field = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
   const json* type = fields.Find(type_field);
@@ -215,7 +216,8 @@ std::optional<RopeScaling> ReadYarn(JsonFields& fields) {
       .beta_slow = fields.OptionalDouble("beta_slow", 1, 1e-3, 1e6)};
 }
 
-// One object, for the layers with a compressor. A base in it is one of the two that stand beside it.
+// Reads the one object that scales the layers with a compressor. A base inside it must equal one of the two
+// bases next to it.
 std::optional<RopeScaling> ReadFlatRope(const char* name, JsonFields& fields, const ModelConfig& config,
                                         const DeepseekV4Shape& shape) {
   const json& rope = *fields.Find(name);
@@ -234,7 +236,7 @@ std::optional<RopeScaling> ReadFlatRope(const char* name, JsonFields& fields, co
   return scaling;
 }
 
-// An object for the layers without a compressor, and one for those with it.
+// Reads two objects: one for the layers without a compressor, one for the layers with a compressor.
 void ReadNestedRope(const json& parameters, JsonFields& fields, ModelConfig& config, DeepseekV4Shape& shape) {
   for (const char* name : {"main", "compress"}) {
     const json& part = parameters.at(name);
@@ -278,7 +280,7 @@ void ReadDeepseekV4(JsonFields& fields, ModelConfig& config) {
   ReadAttention(fields, config, shape);
   if (!fields.status().ok()) return;  // the lists below are checked against these sizes
   ReadLayers(fields, config, shape);
-  if (config.dspark) {  // what the file says of modules has no meaning
+  if (config.dspark) {  // the file's number of modules has no meaning
     config.num_nextn_predict_layers = config.dspark->stage_count;
     config.drafter = "DSpark";
   }

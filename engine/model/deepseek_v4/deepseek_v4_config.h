@@ -8,16 +8,16 @@
 
 namespace foredraft {
 
-// Reads everything but quantization_config's format and the token ids, which are read as for other models.
-// Absent fields have the values of transformers' DeepseekV4Config, but for the kinds of the layers, which
-// have to be there. `fields` keeps the first fault; the result is then unspecified.
+// Reads everything except quantization_config's format and the token ids, which are read as for other models.
+// Absent fields have the values of transformers' DeepseekV4Config; only the kinds of the layers must be
+// present. `fields` keeps the first fault; the result is then unspecified.
 void ReadDeepseekV4(JsonFields& fields, ModelConfig& config);
 
-// Where config.projections is an FP8 or FP4 format: projections in FP8 blocks with powers of two as scales,
-// and with FP4 the routed experts in MXFP4. Other formats stay.
+// If config.projections is an FP8 or FP4 format, sets projections to FP8 blocks with powers of two as scales
+// and, for FP4, routed experts to MXFP4. Other formats stay.
 void ChooseDeepseekV4Formats(ModelConfig& config);
 
-// expert_dtype, and scale_fmt of quantization_config.
+// Writes expert_dtype, and scale_fmt of quantization_config.
 void WriteDeepseekV4Formats(const ModelConfig& config, nlohmann::ordered_json& config_json);
 
 }  // namespace foredraft

@@ -33,7 +33,7 @@ class Describer {
                                 .kept_f32 = kept_f32});
   }
 
-  // A projection. A quantised checkpoint has it in FP8 blocks, or a routed expert's in FP4 groups.
+  // A projection. Quantised checkpoints have it in FP8 blocks; a routed expert's may be in FP4 groups.
   const TensorSpec* Linear(const std::string& name, int64_t rows, int64_t columns,
                            TensorKind kind = TensorKind::kLinear, int expert = -1) {
     const std::string full = prefix_ + name;
@@ -70,7 +70,7 @@ class Describer {
     const int64_t inputs = int64_t{config_.hc_mult} * config_.hidden_size;
     Floats(name + "_fn", Tensor(TensorKind::kMatrix, name + "_fn", {outputs, inputs}, true), &hyper.fn);
     Floats(name + "_base", Tensor(TensorKind::kBias, name + "_base", {outputs}, true), &hyper.base);
-    // A factor, so random ones are around 1.
+    // A scale multiplies, so random scales are around 1.
     Floats(name + "_scale", Tensor(TensorKind::kNorm, name + "_scale", {scales}, true), &hyper.scale);
   }
 
@@ -95,9 +95,8 @@ class Describer {
     Layer(AttentionKind::kWindow, false, module.layer);
   }
 
-  // A stage is a layer of the target's kind. The first one also has what context is made with, the last one
-  // the heads. Some vendors put copies of the target's embedding and head beside them, or another gate's
-  // bias.
+  // A stage is a layer of the target's kind. The first stage also has the weights that make the context, the
+  // last stage the heads. Some vendors add copies of the target's embedding and head, or another gate's bias.
   void Stage(const DSparkShape& shape, bool first, bool last, DSparkWeights& dspark, V4LayerWeights& stage) {
     const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
     Unread("embed.weight", {vocab, hidden}, "embed.weight");
@@ -135,8 +134,8 @@ class Describer {
     const int64_t hidden = config_.hidden_size;
     const int64_t width = int64_t{config_.num_attention_heads} * v4_.head_dim;
     const int64_t output = int64_t{v4_.o_groups} * v4_.o_lora_rank;
-    // The rank's inputs of wo_b are outputs of wo_a, of whole groups or of a part of one. It computes all
-    // heads of these groups.
+    // The rank's inputs of wo_b are outputs of wo_a: of whole groups, or of a part of one group. The rank
+    // computes all heads of these groups.
     const IndexRange inputs = Inputs(static_cast<int32_t>(output));
     const IndexRange groups = ModelShard::HeadsOf(inputs, v4_.o_lora_rank);
     const int heads_of_group = config_.num_attention_heads / v4_.o_groups;
@@ -172,7 +171,7 @@ class Describer {
   }
 
   void Compressor(const std::string& name, AttentionKind kind, int64_t width, CompressorWeights& compressor) {
-    // An overlapping compressor gives each token a part in the window after its own, too.
+    // With an overlapping compressor, each token also takes part in the window after its own.
     const int64_t channels = kind == AttentionKind::kCompressedSparse ? 2 * width : width;
     Plain(name + ".wkv", channels, config_.hidden_size, &compressor.wkv);
     Plain(name + ".wgate", channels, config_.hidden_size, &compressor.wgate);

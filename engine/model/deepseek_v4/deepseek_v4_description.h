@@ -9,7 +9,7 @@
 
 namespace foredraft {
 
-// MTP module i is mtp.i. transformers leaves the modules out when it saves.
+// MTP module i is mtp.i. Checkpoints saved by transformers lack the modules.
 ModelDescription DescribeDeepSeekV4(const ModelConfig& config, int mtp_module_count, const ModelShard& shard);
 
 }  // namespace foredraft

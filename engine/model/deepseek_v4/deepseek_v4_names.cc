@@ -21,7 +21,8 @@ constexpr Name kTopNames[] = {{"embed_tokens", "embed"},
                               {"hc_head.hc_base", "hc_head_base"},
                               {"hc_head.hc_scale", "hc_head_scale"}};
 
-// Names within a layer. The first row is what the default way makes of attn.kv_norm.
+// Names within a layer. In the first row is the name that transformers' default way of saving gives
+// attn.kv_norm.
 constexpr Name kLayerNames[] = {
     {"attn.norm", "attn.kv_norm"},
     {"input_layernorm", "attn_norm"},
@@ -63,7 +64,7 @@ std::string_view Look(const Name (&names)[size], std::string_view saved) {
   return found == names + size ? saved : found->name;
 }
 
-// "layers.12." of a name; empty where it is under no layer.
+// The part "layers.12." of a name; empty if the name is not in a layer.
 std::string_view LayerPrefix(std::string_view name) {
   if (!name.starts_with("layers.")) return "";
   const size_t end = name.find('.', 7);

@@ -1,9 +1,9 @@
 #pragma once
 
 // The part of DeepSeek-V4's shape that other models do not have (docs/deepseek-v4.md section 1). Sizes that
-// all models have are fields of ModelConfig: there num_attention_heads, q_lora_rank, qk_rope_head_dim,
-// index_*, n_routed_experts and so on mean the same. It has no kv_lora_rank, qk_nope_head_dim, v_head_dim,
-// dense layers or expert groups.
+// other models have too are fields of ModelConfig, with the same meaning: num_attention_heads, q_lora_rank,
+// qk_rope_head_dim, index_*, n_routed_experts and so on. DeepSeek-V4 has no kv_lora_rank, qk_nope_head_dim,
+// v_head_dim, dense layers or expert groups.
 
 #include <any>
 #include <cstdint>
@@ -25,13 +25,13 @@ enum class AttentionKind : int32_t {
 
 struct DeepseekV4Shape {
   std::vector<AttentionKind> layers;  // [num_hidden_layers]; MTP modules are kWindow
-  std::vector<int32_t> hash_layers;   // [num_hidden_layers]: 1 where experts follow from the token's id
+  std::vector<int32_t> hash_layers;   // [num_hidden_layers]: 1 where the token's id decides the experts
   int sparse_ratio = 4;               // tokens of a CSA entry
   int heavy_ratio = 128;              // tokens of an HCA entry
   int head_dim = 512;                 // its last qk_rope_head_dim values are rotated
   int o_lora_rank = 1024;             // outputs of a group of heads
   int o_groups = 8;                   // divides num_attention_heads
-  int sliding_window = 128;           // raw keys that a token attends, its own included
+  int sliding_window = 128;           // uncompressed keys that a token attends, its own included
   double swiglu_limit = 10;           // bound of an expert's activations
   int hc_sinkhorn_iters = 20;
   double hc_eps = 1e-6;
@@ -59,7 +59,7 @@ inline const DeepseekV4Shape* FindV4Shape(const ModelConfig& config) {
   return std::any_cast<DeepseekV4Shape>(&config.own);
 }
 
-// For those who know the kind.
+// For callers that know the kind.
 inline const DeepseekV4Shape& V4ShapeOf(const ModelConfig& config) {
   const DeepseekV4Shape* const shape = FindV4Shape(config);
   CHECK(shape != nullptr) << config.architecture << " is another kind of model";

@@ -16,12 +16,12 @@
 namespace foredraft {
 
 struct HyperWeights {
-  const float* fn = nullptr;     // [(2 + N) N, N D], of a head [N, N D]
-  const float* scale = nullptr;  // [3], of a head [1]
-  const float* base = nullptr;   // [(2 + N) N], of a head [N]
+  const float* fn = nullptr;     // [(2 + N) N, N D]; a head's: [N, N D]
+  const float* scale = nullptr;  // [3]; a head's: [1]
+  const float* base = nullptr;   // [(2 + N) N]; a head's: [N]
 };
 
-// c = d, or 2 d where windows overlap; d is the indexer's width for its own compressor.
+// c = d, or 2 d where windows overlap. For the indexer's compressor, d is the index width.
 struct CompressorWeights {
   PackedWeight wkv;             // [c, D]
   PackedWeight wgate;           // [c, D]
@@ -80,14 +80,14 @@ struct DSparkWeights {
 };
 
 struct V4Weights {
-  ModelShard shard;             // what of the model these are
+  ModelShard shard;             // which part of the model these are
   const bf16* embed = nullptr;  // [V, D]
   std::vector<V4LayerWeights> layers;
   HyperWeights hc_head;
   const float* norm = nullptr;  // [D]
   PackedWeight head;            // [V, D]
   std::vector<V4ModuleWeights> modules;
-  DSparkWeights dspark;  // its stages in the place of modules
+  DSparkWeights dspark;  // its stages replace the modules
 
   int module_count() const { return static_cast<int>(modules.size() + dspark.stages.size()); }
 };

@@ -10,7 +10,7 @@
 namespace foredraft {
 namespace {
 
-constexpr int kMostBlockRows = 8;  // of which a step verifies at most 7 (speculative_config.max_draft_len)
+constexpr int kMostBlockRows = 8;  // a step verifies at most 7 of them (speculative_config.max_draft_len)
 constexpr int kMostRank = 4096;
 
 std::vector<int> ReadLayerIds(JsonFields& fields, int layer_count) {

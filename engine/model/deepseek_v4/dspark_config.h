@@ -1,7 +1,7 @@
 #pragma once
 
-// The fields by which config.json of a DeepSeek-V4 checkpoint says that it drafts with DSpark
-// (docs/deepseek-v4.md section 1): stages under `mtp.` in the place of MTP modules.
+// The config.json fields of a DeepSeek-V4 checkpoint that drafts with DSpark (docs/deepseek-v4.md section 1):
+// its tensors under `mtp.` are stages instead of MTP modules.
 
 #include "engine/model/dspark_shape.h"
 #include "engine/model/json_fields.h"
@@ -13,7 +13,8 @@ namespace foredraft {
 inline constexpr const char* kDSparkFields[] = {"dspark_block_size", "dspark_noise_token_id",
                                                 "dspark_target_layer_ids", "dspark_markov_rank"};
 
-// Nothing where none of them is there. Refuses some without the others. config: its sizes are read.
+// nullopt if all these fields are absent. Refuses a part of them without the rest. config: its sizes must
+// have been read.
 std::optional<DSparkShape> ReadDSpark(JsonFields& fields, const ModelConfig& config);
 
 }  // namespace foredraft

@@ -40,7 +40,7 @@ void StageBias(const Forward& f, const DSparkWeights& w, const DSparkActivations
   const Matrix<float> rows = a.markov.first_rows(bias.rows);
   const Matrix<bf16> rounded = a.markov_rows.first_rows(bias.rows);
   f.ops.embed(f.stream, {.out = rows, .table = w.markov_w1, .ids = ids, .vocab_size = f.config.vocab_size});
-  f.ops.to_bf16_rows(f.stream, {.out = rounded, .x = rows});  // exact: the table has BF16
+  f.ops.to_bf16_rows(f.stream, {.out = rounded, .x = rows});  // exact: the table is in BF16
   Linear(f, {.as_bf16 = rounded}, {.out = bias, .weight = w.markov_w2});
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// DSpark, DeepSeek-V4's own drafter (docs/dspark.md), as recipes: what the target's forward leaves for it,
-// and the forward of drafted blocks. Its stages are layers of the target's kind whose rows see the window
-// before their block and all rows of the block.
+// DSpark, DeepSeek-V4's own drafter (docs/dspark.md), as recipes: the data that the target's forward writes
+// for it, and the forward of drafted blocks. Its stages are layers of the target's kind whose rows see the
+// window before their block and all rows of the block.
 
 #include <span>
 
@@ -12,7 +12,7 @@ namespace foredraft {
 
 // R rows of a forward, r = markov_rank, S = rows that tokens are chosen for.
 struct DSparkActivations {
-  Matrix<bf16> taps;         // [R, T D]: of each tapped layer the mean of its output streams
+  Matrix<bf16> taps;         // [R, T D]: the mean of each tapped layer's output streams
   Matrix<float> markov;      // [S, r]
   Matrix<bf16> markov_rows;  // [S, r]
 };
@@ -20,11 +20,11 @@ struct DSparkActivations {
 void AllocateDSpark(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
                     DSparkActivations& a);
 
-// Keeps what the stages read of the target's layer `layer`, if they read it. streams: [R, N D], its output.
+// Keeps the tap of the target's layer `layer`, if the stages read it. streams: [R, N D], the layer's output.
 void TapLayer(const Forward& f, const DSparkActivations& a, int layer, Matrix<const float> streams);
 
-// After the last layer: every stage's keys of the forward's rows, into the cache. stages: a context per
-// stage.
+// Called after the target's last layer: writes every stage's keys of the forward's rows into the cache.
+// stages: one context per stage.
 void WriteStageKeys(const Forward& f, const DSparkWeights& w, const DSparkActivations& a,
                     std::span<const V4LayerContext> stages);
 
@@ -32,9 +32,9 @@ void WriteStageKeys(const Forward& f, const DSparkWeights& w, const DSparkActiva
 void StageBias(const Forward& f, const DSparkWeights& w, const DSparkActivations& a, const int32_t* ids,
                Matrix<float> bias);
 
-// The confidence in a draft (kernels/ops/draft_block.h), of the tokens before the drafts that StageBias took
-// last. hidden: [rows, D], before the last stage's norm, of the rows that the drafts come from. p: where it
-// goes.
+// Writes the confidence in a draft of each sequence (kernels/ops/draft_block.h) to `p`. The tokens before the
+// drafts are the ids of the last StageBias call. hidden: [rows, D], the rows that the drafts come from,
+// before the last stage's norm.
 void StageConfidence(const Forward& f, const DSparkWeights& w, const DSparkActivations& a,
                      Matrix<const float> hidden, DraftConfidenceParams p);
 

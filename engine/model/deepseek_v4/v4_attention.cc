@@ -12,17 +12,17 @@
 namespace foredraft {
 namespace {
 
-// The rank's.
+// The rank's number of heads.
 int HeadCount(const ModelConfig& config, const V4AttentionWeights& w) {
   return w.wq_b.n / V4ShapeOf(config).head_dim;
 }
 
-// latent_normed, in the forms that its readers take.
+// a.latent_normed, in the forms that its readers read.
 InputRows LatentRows(const Forward& f, const V4AttentionWeights& w, const V4Activations& a) {
   return a.latent_normed.first_rows(f.rows()).ReadBy({w.wq_b, w.indexer.wq_b});
 }
 
-// a.latent_normed and a.q_rotated.
+// Computes a.latent_normed and a.q_rotated.
 void Queries(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
              const InputRows& normed) {
   const V4Activations& a = context.activations;
@@ -42,7 +42,7 @@ void Queries(const Forward& f, const V4AttentionWeights& w, const V4LayerContext
                                 .eps = f.norm_eps()});
 }
 
-// Rows none of which has memory, so that nothing is written to them.
+// `rows` with a block table that maps no position, so that nothing is written.
 PagedRows<uint8_t> Unmapped(PagedRows<uint8_t> rows, const int32_t* unmapped) {
   rows.block_tables = unmapped;
   rows.table_stride = 0;
@@ -50,7 +50,7 @@ PagedRows<uint8_t> Unmapped(PagedRows<uint8_t> rows, const int32_t* unmapped) {
   return rows;
 }
 
-// The rows of the forward's own keys.
+// The keys of the forward's own rows.
 Matrix<uint8_t> KeysOf(const Forward& f, const V4LayerContext& context) {
   return Dense(context.activations.keys, f.rows(), context.cache.layout.bytes());
 }
@@ -95,7 +95,7 @@ void Compressor(const Forward& f, const CompressorWeights& w, const V4LayerConte
                             .eps = f.norm_eps()});
 }
 
-// a.selected: the entries that each row attends.
+// Fills a.selected with the entries that each row attends.
 void SelectByIndexer(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
                      const InputRows& normed) {
   const V4Activations& a = context.activations;
@@ -130,7 +130,7 @@ void SelectByIndexer(const Forward& f, const V4AttentionWeights& w, const V4Laye
   }
 }
 
-// projected from a.q, the heads' outputs.
+// Computes `projected` from a.q, which has the heads' outputs.
 void Output(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
             Matrix<float> projected) {
   const V4Activations& a = context.activations;

@@ -10,7 +10,7 @@
 
 namespace foredraft {
 
-// Rows whose entries an indexer scores at once, which bounds the memory of long contexts.
+// The number of rows whose entries an indexer scores at once: bounds the memory of long contexts.
 inline constexpr int kIndexerRowsAtOnce = 256;
 
 // Device memory between the ops of a forward. R rows; letters as in
@@ -34,23 +34,23 @@ struct V4Activations {
   int32_t* unmapped = nullptr;  // [1]: a block table without memory, for keys that are not cached
 };
 
-// w: of any layer; all have as many heads.
+// w: any layer's weights; all layers have as many heads.
 void AllocateV4(ActivationAllocator& allocate, const ModelConfig& config, const ForwardCapacity& capacity,
                 const V4AttentionWeights& w, V4Activations& a);
 
-// What a layer takes beside its rows and weights.
+// What a layer needs besides its rows and weights.
 struct V4LayerContext {
   const V4Activations& activations;
   AttentionKind kind = AttentionKind::kWindow;
   V4LayerCache cache;
   int first_position = 0;          // 0 for the target, 1 for the MTP module
   const float* cos_sin = nullptr;  // [positions, rope / 2, 2]: the table of the layer's kind
-  // Rows of a drafted block (docs/dspark.md), whose keys attend each other and are not cached. 0: no blocks,
-  // every row's key is cached and attends the window before it.
+  // Rows per drafted block (docs/dspark.md): a block's rows attend each other, and their keys are not cached.
+  // 0: no blocks; every row's key is cached, and the row attends the window before it.
   int block_rows = 0;
 };
 
-// The keys [R, d] of rows whose input to attention is `normed`, in the activations and in the cache.
+// Writes the keys [R, d] of rows whose input to attention is `normed`, to the activations and to the cache.
 void V4Keys(const Forward& f, const V4AttentionWeights& w, const V4LayerContext& context,
             const InputRows& normed);
 

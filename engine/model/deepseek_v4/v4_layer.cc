@@ -15,10 +15,10 @@ struct Block {
   const HyperWeights& hyper;
   const float* norm;      // [D]
   Matrix<float> streams;  // [R, N D]
-  Matrix<float> mix;      // the weights of its output
+  Matrix<float> mix;      // the mixing weights of its output
 };
 
-// normed = the block's input.
+// Sets `normed` to the block's input.
 void Enter(const Forward& f, const Block& block, const InputRows& normed) {
   const Matrix<float> collapsed = f.activations.hidden.first_rows(f.rows());
   f.ops.hyper_pre(f.stream, {.out = collapsed,
@@ -89,7 +89,7 @@ void ProjectStreams(const Forward& f, const V4ModuleWeights& w, const bf16* embe
   const Matrix<float> embedded = f.activations.hidden.first_rows(f.rows());
   const Matrix<float> projected = f.activations.projected.first_rows(f.rows());
   const InputRows normed = f.activations.normed.first_rows(f.rows()).ReadBy({w.e_proj});
-  // The streams one below the other: [R N, D].
+  // The streams as rows one below the other: [R N, D].
   const InputRows stream_rows =
       f.activations.mtp_input.first_rows(f.rows() * stream_count).ReadBy({w.h_proj});
   const Matrix<const float> previous = Dense(f.batch.previous.data, stream_rows.rows(), width);

@@ -7,15 +7,15 @@
 
 namespace foredraft {
 
-// Every stream = x. x: [R, D]; streams: [R, N D].
+// Copies x, [R, D], to every stream of `streams`, [R, N D].
 void SeedStreams(const Forward& f, Matrix<const float> x, Matrix<float> streams);
 
 // Attention and experts, each between hyper-connections. streams: [R, N D], updated.
 void V4Layer(const Forward& f, const V4LayerWeights& w, const V4LayerContext& context, Matrix<float> streams);
 
-// What an MTP module's layer begins with: streams [R, N D] = per stream h_proj of the normed previous stream,
-// plus e_proj of the normed embedding of batch.ids. batch.previous: [R, N D], the streams at each row's
-// position - 1. At position 1 the embedding counts as zero.
+// Makes the input of an MTP module's layer: per stream of `streams`, [R, N D], h_proj of the normed previous
+// stream plus e_proj of the normed embedding of batch.ids. batch.previous: [R, N D], the streams at each
+// row's position - 1. At position 1 the embedding counts as zero.
 void ProjectStreams(const Forward& f, const V4ModuleWeights& w, const bf16* embed, Matrix<float> streams);
 
 // The weights between a level's streams and its logits: the target's or a module's own.
@@ -25,7 +25,7 @@ struct V4Head {
   PackedWeight head;  // [V, D]
 };
 
-// logits: [R, V] of streams [R, N D]. mix: the activations'.
+// Makes logits, [R, V], from streams, [R, N D]. mix: V4Activations::mix.
 void HeadLogits(const Forward& f, const V4Head& w, Matrix<float> mix, Matrix<const float> streams,
                 Matrix<float> logits);
 
