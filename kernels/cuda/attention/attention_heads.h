@@ -19,8 +19,8 @@
 
 namespace foredraft::cuda {
 
-// The scales of a tile's keys, with FP8 products. They are powers of two or NaN, and kept as exponents, for
-// which there is room.
+// The scales of a tile's keys, with FP8 products. They are powers of two or NaN, so they are kept as
+// exponents, to save shared memory.
 template <class Shape>
 struct Fp8Scales {
   static constexpr int8_t kNan = 127;  // no scale is so large
@@ -52,12 +52,12 @@ class AttentionHeads {
   using Fp8 = Fp8Scales<Shape>;
   static constexpr bool kFp8Products = Shape::kWeightTiles > 1;
   static constexpr int kRounds = kKeyTile / (Shape::kWarps * 4);  // eight lanes load a row
-  // A tile of keys that are decoded on the way is stored in kStoreParts parts. kFetchesEarly: there are
-  // registers for the next tile's while P V of the previous one is computed.
+  // A tile whose keys are decoded on the way is stored in kStoreParts parts. kFetchesEarly: registers suffice
+  // to hold the next tile's codes while P V of the tile before is computed.
   static constexpr int kStoreParts = Shape::kStride / 16;
   static constexpr bool kFetchesEarly = Shape::kHeadTiles == 1;
-  // Whether a multiprocessor partition has one warp, whose scores wait for each other: there is time to load
-  // the next keys then.
+  // Whether each partition of a multiprocessor has only one warp: its score products wait for each other,
+  // which leaves time to load the next keys.
   static constexpr bool kLoadsWhileScoring = Shape::kExact && Shape::kHeadTiles == 1 && Shape::kStages == 2;
 
   // Keys have `width` elements, values `value_width`; score_scale is scale * log2 e.
@@ -81,11 +81,11 @@ class AttentionHeads {
     return (round * Shape::kWarps + warp_) * 4 + lane_ / 8;
   }
 
-  // The key of a tile that this thread looks up: of the eight lanes that copy parts of the same keys, each
-  // looks up one of them for all.
+  // The key of a tile that this thread looks up: each of the eight lanes that copy parts of the same keys
+  // looks up one of them for all eight.
   __device__ __forceinline__ int LookedUpKey() const { return CopiedKey(lane_ % kRounds); }
-  // The row of the key that this thread copies in a round, from those that the lanes have looked up; by all
-  // lanes of a warp together.
+  // The row of the key that this thread copies in a round, from those that the lanes have looked up. Called
+  // by all lanes of a warp together.
   __device__ __forceinline__ const uint8_t* CopiedRow(const uint8_t* looked_up, int round) const {
     const auto address = reinterpret_cast<unsigned long long>(looked_up);
     return reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, round, 8));
@@ -95,7 +95,7 @@ class AttentionHeads {
     static_assert(Shape::kWarps * 4 % 8 == 0);  // so the swizzle of all rounds is the same
     return shared_.keys[stage].At(CopiedKey(0), lane_ % 8 * 8) + round * Shape::kWarps * 4 * Shape::kStride;
   }
-  // Begins to copy a row of kStride elements, null: zeros, as the key of a round.
+  // Begins to copy a row of kStride elements (null: zeros) as the key of a round.
   __device__ __forceinline__ void CopyExactKey(int stage, int round, const bf16* row,
                                                const void* any_address) {
     static_assert(Shape::kExact);
@@ -107,7 +107,8 @@ class AttentionHeads {
     }
   }
 
-  // Loads row_of(i), which is RowParts, as the query of head i of the block; FillChunk has the other two.
+  // Loads row_of(i), which is RowParts, as the query of head i of the block; FillChunk describes the other
+  // parameters.
   template <class RowOf>
   __device__ __forceinline__ void LoadQuery(const RowOf& row_of, bool aligned, const void* any_address) {
     const int first = lane_ % 8 * 8;
@@ -179,8 +180,8 @@ class AttentionHeads {
   //   keys.LoadPart(stage, tile, part)
   //                                   if kLoadsWhileScoring: a part of Load(stage), CpAsyncCommit() and
   //                                   Locate(tile + 2), also past the last tile, where rows are null
-  //   keys.Fetch()                    loads to registers what has to be decoded of the rows located last, or
-  //                                   unless kFetchesEarly of those located before
+  //   keys.Fetch()                    loads into registers what has to be decoded: of the rows located last or,
+  //                                   without kFetchesEarly, of those located before them
   //   keys.Store(stage, part)         decodes and stores one of kStoreParts parts of the rows fetched last
   //   keys.Attended(stage, tile, i)   whether the row attends key i of the tile
   // clang-format on
@@ -275,7 +276,8 @@ class AttentionHeads {
     keys.Locate(tile + 2);
   }
 
-  // Adds 16 columns to the raw scores; the row of each lane's query and its key of the first group.
+  // Adds 16 columns to the raw scores. `query` and `key`: the addresses that this lane passes to ldmatrix,
+  // `key` for the first group of keys.
   __device__ __forceinline__ void ScoreColumns(const bf16* query, const bf16* key,
                                                float (&scores)[kScoreTiles][4]) {
     uint32_t a[4];
@@ -289,7 +291,7 @@ class AttentionHeads {
   }
 
   // Computes the raw scores of this warp's heads and keys; shares their maxima. A score waits for its
-  // previous 16 columns; meanwhile(part), of kStoreParts parts, is what else there is to do.
+  // previous 16 columns; meanwhile(part) is called then, to do one of kStoreParts parts of other work.
   template <class Attended, class Meanwhile>
   __device__ __forceinline__ void Score(KeyRows& keys, const Attended& attended, const Meanwhile& meanwhile,
                                         float (&scores)[kScoreTiles][4]) {
@@ -365,7 +367,7 @@ class AttentionHeads {
         const int key = FirstScoreKey() + group * 16 + side * 8 + lane_ % 4 * 2;
 #pragma unroll
         for (int tile = 0; tile < Shape::kWeightTiles; ++tile) {
-          // Eight heads on, the swizzle is the same.
+          // Eight heads further the swizzle is the same.
           bf16* const weights = shared_.weights[tile].At(Head(ScoreHeadTile(), 0), key) + half * 8 * kKeyTile;
           *reinterpret_cast<uint32_t*>(weights) =
               PackBf16(Rounded(w0, stage, tile, key), Rounded(w1, stage, tile, key + 1));
@@ -376,7 +378,7 @@ class AttentionHeads {
     }
   }
 
-  // With FP8 products: a warp for each group of columns.
+  // With FP8 products: finds Largest(), a warp for each group of columns.
   template <class Attended>
   __device__ __forceinline__ void FindLargest(int stage, const Attended& attended) {
     static_assert(Shape::kWarps >= Shape::kWeightTiles && kKeyTile == 2 * kWarpLanes);
@@ -398,13 +400,14 @@ class AttentionHeads {
   // ShareSums puts its sums later.
   __device__ __forceinline__ float& Largest(int tile) const { return shared_.sums[0][tile]; }
 
-  // A weight as it multiplies the values of a group of columns: with FP8 products E4M3(2^8 w s / S), over
-  // 2^8 s / S. BF16 holds it, and so the product with a value is that of the codes.
+  // The weight by which the values of a group of columns are multiplied: with FP8 products E4M3(2^8 w s / S),
+  // divided by 2^8 s / S. BF16 holds it exactly, so its product with a value is that of the codes.
   __device__ __forceinline__ float Rounded(float weight, int stage, int tile, int key) const {
     if constexpr (kFp8Products) {
       const int32_t exponent = shared_.fp8.exponents[stage][tile][key];
       if (exponent == Fp8::kNan) return __uint_as_float(0x7fc00000u);
-      // So far below the largest scale every weight is rounded to 0. A key that is not attended has none.
+      // With a scale so far below the largest one, every weight is rounded to 0. The upper limit is for keys
+      // that are not attended: their weight is 0.
       constexpr int32_t kLeast = -40;
       const int32_t up = 8 + min(max(exponent - static_cast<int32_t>(Largest(tile)), kLeast), 0);
       const float rounded =

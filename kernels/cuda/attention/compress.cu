@@ -1,6 +1,6 @@
-// The compressor's entries, in two kernels: one pools the candidates, the other one norms, rotates and stores
-// the entry, and keeps the state. Pooled values are bit-equal to the CPU's: candidates are added in ascending
-// order with the same exponential.
+// The compressor's entries, in two kernels: the first pools the candidates; the second norms, rotates and
+// stores the entry, and keeps the state. Pooled values are bit-equal to the CPU's: candidates are added in
+// ascending order with the same exponential.
 
 #include <limits>
 
@@ -35,22 +35,23 @@ struct CompressPlan {
 
 // ---- pooling ----
 
-// A block has kPoolColumns columns of an entry, four per thread, so that an entry occupies 16 blocks. The
-// kPoolGroups threads with the same columns have every kPoolGroups-th candidate: HCA's 128 candidates are all
-// in flight at once.
+// A block has kPoolColumns columns of an entry, four per thread, so that an entry occupies 16 blocks. Each of
+// the kPoolGroups threads with the same columns takes every kPoolGroups-th candidate, so all 128 candidates
+// of HCA are in flight at once.
 constexpr int kPoolThreads = 128;
 constexpr int kPoolColumns = 32;
 constexpr int kPoolGroups = kPoolThreads / (kPoolColumns / 4);
-// Candidates of a thread that are in flight. CSA's 8 are one each: with the registers of more, an SM would
-// hold 3 blocks of 128 rows that complete an entry at once.
+// Candidates of a thread that are in flight. CSA's 8 candidates are at most one per thread, so its kernel has
+// a batch of 1: with the registers for more, an SM would hold only 3 blocks when 128 rows complete an entry
+// at once.
 constexpr int kPoolBatch = 8;
 
 // Shared memory of PoolKernel.
 struct PoolShared {
   Candidate* candidates;            // [candidates]
-  float (*weights)[kPoolColumns];   // [candidates]: the gates first
-  float (*products)[kPoolColumns];  // [candidates]: the values first
-  float (*largest)[kPoolColumns];   // [kPoolGroups]; the sum of the weights in [0] at the end
+  float (*weights)[kPoolColumns];   // [candidates]; at first the gates
+  float (*products)[kPoolColumns];  // [candidates]; at first the values
+  float (*largest)[kPoolColumns];   // [kPoolGroups]; at the end [0] has the sum of the weights
 
   static constexpr size_t Bytes(int32_t candidates) {
     return candidates * sizeof(Candidate) +
@@ -64,8 +65,8 @@ struct PoolShared {
         largest(products + count) {}
 };
 
-// The part of the token at `position`: of the forward if it is in it, else of the state. `half`: which half
-// of the token's channels.
+// The candidate of the token at `position`: from the forward if that has the token, else from the state.
+// `half`: which half of the token's channels.
 __device__ Candidate CandidateAt(const CompressParams& p, int32_t row, int32_t position, int32_t half) {
   const int32_t channels = p.values.cols;
   const int64_t offset = static_cast<int64_t>(half) * p.layout.width();
@@ -120,8 +121,8 @@ __device__ __forceinline__ Vec4 LoadCandidates(const PoolShared& shared, int32_t
   return largest;
 }
 
-// The block's columns of the gated sum of row r's entry: a softmax over the candidates per channel. Weights
-// and products are computed by all threads; then a warp adds the weights and one the products, a lane per
+// The block's columns of the gated sum of row r's entry: a softmax over the candidates per channel. All
+// threads compute weights and products; then one warp adds the weights and another the products, a lane per
 // column.
 template <bool aligned, int kBatch>
 __device__ void PoolRow(const CompressPlan& plan, int32_t r, const PoolShared& shared) {
@@ -245,8 +246,8 @@ __device__ void WriteEntry(const CompressPlan& plan, int32_t r) {
   }
 }
 
-// Keeps four columns of the values and gates of row r, if its position has memory. After all pooling: a row
-// of this forward may take the memory of a position that an entry still reads.
+// Keeps four columns of the values and gates of row r, if its position has memory. Runs after all pooling,
+// because a row of this forward may take the memory of a position that pooling reads.
 //
 // Bytes of a row of V4-Flash: 8 d (CSA: 16 d) read and written, 4,096 (8,192) each way.
 template <bool aligned>

@@ -27,7 +27,8 @@ __device__ __forceinline__ bf16 LoadKvElement(const uint8_t* row, const KvRowLay
 }
 
 // Two codes, in the upper bytes of the halves of `codes`, as a pair of BF16 values. An E4M3 code's exponent
-// and mantissa, read as BF16, are the value times 2^-120; BF16 products take subnormals, and both are exact.
+// and mantissa, read as BF16, are the value times 2^-120; BF16 products accept subnormals, and both products
+// here are exact.
 __device__ __forceinline__ uint32_t DecodePair(uint32_t codes, uint32_t scales) {
   constexpr uint32_t kTwoTo120 = (127 + 120) << 7;
   const uint32_t pair = (codes & 0x80008000u) | ((codes & 0x7f007f00u) >> 4);

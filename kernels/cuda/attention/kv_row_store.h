@@ -15,8 +15,8 @@ struct LatentCodes {
   float scale;
 };
 
-// Called by whole warps, in which lane l has the columns from 4 l on of whole groups of kGroup columns; what
-// is not of the latent is zero.
+// Encodes four columns. Called by whole warps: lane l has columns 4 l .. 4 l + 3 of 128, which are whole
+// groups of kGroup columns; columns outside of the latent are zero.
 template <DType kDType, int kGroup>
 __device__ __forceinline__ LatentCodes EncodeLatent(const Vec4& y) {
   static_assert(kGroup % 4 == 0 && 128 % kGroup == 0);
@@ -54,14 +54,14 @@ __device__ __forceinline__ KvRowLayout KeyLayout(const KvRowLayout& layout) {
   return {layout.latent_dim, layout.rope_dim, kDType, KvRowLayout::kKeyGroup};
 }
 
-// Where a thread's loop over the columns of a row ends that begins at a multiple of 4: of coded rows whole
-// warps take part, because lanes exchange the largest value of a group.
+// Whether a thread's loop over the columns of a row goes on with column `first`, a multiple of 4. For coded
+// rows a warp goes on as a whole, because lanes exchange the largest value of a group.
 template <DType kDType>
 __device__ __forceinline__ bool HasColumns(int32_t first, int32_t width) {
   return kDType != DType::kBF16 ? first / 128 * 128 < width : first < width;
 }
 
-// The codes of columns [first, first + 4) of a key, rotated and all; nothing in BF16. Called as EncodeLatent.
+// The codes of columns [first, first + 4) of a rotated key; nothing for BF16. Called like EncodeLatent.
 template <DType kDType>
 __device__ __forceinline__ LatentCodes EncodeKey(const KvRowLayout& layout, int32_t first, Vec4 y) {
   if constexpr (kDType == DType::kBF16) {
@@ -75,8 +75,8 @@ __device__ __forceinline__ LatentCodes EncodeKey(const KvRowLayout& layout, int3
   }
 }
 
-// Stores columns [first, first + 4) of a key; columns past its end are not stored. latent: of EncodeKey.
-// `aligned`: both parts of the key are multiples of 4 wide, and BF16 rows 8-byte aligned.
+// Stores columns [first, first + 4) of a key; columns past its end are not stored. latent: EncodeKey's
+// result. `aligned`: both parts of the key are multiples of 4 wide, and BF16 rows 8-byte aligned.
 template <bool aligned, DType kDType>
 __device__ __forceinline__ void StoreKey(const KvRowLayout& layout, uint8_t* row, int32_t first,
                                          const Vec4& y, const LatentCodes& latent) {

@@ -28,7 +28,7 @@ struct AttentionPlan {
   int32_t aligned;                   // 16-byte copies and paired stores are possible
 };
 
-// kExact: only for aligned rows of kStride elements; of coded rows only for kFp8KeyLayout's.
+// kExact: the shape takes only aligned rows of kStride elements and, of coded rows, only kFp8KeyLayout's.
 template <int kHeadTiles, int kWarps, int kStrideOf, int kStages, bool kExactOf, int kBlocksPerSm>
 struct AttentionShape : HeadsShape<kHeadTiles, kWarps, kStrideOf, kStrideOf, kStages, kBlocksPerSm> {
   static constexpr bool kExact = kExactOf;
@@ -147,8 +147,8 @@ class RowAttention {
     }
   }
 
-  // Codes are decoded where they arrive, so their loads wait: from L2, not from memory. The lanes that look
-  // up the same row share its lines, which it need not begin with.
+  // Threads that decode codes wait for their loads; after this prefetch they wait for L2, not for memory. The
+  // lanes that look up the same row share its cache lines; a row need not begin at a line.
   __device__ __forceinline__ void PrefetchRow() const {
     constexpr int kLineBytes = 128, kLanes = 8 / kRounds;
     const int bytes = Layout().bytes();
@@ -159,20 +159,20 @@ class RowAttention {
     }
   }
 
-  // Without a sign, whose extension would take a register of its own.
+  // Unsigned, because the extension of a sign would take a register of its own.
   __device__ __forceinline__ int64_t Row() const { return static_cast<uint32_t>(attended_.row); }
-  // Where a coded row has what.
+  // The layout of coded rows.
   __device__ __forceinline__ KvRowLayout Layout() const {
     return kThroughRegisters ? kFp8KeyLayout : KeyLayout<kDType>(p_.op.layout);
   }
   __device__ __forceinline__ bool Aligned() const { return Shape::kExact || p_.aligned; }
   __device__ __forceinline__ RowParts Whole(const bf16* row) const { return {row, nullptr, width_, width_}; }
-  // The sink in units of log2; of heads past the last one it does not matter.
+  // The sink in units of log2; any value will do for heads past the last one.
   __device__ __forceinline__ float Sink(int head) const {
     return first_head_ + head < p_.op.head_count ? p_.op.sinks[first_head_ + head] * kLog2E : 0.0f;
   }
 
-  // Begins to copy this thread's chunks of a BF16 row, null: zeros.
+  // Begins to copy this thread's chunks of a BF16 row (null: zeros).
   __device__ __forceinline__ void CopyKey(int stage, int round, const bf16* row) {
     if constexpr (Shape::kExact) {
       heads_.CopyExactKey(stage, round, row, p_.op.q.data);
@@ -187,7 +187,7 @@ class RowAttention {
     }
   }
 
-  // Begins to copy this thread's chunk of the values of an FP8 row that are BF16, null: zeros.
+  // Begins to copy this thread's chunk of an FP8 row's BF16 part (null: zeros).
   __device__ __forceinline__ void CopyRotated(int stage, int round, const uint8_t* row) {
     const uint8_t* const from = row + kFp8KeyLayout.rope_offset() + heads_.lane() % 8 * 16;
     const bool present = row != nullptr;
@@ -195,8 +195,8 @@ class RowAttention {
               present ? static_cast<const void*>(from) : p_.op.q.data, present);
   }
 
-  // Decodes this thread's chunks of a coded row, null: zeros. Four of them at a time, so that their loads
-  // wait for memory together.
+  // Decodes this thread's chunks of a coded row (null: zeros), four at a time, so that their loads wait for
+  // memory together.
   __device__ __forceinline__ void LoadCodes(int stage, int round, const uint8_t* row) {
     constexpr int kTogether = 4;
     const KvRowLayout layout = Layout();
@@ -238,9 +238,9 @@ class RowAttention {
   const int width_;
 
   Heads heads_;
-  // This thread looks a key up in each tile (LookedUpKey). row_: the key's row in the next tile, null if
-  // there is none; paged_: the key of the tile after it, two steps done; named_: of the third tile, one step
-  // done.
+  // This thread looks up one key in each tile (LookedUpKey). row_: the row of its key in the next tile, null
+  // if there is none; paged_: its key in the tile after that, two steps done; named_: its key in the third
+  // tile, one step done.
   const uint8_t* row_ = nullptr;
   typename Keys::Paged paged_;
   typename Keys::Named named_;
@@ -305,7 +305,7 @@ void AttendLists(Stream& stream, const typename Keys::Params& p, bool many_heads
   }
 }
 
-// Rows for which 64 heads by a block keep the device busy.
+// Whether `rows` rows keep the device busy with 64 heads per block.
 inline bool ManyRows(Stream& stream, int32_t rows) {
   return rows >= static_cast<CudaStream&>(stream).multiprocessor_count();
 }
@@ -313,7 +313,7 @@ inline bool ManyRows(Stream& stream, int32_t rows) {
 // Whether outputs, queries and keys allow 16-byte copies.
 template <class Params>
 bool RowsAligned(const Params& p) {
-  // Eight elements are of one part of a coded row.
+  // Eight elements must lie in one part of a coded row.
   const bool whole = p.layout.coded() ? p.layout.latent_dim % 8 == 0 && p.layout.rope_dim % 8 == 0
                                       : p.layout.width() % 8 == 0;
   return whole && Aligned16(p.out.data, p.out.stride) && Aligned16(p.q.data, p.q.stride) &&

@@ -19,9 +19,10 @@ __device__ __forceinline__ T* MappedRow(const PagedRows<T>& rows, int32_t slot, 
   return row;
 }
 
-// Divides by a number of rows that the host knows: a division by what the compiler does not know takes about
-// 30 instructions, this one three. With 2^(shift - 1) < rows <= 2^shift, (2^32 + multiplier) / 2^(32 + shift)
-// is so little above 1 / rows that quotients of numbers below 2^31 are exact.
+// Divides by a number of rows that the host passes to the kernel. The compiler does not know it, so an
+// ordinary division by it takes about 30 instructions; this one takes three. With 2^(shift - 1) < rows <=
+// 2^shift, (2^32 + multiplier) / 2^(32 + shift) is so little above 1 / rows that quotients of numbers below
+// 2^31 are exact.
 class RowDivisor {
  public:
   explicit RowDivisor(int32_t rows) {
@@ -45,7 +46,7 @@ struct PagedRow {
   int32_t block;        // 0: the row has no memory
 
   __device__ __forceinline__ PagedRow() = default;
-  // Starts to load the block; of no row, the first one's.
+  // Starts to load the block; for a negative index, row 0's.
   template <class T>
   __device__ __forceinline__ PagedRow(const PagedRows<T>& rows, const RowDivisor& divisor, int32_t slot,
                                       int32_t index)

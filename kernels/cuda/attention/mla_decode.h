@@ -2,7 +2,7 @@
 
 // What the kernels of mla_decode share. mla_decode_schedule.h says which splits a row has and which block
 // computes them; blocks find their items on the device from the rows' positions, so the grid does not depend
-// on these.
+// on positions.
 
 #include "kernels/cuda/attention/attention_tile.h"
 #include "kernels/cuda/attention/mla_decode_schedule.h"
@@ -87,11 +87,13 @@ using SmallFp8DecodeShape = DecodeShape<1, 4, 576, 0, 0, 1, 1, 4>;
 
 template <class Shape>
 void LaunchDecodeItems(Stream& stream, const DecodePlan& plan, int32_t blocks);
-// Whether a block has the shared memory for it. SmallDecodeShape and NarrowDecodeShape fit every GPU.
+// Whether a block's shared memory suffices for the shape. SmallDecodeShape and NarrowDecodeShape fit every
+// GPU.
 template <class Shape>
 bool DecodeItemsFit();
 
-// R1DecodeShape's items with TMA and wgmma, for what HopperSupportsDecode; Fp8: with FP8 products.
+// Compute R1DecodeShape's items with TMA and wgmma, where HopperSupportsDecode; LaunchDecodeFp8 with FP8
+// products.
 void LaunchDecodeHopper(Stream& stream, const DecodePlan& plan, int32_t blocks);
 void LaunchDecodeFp8(Stream& stream, const DecodePlan& plan, int32_t blocks);
 bool HopperSupportsDecode(const MlaDecodeParams& op);
@@ -100,7 +102,7 @@ bool HopperSupportsDecode(const MlaDecodeParams& op);
 struct DecodeChoice {
   int64_t blocks;      // per kBlocksPerSm of the shape; at least one per tile of heads runs
   bool hopper = true;  // use LaunchDecodeHopper where supported
-  bool pairs = true;   // there, clusters of two tiles of heads, which share their keys, where these are even
+  bool pairs = true;   // there, if tiles of heads are even in number, clusters of two that share keys
 };
 void MlaDecodeBy(const DecodeChoice& choice, Stream& stream, const MlaDecodeParams& p);
 

@@ -77,10 +77,10 @@ class HopperItem {
 
   // ---- the tiles of a split ----
   //
-  // P V of a tile is in flight while its group goes on, and its stage is released once that has ended: the
-  // producer can load the tile after the next one only then.
+  // A group goes on while P V of a tile is in flight, and releases the tile's stage once P V has ended: only
+  // then can the producer load the tile after the next one.
 
-  // A split whose first tile this group scores.
+  // Computes a split whose first tile this group scores.
   __device__ __forceinline__ void LeadTiles(const TileRange& tiles, bool last) {
     float scores[kScores];
     StartScores(tiles.begin, pipeline_, scores, [] {});
@@ -113,8 +113,8 @@ class HopperItem {
     FinishValues();
   }
 
-  // A split whose first tile the other group scores. This group's next scores go first: P V of the other's
-  // tile then runs beside their softmax.
+  // Computes a split whose first tile the other group scores. This group's next scores go first: P V of the
+  // other's tile then runs beside their softmax.
   __device__ __forceinline__ void FollowTiles(const TileRange& tiles, bool last) {
     float scores[kScores];
     int32_t tile = tiles.begin;
@@ -152,7 +152,8 @@ class HopperItem {
     SyncGroup();
   }
 
-  // first_started(): called once the products of the first load are a group of their own.
+  // first_started() is called once the products of the first load are committed as a wgmma group of their
+  // own.
   template <class FirstStarted>
   __device__ __forceinline__ void StartScores(int32_t tile, const Pipeline& pipeline,
                                               float (&scores)[kScores], const FirstStarted& first_started) {
@@ -163,7 +164,7 @@ class HopperItem {
       for (Mbarrier& load : full) MbarrierWaitUnlimited(load, pipeline.parity);
     }
     if constexpr (kStoredByBoth) {
-      // The other block's stores, which its own fence does not cover.
+      // Covers the other block's stores, for which that block's own fence does not suffice.
       FenceProxyAsync();
     }
     if (!AllAttended(tile)) ClearMasked(keys, tile * kKeyTile);
@@ -190,8 +191,8 @@ class HopperItem {
     WarpgroupCommitBatch();
   }
 
-  // Online softmax: the running maximum and sums behind this tile, keep_, and the tile's weights, for both
-  // groups.
+  // Online softmax: computes the running maximum and sums after this tile, keep_, and the tile's weights, for
+  // both groups.
   __device__ __forceinline__ void Softmax(int32_t tile, float (&scores)[kScores], const Pipeline& pipeline,
                                           bool first) {
     Mask(tile, scores);
@@ -229,7 +230,7 @@ class HopperItem {
   }
 
   __device__ __forceinline__ void Mask(int32_t tile, float (&scores)[kScores]) const {
-    if (AllAttended(tile)) return;  // most are
+    if (AllAttended(tile)) return;  // most tiles
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       if (!Attended(tile * kKeyTile + i / 4 * 8 + lane_ % 4 * 2 + i % 2)) scores[i] = kMaskedScore;
@@ -246,7 +247,7 @@ class HopperItem {
   // Waits for the weights of the tile at pipeline_, which the other group computes.
   __device__ __forceinline__ void TakeWeights() {
     MbarrierWaitUnlimited(shared_.weights_ready[pipeline_.stage], pipeline_.parity);
-    // The other group has seen the loads; this one's products read some too.
+    // The other group has waited for all loads; this one waits for those that its products read, too.
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
       if (!ReadsLoad(group_, load)) continue;
@@ -281,7 +282,8 @@ class HopperItem {
     pipeline_.Next();
   }
 
-  // This warp has read all it needs of a tile. A tile's scores are read before its weights are there.
+  // Called once this warp has read all it needs of a tile: P V reads last, because a tile's weights come
+  // after its scores.
   __device__ __forceinline__ void ReleaseKeys(int stage) {
     __syncwarp();
     if (lane_ >= (kStoredByBoth ? kBlocks : 1)) return;
@@ -299,7 +301,7 @@ class HopperItem {
 
   // ---- the result of a split ----
 
-  // The sum of weights behind the split's last tile, whose stage is the one before pipeline_'s.
+  // The sum of weights after the split's last tile, whose stage is the one before pipeline_'s.
   __device__ __forceinline__ float SplitSum(int half) const {
     const float4 sums = shared_.sums[1 - pipeline_.stage][half][thread_];
     return (QuadSum(sums.x) + QuadSum(sums.y)) + (QuadSum(sums.z) + QuadSum(sums.w));

@@ -4,16 +4,16 @@
 // Two consumer warpgroups and a producer. The consumers take turns in scores and softmax of tiles, for 64
 // heads, and each adds all tiles to 256 of the 512 latent columns of the output: so one group's products keep
 // the tensor cores busy during the other one's softmax. A tile's codes, RoPE parts and scales come in two
-// loads by TMA, or row by row; with three stages the next tile is on its way while two are in use. A warp of
-// the producer's turns the scales into factors of keys and of weights (TileScales).
+// loads by TMA, or row by row; with three stages the next tile is on its way while two are in use. One warp
+// of the producer converts the scales to factors of keys and of weights (TileScales).
 //
-// Registers allow 128 accumulators of a thread's outputs, which are FP32 from tile to tile, beside 64 for a
-// tile's scores or 64 for its values and their products. V is turned on its way into registers
-// (mla_decode_fp8_values.h): turned in shared memory it would be written and read once more, and shared
-// memory is what all products wait for (docs/predictions.md).
+// Registers allow a thread 128 accumulators of outputs, which are FP32 from tile to tile, and besides 64 for
+// a tile's scores or 64 for its values and their products. V is transposed on its way into registers
+// (mla_decode_fp8_values.h): in shared memory that would take another write and read, and shared memory
+// already limits all products (docs/predictions.md).
 //
-// A row alone fixes its tiles, and each sum has one order, so neither its company nor the number of heads
-// changes bits.
+// A row alone fixes its tiles, and each sum has one order, so neither other rows nor the number of heads
+// change its bits.
 
 #include "kernels/cuda/attention/mla_decode_fp8_consumer.h"
 #include "kernels/cuda/attention/mla_decode_fp8_producer.h"
@@ -22,7 +22,7 @@ namespace foredraft::cuda {
 namespace fp8_decode {
 namespace {
 
-// kBlocks: of a cluster, 1 or 2.
+// kBlocks: blocks of a cluster, 1 or 2.
 template <KeySource source, int kBlocks>
 __global__ void __launch_bounds__(kThreads, 1) MlaDecodeFp8(const __grid_constant__ Fp8DecodePlan p) {
   auto& shared = SharedStorage<Fp8DecodeShared>();

@@ -58,7 +58,7 @@ class Fp8Item {
 
  private:
   __device__ __forceinline__ bool Attended(int32_t place) const {
-    // Read from shared memory each time: a register less from tile to tile.
+    // Reads shared memory each time, which saves a register from tile to tile.
     return place >= p_.op.first_position && place <= shared_.items[item_parity_ ^ 1].last_place;
   }
   __device__ __forceinline__ bool AllAttended(int32_t tile) const {
@@ -69,7 +69,7 @@ class Fp8Item {
 
   // ---- the query ----
 
-  // Rounds the latents of the item's heads, as a row of the cache is: a thread has a group of columns of a
+  // Rounds the latents of the item's heads like a row of the cache. A thread has a group of columns of a
   // head, and a part of a head's RoPE columns. Heads past the last one are zeros.
   __device__ __forceinline__ void RoundQuery(const DecodeItem& item) {
     const int row = threadIdx.x / kScaleGroups, part = threadIdx.x % kScaleGroups;
@@ -91,7 +91,7 @@ class Fp8Item {
       rope[i] = present ? from[i] : make_uint4(0, 0, 0, 0);
     }
     const float scale = KvCodes<DType::kF8E4M3>::Scale(Largest(latent));
-    SyncConsumers();  // no product reads the query before any more
+    SyncConsumers();  // no product reads the previous query any more
     shared_.query_scales[part][row] = scale;
     const float inverse = 1.0f / scale;
 #pragma unroll
@@ -131,8 +131,8 @@ class Fp8Item {
   // ---- the tiles of a split ----
   //
   // The groups take turns in scores and softmax of tiles. A group does the softmax of its own tile before it
-  // adds the other group's tile before that: so it waits for the other's maxima alone, and P V of two tiles,
-  // which is as long, goes on beside the other's scores.
+  // adds the previous tile, which is the other group's. So it waits only for the other's maxima, and its P V
+  // of two tiles runs beside the other's scores, which take as long.
 
   __device__ __forceinline__ void AttendTiles(const TileRange& tiles) {
     int32_t tile = tiles.begin + (TakesNextTile() ? 0 : 1);
@@ -159,7 +159,7 @@ class Fp8Item {
     const int tile = tiles < kPeriod ? tiles : tiles - kPeriod;
     return tile < kStages ? Pipeline{tile, 0} : Pipeline{tile - kStages, 1};
   }
-  // Between two splits: whether the second one's first tile is this group's.
+  // Called between two splits: whether the second one's first tile is this group's.
   __device__ __forceinline__ bool TakesNextTile() const { return added_ % 2 == group_; }
 
   // Zeroes the keys of places that are not attended: their cache rows are undefined, and TMA leaves stale
@@ -177,7 +177,7 @@ class Fp8Item {
     SyncGroup();
   }
 
-  // A group of columns at a time: each has a sum from zero, and its own scales.
+  // Scores a tile, one group of columns at a time: each group has a sum from zero, and its own scales.
   __device__ __forceinline__ void Score(int32_t tile, const Pipeline& at, float (&scores)[kScores]) {
     const int stage = at.stage;
     MbarrierWait(shared_.full[stage][0], at.parity, "mla keys full");
@@ -235,8 +235,8 @@ class Fp8Item {
     for (int i = 0; i < kScores; ++i) scores[i] += accumulators[i];
   }
 
-  // Online softmax: the running maximum and sums behind this tile, the factor of outputs before it, and its
-  // weights as codes. `at`: of the tile.
+  // Online softmax: computes the running maximum and sums after this tile, the factor of the outputs before
+  // it, and its weights as codes. `at`: the tile's stage.
   __device__ __forceinline__ void Softmax(int32_t tile, const Pipeline& at, bool first,
                                           float (&scores)[kScores]) {
     if (!AllAttended(tile)) {
@@ -276,8 +276,8 @@ class Fp8Item {
 
   // The key of scores[i].
   __device__ __forceinline__ int Key(int i) const { return i / 4 * 8 + lane_ % 4 * 2 + i % 2; }
-  // A TileScales' factors of this thread's keys of a 16: those of scores[8 i], [8 i + 1], [8 i + 4], [8 i +
-  // 5].
+  // Factors of TileScales for this thread's keys among 16: the keys of scores[8 i], [8 i + 1], [8 i + 4], [8
+  // i + 5].
   struct KeyFactors {
     float x[4];
   };
@@ -298,7 +298,8 @@ class Fp8Item {
 
   // Codes in the order of PlaceOf: a thread has four adjacent ones of each 16.
   __device__ __forceinline__ void StoreWeights(int stage, const float (&weights)[kScores]) {
-    // CodeTile::At's, of both rows; the compiler would otherwise keep all its addresses from tile to tile.
+    // The swizzle of CodeTile::At, for both rows. Opaque, because the compiler would otherwise keep all
+    // addresses from tile to tile.
     const uint32_t swizzle = Opaque(static_cast<uint32_t>(lane_ / 4 * 16));
 #pragma unroll
     for (int group = 0; group < kScaleGroups; ++group) {

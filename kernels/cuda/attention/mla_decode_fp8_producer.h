@@ -60,7 +60,8 @@ class PageProducer {
       const int32_t row = __shfl_sync(kAllLanes, page_row, page);
       if (!leads) continue;
       const int key = page * p_.page_rows;
-      // A page of a whole tile has both groups in one box; of smaller ones a box would have them adjacent.
+      // A page that fills a tile has both groups in one box; a box of a smaller page would place them side by
+      // side.
       const int box_groups = p_.page_rows == kKeyTile ? kLoadGroups : 1;
       for (int group = load * kLoadGroups; group < (load + 1) * kLoadGroups; group += box_groups) {
         hopper_decode::LoadForAll<kBlocks>(shared_.keys[stage][group].codes + key * kTileRowBytes, p_.codes,
@@ -85,7 +86,7 @@ class PageProducer {
 // ---- single rows ----
 
 // Two warps copy by cp.async, and announce a tile once the next one is on its way. Eight threads copy a row,
-// and each of them looks up one of the eight that they copy.
+// and each of them looks up one of the eight rows that they copy.
 class RowProducer {
  public:
   __device__ __forceinline__ RowProducer(const MlaDecodeParams& op, Fp8DecodeShared& shared)
@@ -136,7 +137,7 @@ class RowProducer {
     CpAsyncCommit();
   }
 
-  // This warp's part of the tile copied last but one, or last, is there.
+  // Announces this warp's part of the tile in stage copied_, which has arrived.
   __device__ __forceinline__ void Publish() {
     FenceProxyAsync();
     __syncwarp();
@@ -172,7 +173,7 @@ class ScaleProducer {
  private:
   static __device__ __forceinline__ int Lane() { return threadIdx.x % kWarpLanes; }
 
-  // 2^8 / x of a power of two.
+  // 2^8 / x; x is a power of two.
   static __device__ __forceinline__ float Inverse(float x) {
     const uint32_t exponent = __float_as_uint(x) >> 23;
     return __uint_as_float((2u * 127u + 8u - exponent) << 23);
@@ -194,7 +195,7 @@ class ScaleProducer {
         scales[i] = attended[i]
                         ? reinterpret_cast<const float*>(&shared_.row_scales[pipeline_.stage][key])[group]
                         : 1.0f;
-        if (attended[i]) largest = fmaxf(largest, scales[i]);  // NaN is none
+        if (attended[i]) largest = fmaxf(largest, scales[i]);  // fmaxf ignores NaN
       }
 #pragma unroll
       for (int other = 1; other < kWarpLanes; other *= 2) {

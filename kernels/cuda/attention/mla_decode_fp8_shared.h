@@ -42,8 +42,8 @@ using RopeTile = hopper_decode::Chunk;
 // How keys come: pages of rows by TMA; or row by row, where TMA cannot load the pages or rows are on a list.
 enum class KeySource { kPages, kRows };
 
-// Two tiles of heads of a row are a cluster, as in hopper_decode: of each stage one block brings the one load
-// for both, the other block the other load.
+// Two tiles of heads of a row are a cluster, as in hopper_decode: in each stage, each block brings one of the
+// two loads for both.
 constexpr uint32_t BringerOf(int stage, int load, int blocks) { return (stage + load) % blocks; }
 
 struct Fp8DecodePlan {
@@ -54,8 +54,8 @@ struct Fp8DecodePlan {
   int32_t page_rows;  // rows per TMA load: tokens_per_block, at most a tile
 };
 
-// Where a key lies if the keys of a thread are to be adjacent: thread t of four has keys 2 t, 2 t + 1, 2 t +
-// 8 and 2 t + 9 of each 16 in a wgmma's accumulators.
+// The place of a key when the keys of a thread are adjacent: thread t of four has keys 2 t, 2 t + 1, 2 t + 8
+// and 2 t + 9 of each 16 in a wgmma's accumulators.
 constexpr int PlaceOf(int key) { return key / 16 * 16 + key % 8 / 2 * 4 + key / 8 % 2 * 2 + key % 2; }
 
 // The scales of a tile's keys as its products need them, key k at PlaceOf(k); S is the largest one of the
@@ -95,8 +95,7 @@ static_assert(sizeof(Fp8DecodeShared) <= 227 * 1024, "the shared memory limit of
 
 using Pipeline = PipelineState<kStages>;
 
-// The head of each of the two rows of a wgmma's accumulators that a thread has: the second is 8 after the
-// first.
+// The head of a row of a wgmma's accumulators: a thread has two such rows, the second 8 after the first.
 __device__ __forceinline__ int HeadRow(int half) {
   return static_cast<int>(threadIdx.x) % kGroupThreads / kWarpLanes * 16 +
          static_cast<int>(threadIdx.x) % kWarpLanes / 4 + half * 8;

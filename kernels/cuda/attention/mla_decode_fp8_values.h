@@ -3,10 +3,10 @@
 // The outputs of a consumer group of mla_decode's kernel for Hopper with FP8 products (mla_decode_fp8.cu):
 // 256 latent columns of 64 heads.
 //
-// wgmma wants E4M3 operands with what it sums over, here the keys, in adjacent bytes, and a tile of keys has
-// latent columns there. So the outputs are computed transposed, as V^T P^T: V^T is operand A, which may come
-// from registers, and on the way there ldmatrix and a byte permutation turn it. The keys are then in the
-// order of PlaceOf, in which the codes of a head's weights lie, too.
+// wgmma needs E4M3 operands whose adjacent bytes are adjacent terms of the sum, here keys; in a tile of keys
+// they are latent columns. So the outputs are computed transposed, as V^T P^T: V^T is operand A, which may
+// come from registers, and on the way there ldmatrix and a byte permutation transpose it. The keys are then
+// in the order of PlaceOf, and so are the codes of a head's weights.
 
 #include <cstdint>
 
@@ -31,7 +31,7 @@ class Fp8Outputs {
     for (int i = 0; i < kColumnBlocks * kHeadPairs * 4; ++i) Flat(i) = 0.0f;
   }
 
-  // Adds the tile of a stage, whose weights a group computes, and releases its keys.
+  // Adds the tile of a stage once its weights are ready, and releases its keys.
   __device__ __forceinline__ void Add(const Pipeline& at) {
     const int stage = at.stage;
     MbarrierWaitUnlimited(shared_.weights_ready[stage], at.parity);
@@ -138,7 +138,7 @@ class Fp8Outputs {
   static constexpr int kKeySteps = kKeyTile / 32;
   static constexpr int kPartHeads = 32;
   static constexpr int kParts =
-      kColumnBlocks * (kHeads / kPartHeads);  // products that are in flight in turns
+      kColumnBlocks * (kHeads / kPartHeads);  // of a tile's product; two are in flight
   static constexpr int kAccumulators = kPartHeads / 2;
 
   __device__ __forceinline__ bool LeadsRow() const { return lane_ % 4 == 0; }
@@ -232,7 +232,7 @@ class Fp8Outputs {
     }
   }
 
-  // Gives what each HeadRow has to the threads of the group that have outputs of its head.
+  // Gives the values of each HeadRow to the group's threads that have outputs of its head.
   __device__ __forceinline__ void Exchange(const float2 (&of_rows)[2]) {
     SyncGroup();  // what was exchanged before has been read
 #pragma unroll
@@ -242,8 +242,8 @@ class Fp8Outputs {
     SyncGroup();
   }
   __device__ __forceinline__ float2 Exchanged(int head) const { return shared_.exchanged[group_][head]; }
-  // CombineSum of all outputs in two passes, so that a load is added as soon as it comes: registers are few.
-  // Exchanged() has the factors of the outputs before, and of these.
+  // CombineSum of all outputs, in two passes, so that a load is added as soon as it arrives, which saves
+  // registers. Exchanged() has the factors of the earlier outputs and of these.
   __device__ __forceinline__ void AddRunning(const float4* running) {
 #pragma unroll
     for (int pair = 0; pair < kHeadPairs; ++pair) {
@@ -269,7 +269,7 @@ class Fp8Outputs {
         out[2] = fmaf(before[block].z, keep[1], out[2]);
         out[3] = fmaf(before[block].w, keep[1], out[3]);
       }
-      // The assembler moves no load over a barrier: it would load more ahead than there are registers for.
+      // The barrier keeps the assembler from moving up more loads than there are registers for.
       SyncGroup();
     }
   }

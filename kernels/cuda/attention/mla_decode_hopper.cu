@@ -1,13 +1,13 @@
 // mla_decode_items.cu for Hopper: wgmma over tiles of 64 keys, warp-specialised.
 //
-// Two consumer warpgroups, and a producer: of pages of BF16 rows two warps, which load them by TMA; of single
-// rows, in BF16 on a list or in FP8, a whole warpgroup, which copies or decodes them into the same tiles
-// (mla_decode_producer.h). Two blocks with the same keys share them (BringerOf). Consumer group w computes
-// the scores of the tiles in stage w, which is every second one, for 64 heads, and of all tiles 256 of the
-// 512 latent columns of the output. So one group's products keep the tensor cores busy during the other
-// one's softmax (the "seesaw" of FlashMLA). A tile's weights take the place of its RoPE chunk, which only
-// its scores need, and the running softmax goes from group to group: thread i of both has the same heads, 16
-// (warp % 4) + lane / 4 and that + 8.
+// A block has two consumer warpgroups and a producer. For pages of BF16 rows the producer is two warps, which
+// load them by TMA; for single rows (BF16 on a list, or FP8) it is a whole warpgroup, which copies or decodes
+// them into the same tiles (mla_decode_producer.h). Two blocks with the same keys share them (BringerOf). For
+// 64 heads, consumer group w computes the scores of every second tile, those in stage w, and over all tiles
+// 256 of the 512 latent columns of the output. So one group's products keep the tensor cores busy during the
+// other one's softmax (the "seesaw" of FlashMLA). A tile's weights take the place of its RoPE chunk, which
+// only its scores need, and the running softmax goes from group to group: thread i of both groups has the
+// same two heads, 16 (warp % 4) + lane / 4 and the one 8 further.
 //
 // Every score and every output is the same chain of k16 products as in mla_decode_items.cu; all other
 // arithmetic is the same, in the same order.
@@ -19,14 +19,14 @@ namespace foredraft::cuda {
 namespace hopper_decode {
 namespace {
 
-// At the mbarrier of a load: the thread that starts it, or the warps that fill a tile.
+// Arrivals at the mbarrier of a load: of the thread that starts it, or of the warps that fill the tile.
 constexpr uint32_t Arrivals(KeySource source) {
   return source == KeySource::kPages  ? 1
          : source == KeySource::kRows ? RowKeyProducer::kStageWarps
                                       : kGroupWarps;
 }
 
-// kBlocks: of a cluster, 1 or 2.
+// kBlocks: blocks of a cluster, 1 or 2.
 template <KeySource source, int kBlocks>
 __global__ void __launch_bounds__(kThreads, 1) MlaDecodeHopper(const __grid_constant__ HopperDecodePlan p) {
   constexpr bool kDecodes = source == KeySource::kFp8Rows;
@@ -78,7 +78,7 @@ TensorMap QueryMap(Matrix<const bf16> rows, int32_t head_count, int32_t head_wid
                           .swizzled = true});
 }
 
-// The chunks of a row as a dimension of their own: a box has several of them.
+// A row's chunks are a dimension of their own, because a box has several of them.
 TensorMap CacheMap(const KvLayer& layer, const HopperDecodePlan& p) {
   const uint64_t row_bytes = layer.row_width() * sizeof(bf16);
   const uint64_t rows = static_cast<uint64_t>(layer.block_count) * layer.tokens_per_block;
@@ -97,7 +97,7 @@ TensorMap CacheMap(const KvLayer& layer, const HopperDecodePlan& p) {
 bool HopperSupportsDecode(const MlaDecodeParams& op) {
   if (!RunsHopperKernels()) return false;
   if (op.layer.fp8_products) return true;
-  // There are no registers for lists beside the decoding of rows.
+  // The decoding of rows leaves no registers for lists.
   if (op.layer.coded())
     return op.layer.dtype == hopper_decode::Fp8RowLayout().dtype && op.selected == nullptr;
   return op.selected != nullptr || hopper_decode::LoadsPages(op.layer);

@@ -16,7 +16,7 @@ inline constexpr int kHeads = 64;
 inline constexpr int kLatent = 512;
 inline constexpr int kChunkColumns = 64;  // of a swizzled tile: 128 bytes
 inline constexpr int kChunks = 9;         // 512 + 64 columns
-inline constexpr int kLoadChunks = 3;     // of a tile, that arrive and are released together
+inline constexpr int kLoadChunks = 3;     // chunks of a tile that arrive and are released together
 inline constexpr int kLoads = kChunks / kLoadChunks;
 inline constexpr int kValueChunks = 4;  // of a group
 inline constexpr int kStages = 2;
@@ -55,17 +55,17 @@ struct HopperDecodeShared {
   float2 max[kGroupThreads];
   float4 sums[kStages][2][kGroupThreads];
   float2 combined[2][kHeads];  // of each group: max, sum of the splits so far
-  DecodeItem items[2];         // this one and the next, each full and empty with its query
+  DecodeItem items[2];         // this one and the next; query_full and query_empty guard them, too
   Mbarrier query_full, query_empty;
-  Mbarrier full[kStages][kLoads];   // the scores start with the first
-  Mbarrier empty[kStages][kLoads];  // in all blocks that write it: of a page, its bringer
+  Mbarrier full[kStages][kLoads];   // scores start once the first has arrived
+  Mbarrier empty[kStages][kLoads];  // in each block that writes the load; for pages, in its bringer
   Mbarrier weights_ready[kStages];
 
   // The weights of a tile's keys take the place of its RoPE chunk once that has been read.
   __device__ __forceinline__ Chunk& weights(int stage) { return keys[stage][kChunks - 1]; }
 };
 
-// Whether P V of a consumer group reads a part of a tile: its columns, or the weights.
+// Whether P V of a consumer group reads a load of a tile: the group's columns, or the weights.
 constexpr bool ReadsLoad(int group, int load) {
   const int first = group * kValueChunks, begin = load * kLoadChunks;
   return load == kLoads - 1 || (begin < first + kValueChunks && first < begin + kLoadChunks);
@@ -76,9 +76,9 @@ static_assert(sizeof(HopperDecodeShared) <= 227 * 1024, "the shared memory limit
 
 using Pipeline = PipelineState<kStages>;
 
-inline constexpr int kTilesAhead = 2;  // of the loads, that are on their way into the L2 cache
+inline constexpr int kTilesAhead = 2;  // how far tiles are prefetched into the L2 cache before their loads
 
-// The key tiles of an item: those of adjacent splits are adjacent.
+// The key tiles of an item; adjacent splits have adjacent tiles.
 __device__ __forceinline__ TileRange ItemTiles(const MlaDecodeParams& op, const DecodeItem& item) {
   const int32_t last_split = item.first_split + item.split_count - 1;
   return {SplitTiles(op, item.split_len, item.first_split, item.last_place).begin,

@@ -1,6 +1,6 @@
 // The attention of one row, up to 64 heads and one split (attention_heads.h): cp.async loads tiles of 64 keys
-// from the paged cache, of a row with a list those at its places. Coded rows are decoded on the way, so all
-// else is as for BF16.
+// from the paged cache; for a row with a list, the keys of its list. Coded rows are decoded on the way, so
+// everything else is as for BF16.
 
 #include "kernels/cuda/attention/attention_heads.h"
 #include "kernels/cuda/attention/kv_row_load.h"
@@ -92,7 +92,7 @@ class ItemAttention {
   __device__ __forceinline__ bool Attends(int32_t place) const {
     return place >= p_.op.first_position && place <= last_place_;
   }
-  // From the item's first head on; the block has up to kHeads of them.
+  // How many heads there are from the item's first one on; the block has up to kHeads of them.
   __device__ __forceinline__ int HeadCount() const {
     return p_.op.head_count - item_.head_tile * Shape::kHeads;
   }
@@ -118,7 +118,8 @@ class ItemAttention {
     }
   }
 
-  // Elements [column, column + 8) of a cache row; zeros past its end, and of a masked row, which is not read.
+  // Fills a chunk with elements [column, column + 8) of a cache row; zeros past its end and for a masked row,
+  // which is not read.
   __device__ __forceinline__ void FillKey(bf16* chunk, const uint8_t* row, int column) {
     if constexpr (kDType == DType::kBF16) {
       const RowParts parts = {reinterpret_cast<const bf16*>(row), nullptr, width_, width_};

@@ -1,6 +1,6 @@
 #pragma once
 
-// What mla_decode's schedule asks of a device, and the time that this predicts. Plain C++ for tests and
+// How much work mla_decode's schedule gives a device, and the time predicted for it. Plain C++ for tests and
 // benchmarks; no kernel reads it.
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct DecodeLoad {
   int32_t partials = 0;        // results that CombineSplits merges
   int32_t row_partials = 0;    // of the row with the most
   int32_t busiest_tiles = 0;   // tiles of the thread block with the most work
-  int32_t busiest_splits = 0;  // and its splits
+  int32_t busiest_splits = 0;  // splits of that block
 
   // Mean tiles of all blocks over those of the busiest.
   double balance() const { return double(tiles) * head_tiles / blocks / busiest_tiles; }
@@ -81,8 +81,8 @@ struct DecodeRates {
 };
 inline constexpr int32_t kCombineAhead = 4;  // partial results whose loads CombineSplits has in flight
 
-// The busiest block's products, or the memory's time for `key_bytes` where that is longer; then the merge, by
-// its latency or its bytes.
+// Predicted time: of the busiest block's products, or of reading `key_bytes` from memory if that is longer;
+// then of the merge, by its latency or its bytes.
 inline double DecodeSeconds(const DecodeLoad& load, double key_bytes, const DecodeRates& rates) {
   constexpr double kPartialBytes = 64 * 512 * 4;
   const double products = load.busiest_tiles * rates.tile + load.busiest_splits * rates.split;

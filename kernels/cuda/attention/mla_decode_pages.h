@@ -33,7 +33,7 @@ struct SlotPages {
   int32_t tokens_per_block;
   int32_t page_rows;
 
-  // The cache row at which this lane's page of a tile begins; 0 behind last_position. Looked up a tile ahead,
+  // The cache row at which this lane's page of a tile begins; 0 past last_position. Looked up a tile ahead,
   // to hide the latency of the block table.
   __device__ __forceinline__ int32_t PageRow(int32_t tile, int32_t last_position) const {
     const int32_t page = static_cast<int32_t>(threadIdx.x % kWarpLanes);

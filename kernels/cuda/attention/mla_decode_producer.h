@@ -13,9 +13,9 @@ namespace foredraft::cuda::hopper_decode {
 
 // ---- pages of BF16 rows ----
 
-// Called by all lanes; the first one copies. `page_row` is PageRow of this tile. A page of a whole tile takes
-// three requests: a thread that starts one for each chunk is slower than the consumers. Smaller pages take
-// one for each chunk, because a box of several would have them side by side in shared memory.
+// Called by all lanes; the first one copies. `page_row` is PageRow of this tile. A page that fills a tile
+// takes three requests, because a thread that starts one per chunk is slower than the consumers. Smaller
+// pages take one per chunk, because a box of several chunks would place them side by side in shared memory.
 template <int kBlocks>
 __device__ __forceinline__ void CopyTile(const HopperDecodePlan& p, HopperDecodeShared& shared, int32_t pages,
                                          int32_t page_row, const Pipeline& pipeline, uint32_t rank,
@@ -51,7 +51,7 @@ __device__ __forceinline__ void CopyQuery(const HopperDecodePlan& p, HopperDecod
           item.row, shared.query_full, policy);
 }
 
-// One warp fills the first stage and one the second: neither waits for the other's.
+// One warp fills the first stage and one the second: neither waits for the other's stage.
 template <int kBlocks>
 __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecodeShared& shared,
                                          const DecodeItem& item, Pipeline& pipeline, uint32_t rank,
@@ -73,7 +73,7 @@ __device__ __forceinline__ void CopyKeys(const HopperDecodePlan& p, HopperDecode
 // ---- the producer ----
 
 // Finds the items, hands each to the consumers with its query, and brings its keys, or this block's part of
-// them. Called by a warp for each stage for pages, by all of the producer's warps for rows: each finds the
+// them. For pages one warp per stage calls it, for rows all of the producer's warps do; each warp finds the
 // items for itself.
 template <KeySource source, int kBlocks>
 __device__ __forceinline__ void Produce(const HopperDecodePlan& p, HopperDecodeShared& shared) {

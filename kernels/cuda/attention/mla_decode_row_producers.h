@@ -25,7 +25,7 @@ __device__ __forceinline__ int32_t CacheRowAt(const MlaDecodeParams& op, int32_t
 
 // Copies tiles of keys by cp.async. Two warps fill the first stage and two the second, so that a warp may
 // wait for its copies before it fences them: it has nothing else to copy until its stage is free again. Eight
-// threads copy a row, and each of them looks up one of the eight that they copy.
+// threads copy a row, and each of them looks up one of the eight rows that they copy.
 class RowKeyProducer {
  public:
   static constexpr int kStageWarps = kGroupWarps / kStages;
@@ -83,7 +83,7 @@ class RowKeyProducer {
     Publish<kLoads - 1>();
   }
 
-  // Each load as soon as this warp's part of it is there.
+  // Announces each load as soon as this warp's part of it has arrived.
   template <int pending>
   __device__ __forceinline__ void Publish() {
     CpAsyncWait<pending>();
@@ -106,11 +106,11 @@ __host__ __device__ constexpr KvRowLayout Fp8RowLayout() { return {kLatent, kChu
 // Where keys that are not attended are read: codes and scales of 0 decode to zeros.
 __device__ const uint4 kZeroFp8Row[Fp8RowLayout().bytes() / sizeof(uint4)] = {};
 
-// Decodes tiles of keys: a thread has the same 16 of each chunk's 64 columns of two keys, 32 keys apart; with
-// two blocks, each decodes one of these halves, and stores it in both. The codes of a chunk are a part; the
-// elements of the RoPE chunk are two for each key, of eight each. As soon as a part is stored, the load of
-// the part kInFlight after it begins. These loads keep 16 KB in flight, or 10, too little for the latency of
-// device memory, so whole rows are fetched into the L2 cache kTilesAhead tiles before.
+// Decodes tiles of keys. A thread has 16 of each chunk's 64 columns, for two keys, 32 keys apart; with two
+// blocks, each block decodes half of the keys and stores them in both. A part is a thread's codes of a chunk;
+// its elements of a key's RoPE chunk are two parts of eight. As soon as a part is stored, the load of the
+// part kInFlight after it begins. These loads keep 16 KB in flight (10 KB with two blocks), too little for
+// the latency of device memory, so whole rows are prefetched into the L2 cache kTilesAhead tiles before.
 template <int kBlocks>
 class Fp8KeyProducer {
  public:
@@ -198,7 +198,7 @@ class Fp8KeyProducer {
     return keys;
   }
 
-  // A row for each thread of the first warps.
+  // Each thread of the first warps prefetches one row.
   __device__ __forceinline__ void Prefetch(int32_t row, int32_t tile, int32_t last_place) const {
     if (thread_ >= kBlockKeys) return;
     const int32_t at = CacheRowAt<false>(op_, row, tile * kKeyTile + first_key_ + thread_, last_place);
@@ -261,9 +261,9 @@ class Fp8KeyProducer {
     }
   }
 
-  // This warp has written its part of a tile, which wgmma reads through the async proxy. Once a tile: the
-  // fence waits for the loads that are in flight. The first warp also announces what the other block stores
-  // here, some of which may have come.
+  // Announces this warp's part of a tile, which wgmma reads through the async proxy. Called once a tile,
+  // because the fence waits for the loads that are in flight. The first warp also announces the bytes that
+  // the other block stores here, some of which may have arrived already.
   __device__ __forceinline__ void Publish(int stage) {
     FenceProxyAsync();
     __syncwarp();

@@ -44,7 +44,7 @@ struct RowSplits {
   int32_t count;
   int32_t tiles;  // of the last split
 
-  // Cost of a split: that of a whole one, except for the last.
+  // Cost of any split except the last: that of a whole one.
   constexpr int32_t split_cost() const { return len / kKeyTile + kSplitOverhead; }
   constexpr int32_t cost() const {
     return count == 0 ? 0 : (count - 1) * split_cost() + tiles + kSplitOverhead;
@@ -82,7 +82,7 @@ constexpr int32_t GroupCount(int64_t blocks, int32_t head_tiles, int32_t rows, i
 }
 
 // A group's part [begin, end) of the cost axis. It computes the splits that start there. `begin` of group g
-// is cost * g / groups, rounded up, in parts that need no division of 64 bits: such a one is a function call
+// is cost * g / groups, rounded up, computed in parts, because a 64-bit division would be a function call
 // with its own stack.
 struct Share {
   int32_t begin;
@@ -116,9 +116,9 @@ struct PlacedRow {
 };
 
 // Partial results of a row that continues in a later share. Result 0 is the merge of its first merged_splits
-// splits, result i that of split merged_splits + i - 1. `first` is the index of result 0. An owner of
-// max_splits results is a row, or the group where the row begins: at most one row begins in a group and
-// continues.
+// splits, result i that of split merged_splits + i - 1. `first` is the index of result 0. Memory for
+// max_splits results belongs to each row, or to each group if these are fewer: at most one row begins in a
+// group and continues past it.
 struct RowPartials {
   int32_t merged_splits;
   int32_t first;

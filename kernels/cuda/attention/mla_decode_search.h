@@ -66,7 +66,8 @@ __device__ __forceinline__ ItemCursor StartItems(const DecodePlan& p) {
 }
 
 // This block's next item, in the order of the rows; its row is -1 if there is none. Called by all lanes of a
-// warp. A group's first block records where the rows begin that continue in a later share, for CombineSplits.
+// warp. For CombineSplits, a group's first block records where each row begins that continues in a later
+// share.
 __device__ __forceinline__ DecodeItem NextItem(const DecodePlan& p, ItemCursor& cursor) {
   const DecodeGrid grid = {p.op.index.rows, p.groups, p.max_splits, cursor.cost};
   const int32_t group = static_cast<int32_t>(blockIdx.x) / p.head_tiles;

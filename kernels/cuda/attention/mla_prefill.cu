@@ -124,7 +124,8 @@ class QueryTileAttention {
     }
   }
 
-  // The state of head head_ of row r: outputs, then max, then the four lanes' sums from 4 on.
+  // The state of head head_ of row r: value_ outputs, then the maximum, and from index value_ + 4 on the four
+  // lanes' sums.
   __device__ __forceinline__ float* State(int32_t r) const {
     return p_.op.state.row(r) + static_cast<int64_t>(head_) * (value_ + kPrefillStateExtra);
   }
@@ -206,7 +207,7 @@ class QueryTileAttention {
 #pragma unroll
     for (int i = 0; i < kKeyTile / 8 * 4; ++i) {
       const int32_t position = first_key + i / 4 * 8 + lane_ % 4 * 2 + i % 2;
-      // Unsigned: a position before the first is larger than any.
+      // Unsigned, so that a position before the first one is larger than any.
       const uint32_t key = static_cast<uint32_t>(position - p_.op.first_position);
       const uint32_t own = static_cast<uint32_t>(first_position_ + Query(i % 4 / 2) - p_.op.first_position);
       if (key > own) scores[i / 4][i % 4] = kMaskedScore;

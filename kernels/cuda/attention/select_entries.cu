@@ -156,11 +156,11 @@ class EntryScores {
   const int padded_width_;
 };
 
-// Block (r, b) has tiles b, b + gridDim.y, .. of row r, if the row has more entries than it takes.
+// Block (r, b) has tiles b, b + gridDim.y, .. of row r, if the row sees more than top_k entries.
 //
 // Bytes of a row of V4-Flash at position p: 16,384 of queries, 64 p of entries (256 each, one per 4 tokens),
 // p of scores written. At p = 131,072 that is 8.4 MB; 2 x 64 x 128 products an entry need 0.5 GFLOP, which
-// take less time than the bytes as long as a row comes with few others of its sequence.
+// take less time than the bytes as long as a sequence has few rows.
 template <int kHeads>
 __global__ void __launch_bounds__(kScoreWarps* kWarpLanes, kScoreBlocksPerSm)
     ScoreKernel(const __grid_constant__ ScorePlan plan) {
@@ -174,8 +174,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarpLanes, kScoreBlocksPerSm)
 
 // ---- choice ----
 
-// A row of 131,072 entries is read about ten times, from L2 where it is long: more threads have more of it on
-// the way.
+// A row of 131,072 entries is read about ten times, mostly from L2: more threads have more loads in flight.
 constexpr int kChoiceThreads = 1024;
 constexpr int kChoiceWarps = kChoiceThreads / kWarpLanes;
 
@@ -201,7 +200,7 @@ struct EntryKeys {
   const float* scores;
 
   // Calls visit(entry, key) for the entries first + i * step, i < kLoads; the key is 0 from `end` on. All are
-  // loaded before the first call, because the compiler keeps loads behind atomic operations and votes.
+  // loaded before the first call, because the compiler moves no loads ahead of atomic operations and votes.
   template <class Visit>
   __device__ __forceinline__ void ForLoaded(int32_t first, int32_t step, int32_t end,
                                             const Visit& visit) const {

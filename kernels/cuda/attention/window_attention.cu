@@ -1,8 +1,8 @@
 // A row's keys are one list: the raw keys by ascending position, then its entries (listed_attention.h).
 //
 // Bytes of a row of V4-Flash: 65,536 of queries, 131,072 of outputs, and 1,024 a key, in FP8 608: 128 raw
-// keys, with CSA 512 entries more (655,360 in all), with HCA one per 128 tokens. Rows of few heads read the
-// keys four times, three of them from L2.
+// keys, with CSA 512 entries more (655,360 in all), with HCA one per 128 tokens. With 16 heads per block the
+// keys are read four times, three of them from L2.
 
 #include "base/check.h"
 #include "kernels/cuda/attention/listed_attention.h"
@@ -22,8 +22,8 @@ struct AttendedKeys {
   };
   struct Named {
     int32_t key;
-    int32_t entry_or_slot;  // of an entry, its number in `selected`; of a raw key, the slot of its own row
-    int32_t position;       // of its own row
+    int32_t entry_or_slot;  // an entry's number in `selected`; else the slot of row OwnRow(key)
+    int32_t position;       // of row OwnRow(key)
   };
   struct Paged {
     bool entry;
@@ -38,7 +38,7 @@ struct AttendedKeys {
   int32_t position;
   int32_t first;
   int32_t raw_count;
-  int32_t count;  // of all; with `selected` the last ones may be none
+  int32_t count;  // of all keys; with `selected` the last ones may be absent
 
   __device__ __forceinline__ AttendedKeys(const Params& params, const Divisors& d, int32_t r)
       : p(params), divisors(d), row(r), slot(params.index.slots[r]), position(params.index.positions[r]) {
@@ -56,8 +56,8 @@ struct AttendedKeys {
             : p.index.slots + at;
     return {key, *name, p.index.positions[at]};
   }
-  // Page and Row select values without branches, because a branch would part the matrix instructions around
-  // them.
+  // Page and Row select values without branches, because a branch would separate the matrix instructions
+  // around them.
   __device__ __forceinline__ Paged Page(const Named& named) const {
     const int32_t key = named.key;
     const bool entry = IsEntry(key);
@@ -80,7 +80,7 @@ struct AttendedKeys {
 
  private:
   __device__ __forceinline__ bool IsEntry(int32_t key) const { return key >= raw_count && key < count; }
-  // Where a raw key is in this forward, if it is: as RowAt has it.
+  // The row that a raw key has in this forward if it is there, as RowAt finds it.
   __device__ __forceinline__ int32_t OwnRow(int32_t key) const {
     return row - max(position - (first + key), 0);
   }

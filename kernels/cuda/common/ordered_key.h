@@ -27,7 +27,7 @@ inline constexpr uint32_t kUnusableKey = 0xffffffffu;
 constexpr uint32_t OrderedKeyOrUnusable(float x) {
   return x < FromOrderedKey(0xff800000u) ? OrderedKey(x) : kUnusableKey;
 }
-// False for the largest key of a row that no token can be chosen from.
+// Whether a token can be chosen from a row that has this largest key.
 constexpr bool IsUsable(uint32_t largest_key) {
   return largest_key > kMinusInfinityKey && largest_key != kUnusableKey;
 }

@@ -43,7 +43,8 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
 
 // ---- memory of other ranks' GPUs ----
 
-// Writes of another GPU's memory: they arrive in any order, before the next FenceSystem's flags.
+// Write another GPU's memory. Writes arrive in any order, but before flags that are stored after the next
+// FenceSystem.
 __device__ __forceinline__ void StorePeer(uint4* to, const uint4& value) { *to = value; }
 __device__ __forceinline__ void StorePeer(uint32_t* to, uint32_t value) { *to = value; }
 // Writes of this thread, and those that __syncthreads ordered before it, arrive before what it stores next.
@@ -79,8 +80,8 @@ __device__ __forceinline__ void CpAsync16(void* shared, const void* global, bool
                "r"(valid ? 16 : 0)
                : "memory");
 }
-// Loads that stand before it in the source are issued before what comes after: the compiler otherwise moves
-// each to its use. Costs one instruction and waits for no load.
+// Makes the compiler issue all loads before it in the source ahead of everything after it; otherwise it moves
+// each load to its use. Costs one instruction and waits for no load.
 __device__ __forceinline__ void IssueLoads() { __syncwarp(__activemask()); }
 
 // Starts to bring the 128 bytes around an address into L2.

@@ -29,15 +29,15 @@ __device__ __forceinline__ uint32_t Opaque(uint32_t value) {
   return value;
 }
 
-// exp2f but for results that are subnormal, which are 0: one instruction and not four.
+// exp2f, except that subnormal results become 0: one instruction instead of four.
 __device__ __forceinline__ float Exp2(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
 
-// MbarrierWait without the limit of FOREDRAFT_SPIN_LIMIT, for waits whose failure makes a limited one fail.
-// The report of a limited wait costs registers that attention does not have everywhere.
+// MbarrierWait without the limit of FOREDRAFT_SPIN_LIMIT, for waits that hang only if a limited wait hangs,
+// too. The report of a limited wait costs registers that attention does not have everywhere.
 __device__ __forceinline__ void MbarrierWaitUnlimited(Mbarrier& barrier, uint32_t parity) {
   asm volatile(
       "{\n\t.reg .pred done;\n"

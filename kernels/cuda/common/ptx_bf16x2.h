@@ -1,6 +1,6 @@
 #pragma once
 
-// Arithmetic on two BF16 in a 32-bit word. Results are rounded to nearest; subnormal numbers count.
+// Arithmetic on two BF16 in a 32-bit word. Results are rounded to nearest; subnormal numbers are kept.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

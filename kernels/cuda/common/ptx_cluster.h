@@ -1,9 +1,9 @@
 #pragma once
 
 // Hopper's instructions (sm_90a) for blocks of a cluster, one function each, as in
-// kernels/cuda/common/ptx_hopper.h. `own` names an object in this block's shared memory: where another block
-// is meant, the object at the same place of its shared memory. A block's shared memory may be accessed from
-// ClusterStart to the ClusterSync before its end.
+// kernels/cuda/common/ptx_hopper.h. `own` is an object in this block's shared memory; functions that act on
+// another block mean the object at the same place of that block's shared memory. A block's shared memory may
+// be accessed from ClusterStart to the ClusterSync before its end.
 //
 // MbarrierWait acquires at the scope of a block, MbarrierArriveAt releases at it: shared memory is not
 // cached, and the wider scope would only discard the L1 cache.
@@ -22,7 +22,7 @@ __device__ __forceinline__ uint32_t ClusterRank() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// Waits until all threads of the cluster have come here. Orders nothing but what FenceMbarrierInit does.
+// Waits until all threads of the cluster have come here. Orders only what FenceMbarrierInit orders.
 __device__ __forceinline__ void ClusterStart() {
   asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
 }
@@ -48,8 +48,8 @@ __device__ __forceinline__ void MbarrierArriveExpectTxAt(Mbarrier& own, uint32_t
       : "memory");
 }
 
-// TmaLoad into the shared memory of each block whose bit is set in `ranks`; its own mbarrier counts its
-// bytes.
+// TmaLoad into the shared memory of each block whose bit is set in `ranks`; each block's own mbarrier counts
+// its bytes.
 __device__ __forceinline__ void TmaLoadMulticast(void* own, const TensorMap& tensor, int32_t c0, int32_t c1,
                                                  int32_t c2, Mbarrier& own_barrier, uint16_t ranks,
                                                  uint64_t policy) {

@@ -54,7 +54,8 @@ __device__ __forceinline__ bool MbarrierTryWait(Mbarrier& barrier, uint32_t pari
       : "memory");
   return done != 0;
 }
-// The upper half of a clock in nanoseconds: one register, which the kernels can spare, counts 4.3 s.
+// The upper half of a clock in nanoseconds, which advances every 4.3 s: the kernels can spare one register,
+// not two.
 __device__ __forceinline__ uint32_t GlobalTimerHigh() {
   uint32_t time;
   asm volatile("mov.u32 %0, %globaltimer_hi;" : "=r"(time));
@@ -62,8 +63,8 @@ __device__ __forceinline__ uint32_t GlobalTimerHigh() {
 }
 #endif
 // Waits for the completion of the phase of this parity. A new barrier is in phase 0, and its previous phase
-// (parity 1) counts as complete. `name` is for the report of a wait that does not end (spin_limit.h); the
-// caller leaves out file and line.
+// (parity 1) counts as complete. `name` is for the report of a wait that does not end (spin_limit.h); callers
+// do not pass file and line.
 __device__ __forceinline__ void MbarrierWait(Mbarrier& barrier, uint32_t parity, const char* name,
                                              const char* file = __builtin_FILE(),
                                              int line = __builtin_LINE()) {
@@ -135,7 +136,8 @@ __device__ __forceinline__ void PrefetchTensorMap(const TensorMap& tensor) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&tensor.map) : "memory");
 }
 
-// Brings `bytes` of device memory into the L2 cache; nothing waits for it. Multiples of 16, both.
+// Brings `bytes` of device memory into the L2 cache; nothing waits for it. Both parameters are multiples of
+// 16.
 __device__ __forceinline__ void PrefetchL2(const void* source, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
@@ -214,8 +216,8 @@ __device__ __forceinline__ void WarpgroupWait() {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// For `count` accumulators, a tile of `n` outputs; `a_name`, `b_name` and `p_name` are the operands after
-// them.
+// Defines the functions below for `count` accumulators and a tile of `n` outputs; `a_name`, `b_name` and
+// `p_name` are the operands after these.
 //
 // WgmmaBf16, WgmmaF8: d = a b^T (+ d if `add`) over one k group of 32 bytes (k16 BF16, k32 E4M3), a of 64
 // rows, b of n rows, both K-major. Called by all four warps of a warpgroup.

@@ -25,7 +25,8 @@ struct WeightBins {
     if (added != 0 && atomicAdd(&low[bin], added) > ~added) ++carried;
     if (carried != 0) atomicAdd(&high[bin], carried);
   }
-  // Adds n weights, whose low words are in flight together. Weights of 0 would meet at one bin.
+  // Adds n weights; the additions to their low words are in flight together. Skips weights of 0, which would
+  // all contend for one bin.
   template <int n>
   __device__ void Add(const int32_t (&bins)[n], const Weight (&weights)[n]) {
     uint32_t before[n] = {};
@@ -79,7 +80,7 @@ __device__ FoundBin FindBin(const Weight (&weights)[per_thread], Weight target, 
   if (threadIdx.x == 0) s.found = {-1, 0, 0};
   __syncthreads();
   Weight before = upto - own;
-  if (own != 0) {  // else the sum is not reached here
+  if (own != 0) {  // else the target is not reached here
     for (uint32_t warp = 0; warp < threadIdx.x / 32; ++warp) before += s.warp_sums[warp];
   }
   if (before < target && before + own >= target) {

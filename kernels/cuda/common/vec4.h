@@ -96,8 +96,9 @@ inline LaunchShape Vec4Grid(int32_t rows, int32_t cols) {
       .block = dim3(threads)};
 }
 
-// grid.x of a kernel whose blocks, blocks_per_row beside each other, take every gridDim.x-th row. With a row
-// count on the device, `rows` may be many times that count, and the grid is what the device runs at once.
+// grid.x of a kernel in which blocks_per_row blocks share a row, and take every gridDim.x-th row. If the row
+// count is on the device, `rows` may be many times that count, so the grid is no larger than the device runs
+// at once.
 inline uint32_t BlocksForRows(Stream& stream, int32_t rows, uint32_t blocks_per_row,
                               const int32_t* row_count) {
   const uint32_t most = static_cast<uint32_t>(rows);

@@ -2,8 +2,8 @@
 //
 // The products of `fn` and a row's streams are sums over N D columns, 16384 in V4-Flash. They are cut into
 // chunks of kChunk columns, which are summed each by itself and then added in ascending order, so that one
-// row alone occupies many blocks and no sum depends on how many rows there are. What follows the products
-// rounds as the CPU's does.
+// row alone occupies many blocks and no sum depends on how many rows there are. Everything after the products
+// is rounded as on the CPU.
 //
 // Bytes: `fn` of hyper_pre has 4 (2 + N) N N D, 1.6 MB in V4-Flash (2.8 MB in V4-Pro), and stays in the L2
 // cache over a forward's rows. A block reads its columns of `fn` once for kTileRows rows. A row's streams
@@ -175,13 +175,13 @@ __device__ void BalanceStreams(const HyperPreParams& p, float* c, int32_t lane) 
 }
 
 struct ReduceShared {
-  float weights[kMaxOutputs + 1];  // products and the sum of squares first
+  float weights[kMaxOutputs + 1];  // at first the products and the sum of squares
   float base[kMaxOutputs];
   float scale[3];
   float partials[kStagedPartials];
 };
 
-// Turns the products of a row into pre, post and what C is made of.
+// Turns the products of a row into pre, post and C before it is balanced.
 __device__ void MakeWeights(const HyperPreParams& p, float factor, ReduceShared& shared, int32_t lane) {
   const int32_t n = p.stream_count;
   for (int32_t i = lane; i < p.mix.cols; i += 32) {
@@ -197,14 +197,14 @@ __device__ void MakeWeights(const HyperHeadParams& p, float factor, ReduceShared
   }
 }
 
-// Makes C of what MakeWeights has left.
+// Balances the C that MakeWeights has left.
 __device__ void Balance(const HyperPreParams& p, ReduceShared& shared, int32_t lane) {
   float* const c = shared.weights + 2 * p.stream_count;
   p.stream_count == 4 ? BalanceFourStreams(p, c, lane) : BalanceStreams(p, c, lane);
 }
 __device__ void Balance(const HyperHeadParams&, ReduceShared&, int32_t) {}
 
-// What the products become; the first N are pre.
+// Where the weights go; the first N are pre.
 constexpr Matrix<float> WeightsOf(const HyperPreParams& p) { return p.mix; }
 constexpr Matrix<float> WeightsOf(const HyperHeadParams& p) { return p.pre; }
 constexpr int32_t ScalesOf(const HyperPreParams&) { return 3; }
@@ -267,7 +267,7 @@ struct HeldStreams {
   }
 };
 
-// Adds a stream to the weighted sum; the first one is where it starts.
+// Adds a stream to the weighted sum, or starts the sum with it.
 __device__ __forceinline__ void AddStream(Vec4& sum, float weight, const Vec4& x, bool starts) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
@@ -359,7 +359,7 @@ void Reduce(Stream& stream, const Params& p) {
 
 // ---- element by element ----
 
-// A thread has four columns of every stream, of `most` streams or fewer.
+// A thread has four columns of every stream, of at most `most` streams.
 template <bool aligned, int most>
 __global__ void __launch_bounds__(kVec4Threads) HyperPostKernel(const __grid_constant__ HyperPostParams p) {
   GridDependencySync();

@@ -1,5 +1,5 @@
-// tree_sum and merge_columns make rows of what the ranks of a tensor group computed apart. take_columns puts
-// columns in another order.
+// tree_sum and merge_columns make rows from parts that the ranks of a tensor group computed. take_columns
+// puts columns in another order.
 
 #include "base/check.h"
 #include "kernels/cuda/common/ptx.h"

@@ -82,8 +82,8 @@ __device__ __forceinline__ Vec4 SumResidualParts(const float* row, int64_t part_
     return LoadInside<aligned>(row, first, cols);
   } else {
     Vec4 sum = {};
-    // All eight parts at once would not fit beside the row that the thread holds in registers. To add to -0
-    // changes nothing.
+    // All eight parts at once would not fit beside the row that the thread holds in registers. Sums begin
+    // with -0, because adding a number to -0 gives its own bits.
 #pragma unroll
     for (int c = 0; c < 4; ++c) sum.x[c] = -0.0f;
 #pragma unroll(count <= 4 ? 2 : 1)

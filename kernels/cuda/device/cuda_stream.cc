@@ -34,7 +34,7 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// The limit is the kernel's on its device, whichever stream launches it: a smaller one that a second stream
+// A kernel has one limit on a device, whichever stream launches it, so a smaller one that a second stream
 // asks for must not replace it.
 void RaiseSharedLimit(const void* kernel, size_t bytes) {
   static std::mutex& mutex = *new std::mutex;
@@ -151,7 +151,7 @@ uint32_t* CudaStream::ZeroCounters() {
     memory_.Fail(memory.status());
     return nullptr;
   }
-  // On a stream of its own: in a capture, handle_ would zero them when the graph runs.
+  // Zeroed on a stream of its own: in a capture, handle_ would zero them only when the graph runs.
   cudaStream_t stream = nullptr;
   CheckCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create a stream");
   CheckCuda(cudaMemsetAsync(*memory, 0, kBytes, stream), "zero memory");

@@ -79,7 +79,8 @@ class CudaStream : public Stream {
 
   void Synchronize() override;
   // With `forks`, the branch is a second stream, created at the first fork; in a capture, a second branch of
-  // the graph. It has its own scratch memory. Without, this stream: a fork and a join cost full dependencies.
+  // the graph. It has its own scratch memory. Without `forks` it returns this stream, because a fork and a
+  // join cost full dependencies.
   Stream& Fork() override;
   void Join() override;
 
@@ -104,8 +105,8 @@ class CudaStream : public Stream {
   // and the returned address is invalid.
   void* Scratch(size_t bytes);
 
-  // Counters in device memory through which the blocks of a kernel find out which of them comes last. They
-  // are zero, and a kernel leaves them zero. Allocated at the first call, as Scratch.
+  // Counters in device memory, by which the blocks of a kernel find out which of them comes last. They are
+  // zero before and after each kernel. Allocated at the first call, as Scratch.
   static constexpr int64_t kZeroCounters = 16384;
   uint32_t* ZeroCounters();
 

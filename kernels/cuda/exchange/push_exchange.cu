@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kUnit = sizeof(uint4);
-// A block's share of a slot: one unit a thread, more where kPushBlocks blocks do not cover it so.
+// A block's least share of a slot: one unit per thread. Shares are larger where kPushBlocks of these would
+// not cover the slot.
 constexpr int64_t kLeastShare = kThreads * kUnit;
 
 struct Range {
@@ -19,7 +20,7 @@ struct Range {
   int64_t end;
 };
 
-// The block's bytes of a slot.
+// Block b has bytes [b * share, (b + 1) * share) of a slot.
 struct PushKernelParams {
   PushExchangeParams exchange;
   int64_t share;  // a multiple of kUnit
@@ -34,7 +35,7 @@ struct ToPeer {
   }
 };
 
-// Past the L1 cache, which peers do not write.
+// Reads past the L1 cache, which does not see peers' writes.
 struct FromSlot {
   __device__ __forceinline__ uint4 Load(const uint4* from) const { return __ldcg(from); }
   __device__ __forceinline__ uint32_t Load(const uint32_t* from) const { return __ldcg(from); }
@@ -55,7 +56,8 @@ __device__ __forceinline__ bool IsUnitAligned(const void* a, const void* b) {
   return ((reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b)) % kUnit) == 0;
 }
 
-// Bytes of `from` to the same ones of `to`; range.begin is a multiple of kUnit, range.end of 4.
+// Copies a range of bytes of `from` to the same range of `to`; range.begin is a multiple of kUnit, range.end
+// of 4.
 template <class How>
 __device__ __forceinline__ void CopyBytes(const How& how, std::byte* to, const std::byte* from,
                                           const Range& range) {
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) PushExchangeKernel(const __grid_cons
   PushWindow& own = *windows.of[rank];
   const uint64_t number = own.exchanges + 1;
   const int slot = static_cast<int>(number % 2);
-  // Each rank begins with the next one, so that not all write to one.
+  // Each rank begins with the next rank, so that not all write to the same one.
   for (int step = 1; step < ranks; ++step) Push(p, (rank + step) % ranks, slot);
   __syncthreads();
   if (const int peer = static_cast<int>(threadIdx.x); peer < ranks && peer != rank) {
@@ -135,7 +137,8 @@ __global__ void __launch_bounds__(kThreads) PushExchangeKernel(const __grid_cons
   __syncthreads();
   for (int step = 1; step < ranks; ++step) Take(p, (rank + step) % ranks, slot);
   KeepOwn(p);
-  // The last block ends the exchange. All have read its number, and the next kernel is behind all of them.
+  // The last block to get here ends the exchange: all blocks have read its number, and the next kernel reads
+  // it after all of them have ended.
   if (threadIdx.x == 0 && atomicAdd(&own.ended, 1u) == gridDim.x - 1) {
     own.ended = 0;
     own.exchanges = number;

@@ -1,14 +1,15 @@
 #pragma once
 
 // An exchange of rows among GPUs that reach each other's memory (NVLink): each rank writes its rows into the
-// windows of its peers, then a flag, and waits for theirs; one kernel, where a library's takes several hops.
-// It moves bytes and adds nothing.
+// windows of its peers, then a flag, and waits for theirs. It is one kernel; a library's exchange takes
+// several hops. It moves bytes and adds nothing.
 //
-// A window has two slots per sender, which exchanges use in turn. No receipt is needed: who writes for
-// exchange n + 2 has waited for the flags n + 1 of all ranks, and these come behind their copies out of n. So
-// every block waits for the same block of every rank in every exchange, also for ranks that send it nothing.
+// A window has two slots per sender, which exchanges use in turn. No acknowledgement is needed: a rank that
+// writes for exchange n + 2 has waited for the flags n + 1 of all ranks, which they set after they had copied
+// exchange n out. For this, every block waits in every exchange for the same block of every rank, also of
+// ranks that send it nothing.
 //
-// Thread and stream: those of the exchanges, one after another, in the same order on all ranks.
+// Exchanges run on one thread and one stream, one after another, in the same order on all ranks.
 
 #include <array>
 #include <cstddef>
@@ -25,8 +26,8 @@ inline constexpr int64_t kPushSlotBytes = int64_t{1} << 20;
 
 // In device memory of each rank, zero at first.
 struct PushWindow {
-  uint64_t exchanges;  // that have ended; the owner's
-  uint32_t ended;      // blocks of the current one; the owner's
+  uint64_t exchanges;  // that have ended; only the owner writes it
+  uint32_t ended;      // blocks that have ended the current one; only the owner writes it
   // By sender and block: the number of its last exchange, from 1.
   uint64_t arrived[kPushRanks][kPushBlocks];
   alignas(16) std::byte slots[2][kPushRanks][kPushSlotBytes];
@@ -54,8 +55,8 @@ struct PushPart {
 struct PushExchangeParams {
   PushWindows windows;
   std::array<PushPart, kPushParts> parts{};
-  // By rank: the rows of every part's `in` that the rank gets, and the rows of `out` that it gives. The own
-  // rows are copied from `in` to `out`.
+  // By rank: the rows of every part's `in` that go to that rank, and the rows of `out` that come from it.
+  // This rank's own rows are copied from `in` to `out`.
   std::array<PushRows, kPushRanks> sent{};
   std::array<PushRows, kPushRanks> received{};
   int64_t largest_bytes = 0;  // PushedBytes of the two ranks that exchange most; the same on all ranks

@@ -1,8 +1,8 @@
 // The cuBLASLt functions that the backend calls, each resolved by dlsym at its first call.
 //
-// Not linked, because the library has 92 KB of thread-local storage, which is taken out of every thread's
-// stack, and libraries start threads with small ones. Also, a machine without the library then only lacks
-// tuned GEMMs.
+// They are not linked, because the library has 92 KB of thread-local storage, which is taken out of every
+// thread's stack, and libraries start threads with small ones. Also, a machine without the library then only
+// lacks tuned GEMMs.
 
 #include <cublasLt.h>
 #include <dlfcn.h>

@@ -23,7 +23,7 @@ namespace {
 constexpr int kTimedRuns = 9;  // replays of the captured calls
 constexpr int kMaxCopies = 32;
 
-// So many copies of a weight that none is still in L2 when its turn comes again.
+// How many copies of a weight it takes so that none is still in L2 when its turn comes again.
 int ColdCopies(const GemmShape& shape) {
   int l2_bytes = 0;
   CheckCuda(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, 0), "size of L2");

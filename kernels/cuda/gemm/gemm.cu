@@ -31,7 +31,7 @@ bool IsTuned(const CudaStream& stream, const GemmParams& p) {
   return stream.tuned_gemms() != nullptr && stream.tuned_gemms()->Supports(p);
 }
 
-// The product by the project's kernels; with rotated.out as HopperGemm stores it.
+// Computes the product by the project's kernels; with rotated.out, HopperGemm stores it there, rotated.
 void Multiply(CudaStream& stream, const GemmParams& p, const RopeQueryParams& rotated) {
   GemmProblem problem = {.out = p.out,
                          .out_bf16 = p.out_bf16,
@@ -72,7 +72,7 @@ bool StoresPairs(const RopeQueryParams& p) {
 //
 // The whole weight's shape and the form alone decide, because in the decode form HopperGemm and Gemm4Bit may
 // split k (GemmSplits, Splits4Bit). head_gemm and grouped_gemm choose by the same rule and split nothing. A
-// weight with segments never uses cuBLASLt; its segments have to be of 128 bytes for HopperGemm.
+// weight with segments never uses cuBLASLt; for HopperGemm its segments must be multiples of 128 bytes.
 // Without a tuning file cuBLASLt is not used: only `foredraft tune` checks that an algorithm gives a row the
 // same bits for all row counts.
 void Gemm(Stream& stream, const GemmParams& p) {

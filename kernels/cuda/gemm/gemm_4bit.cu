@@ -49,10 +49,10 @@ struct Shared4 {
   unsigned char weight[Tile4<kTileRows>::kStages][kMaxBlock4Bytes];
   const unsigned char* x_row[kTileRows];  // null past the group's end
   int32_t tile_starts[kMaxGroups + 1];
-  int32_t is_last;  // of a tile's blocks, this one has counted last
+  int32_t is_last;  // this block has counted last of the tile's blocks
 };
 
-// The rows of x of a step. Rows past the group's end stay as they are: their products are not stored.
+// Loads the rows of x for a step. Rows past the group's end stay as they are: their products are not stored.
 template <bool kWholeChunks, int kTileRows>
 __device__ __forceinline__ void LoadRows(const Gemm4BitParams& p, int32_t step, int stage,
                                          Shared4<kTileRows>& shared) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void LoadRows(const Gemm4BitParams& p, int32_t step, 
   }
 }
 
-// Step `step` of a tile of outputs into its stage.
+// Loads step `step` of a tile of outputs into its stage.
 template <class Format, int kTileRows>
 __device__ __forceinline__ void LoadStep(const Gemm4BitParams& p, const unsigned char* weight_tile,
                                          int32_t step, int stage, Shared4<kTileRows>& shared) {
@@ -119,8 +119,8 @@ __device__ __forceinline__ void StoreTile(const Gemm4BitParams& p, const GemmIte
   }
 }
 
-// Split k: every block passes its accumulators on through memory, and the one that comes last adds those of
-// all splits, ascending or by the tree of segments, into `accumulators`. False in the others.
+// Split k: every block stores its accumulators in memory, and the last one to do so adds up those of all
+// splits, ascending or by the tree of segments, in `accumulators`. Returns false in the other blocks.
 template <int kTileRows, bool kSegmented>
 __device__ bool AddSplits(const Gemm4BitParams& p, const GemmItem& item, int32_t& is_last,
                           Accumulators4<kTileRows>& accumulators) {
@@ -156,7 +156,7 @@ __device__ __forceinline__ void FindRows(const Gemm4BitParams& p, const GemmItem
   x_row[row] = source;
 }
 
-// The accumulators times the tensor scales of the tile's outputs.
+// Multiplies the accumulators by the tensor scales of the tile's outputs.
 template <int kTileRows>
 __device__ __forceinline__ void ScaleTile(const float* tensor_scales, const WarpPlace<kTileRows>& place,
                                           Accumulators4<kTileRows>& accumulators) {
@@ -280,7 +280,7 @@ auto KernelOf(bool segmented) -> void (*)(Gemm4BitParams) {
   return segmented ? Gemm4BitKernel<Format, kTileRows, true> : Gemm4BitKernel<Format, kTileRows, false>;
 }
 
-// The kernel of a weight whose format Is4BitLayout takes.
+// The kernel of a weight whose format Is4BitLayout accepts.
 template <int kTileRows>
 auto KernelOf(const PackedWeight& weight) -> void (*)(Gemm4BitParams) {
   const bool segmented = weight.segments > 1;
@@ -322,7 +322,7 @@ void LaunchTiles(Stream& stream, const GemmProblem& q) {
   Launch(stream, KernelOf<kTileRows>(q.weight), shape, params);
 }
 
-// Split k is computed for so many rows at a time, which bounds the partial sums and counters.
+// The most rows that split k computes at a time, which bounds the partial sums and counters.
 constexpr int32_t kSplitRowsAtOnce = 256;
 
 int32_t TileRowsOf(Stream& stream, const GemmProblem& q) {

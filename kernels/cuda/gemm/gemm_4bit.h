@@ -1,16 +1,16 @@
 #pragma once
 
 // The GEMM for 4-bit weights of any shape, on any GPU: mma.sync tiles, operands loaded by cp.async, codes
-// widened to BF16 in registers (exactly, see ValuesOf in gemm_4bit.cu). Weights have the layout of
+// widened to BF16 in registers (exactly, see ValuesOf in gemm_4bit_tile.h). Weights have the layout of
 // weight_4bit.h.
 //
 // Bits of an output, if k is not split: for each group of inputs that share a scale a sum from zero over its
-// k16 groups, ascending, as in gemm_tile.h; then out = fma(scale, sum, out), groups ascending. NVFP4: one
-// sum over all k16 groups of codes times scales, which BF16 holds exactly, then times the tensor scale. They
-// do not depend on tile sizes, row indices or row counts. With splits of k, the sums of the splits are added
-// in ascending order: the number of splits decides bits, and Splits4Bit (gemm_plan.h) takes it from the
-// weight's shape. A weight with segments has whole blocks in each: the above holds for each segment, and
-// splits share the segments.
+// k16 groups, ascending, as in gemm_tile.h; then out = fma(scale, sum, out), groups ascending. NVFP4: one sum
+// over all k16 groups of codes times scales, which BF16 holds exactly, then times the tensor scale. Bits do
+// not depend on tile sizes, row indices or row counts. With splits of k, the sums of the splits are added in
+// ascending order: the number of splits decides bits, and Splits4Bit (gemm_plan.h) takes it from the weight's
+// shape. A weight with segments has whole blocks in each: the above holds for each segment, and splits share
+// the segments.
 
 #include <cstdint>
 

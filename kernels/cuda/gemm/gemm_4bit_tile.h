@@ -59,16 +59,16 @@ __device__ __forceinline__ void ClearAccumulators(Accumulators4<kTileRows>& accu
   }
 }
 
-// The values of the codes in nibble q of a word's halves, as two BF16. Both kinds are exact, and take fewer
-// instructions than a table of 16 values: a GPU looks up bytes, and eight at a time.
+// The values of the codes in nibble q of a word's halves, as two BF16. Both conversions are exact, and take
+// fewer instructions than a table of 16 values: a GPU looks up single bytes, among eight.
 template <Codes4 kCodes>
 __device__ __forceinline__ uint32_t ValuesOf(uint32_t word, int q) {
   if constexpr (kCodes == Codes4::kInt4) {
     // 128 + code has the code in its last mantissa bits; 136 is 128 and the codes' offset.
     return SubBf16x2((word >> (4 * q) & 0x000f000fu) | 0x43004300u, 0x43084308u);
   } else {
-    // E2M1 in the place of BF16's sign, last exponent bits and first mantissa bit is the value times 2^-126,
-    // subnormal or not.
+    // A code in the places of BF16's sign, last two exponent bits and first mantissa bit is the value times
+    // 2^-126, subnormal or not.
     const uint32_t magnitude = q < 2 ? word << (6 - 4 * q) : word >> (4 * q - 6);
     const uint32_t sign = word << (12 - 4 * q);
     return MulBf16x2((magnitude & 0x01c001c0u) | (sign & 0x80008000u), 0x7e807e80u);
@@ -129,8 +129,8 @@ __device__ __forceinline__ QuarterWords<kTileRows> LoadQuarter(const unsigned ch
   return words;
 }
 
-// A quarter of a block. `first`: the accumulators begin with it. NVFP4's codes are multiplied by their scales
-// first, which BF16 holds exactly.
+// Multiplies a quarter of a block. `first`: the accumulators begin with it. NVFP4's codes are multiplied by
+// their scales first, which BF16 holds exactly.
 template <class Format, int kTileRows>
 __device__ __forceinline__ void MultiplyQuarter(const unsigned char (&x)[kTileRows][kRowPitch4],
                                                 const unsigned char* weight, int quarter, bool first,
@@ -168,8 +168,8 @@ __device__ __forceinline__ void MultiplyQuarter(const unsigned char (&x)[kTileRo
   }
 }
 
-// A block of 128 inputs. NVFP4 has no accumulators of groups. The loop over groups stays one for larger
-// tiles, which lack the registers for two groups side by side.
+// Multiplies a block of 128 inputs. NVFP4 has no accumulators of groups. The loop over groups is not unrolled
+// for larger tiles, which lack the registers for two groups side by side.
 template <class Format, int kTileRows>
 __device__ __forceinline__ void MultiplyBlock(const unsigned char (&x)[kTileRows][kRowPitch4],
                                               const unsigned char (&weight)[kMaxBlock4Bytes],

@@ -59,8 +59,8 @@ __device__ __forceinline__ void StoreTile(const HopperGemmParams& p, const GemmI
   }
 }
 
-// The outputs as queries: the last rope_dim of each head rotated; a thread has both of a pair. Rows
-// without a slot are not stored.
+// Stores the outputs as queries, with the last rope_dim of each head rotated; a thread has both values of a
+// pair. Rows without a slot are not stored.
 template <int kAccumulators>
 __device__ __forceinline__ void StoreRotated(const HopperGemmParams& p, const GemmItem& item,
                                              const FragmentOrigin& origin,
@@ -95,7 +95,7 @@ __device__ __forceinline__ void StoreRotated(const HopperGemmParams& p, const Ge
 template <class Tile>
 struct KernelShared {
   HopperShared<Tile> tile;
-  int32_t is_last[Tile::kConsumers];  // of a tile's blocks, this one has counted last
+  int32_t is_last[Tile::kConsumers];  // this block has counted last of the tile's blocks
 };
 
 // Whether the tile's kernel has the registers to split k: two groups of 128 outputs do not, and a tree of
@@ -112,9 +112,9 @@ __device__ __forceinline__ void SyncConsumerGroup(int group) {
   }
 }
 
-// Split k: every block passes its accumulators on through memory, and the one that comes last adds those of
-// all splits, ascending or by the tree of segments, into `accumulators`. False in the others. The consumer
-// groups of a block are independent.
+// Split k: every block stores its accumulators in memory, and the last one to do so adds up those of all
+// splits, ascending or by the tree of segments, in `accumulators`. Returns false in the other blocks. The
+// consumer groups of a block are independent.
 template <class Tile>
 __device__ bool AddSplits(const HopperGemmParams& p, const GemmItem& item, const FragmentOrigin& origin,
                           int32_t (&is_last)[Tile::kConsumers], float (&accumulators)[Tile::kAccumulators]) {
@@ -212,7 +212,7 @@ void LaunchOfWidth(Stream& stream, const GemmProblem& q, GemmTile tile) {
   }
 }
 
-// Split k is computed for so many rows at a time, which bounds the partial sums and counters.
+// The most rows that split k computes at a time, which bounds the partial sums and counters.
 constexpr int32_t kSplitRowsAtOnce = 1024;
 
 GemmTile TileOf(Stream& stream, const GemmProblem& q) {

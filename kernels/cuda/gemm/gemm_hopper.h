@@ -13,14 +13,14 @@
 
 namespace foredraft::cuda {
 
-// Rows, or segments of rows, of a multiple of 128 bytes, and n of the whole weight a multiple of 8; on a GPU
-// of capability 9.0.
+// Whether HopperGemm takes the weight: its rows, or their segments, are multiples of 128 bytes, n of the
+// whole weight is a multiple of 8, and the GPU has capability 9.0.
 bool HopperSupports(const PackedWeight& weight);
 
-// As TileGemm; BF16 x must satisfy TmaCanLoad. PlanGemm (gemm_plan.h) chooses the tile; tests pass one. All
+// Like TileGemm; BF16 x must satisfy TmaCanLoad. PlanGemm (gemm_plan.h) chooses the tile; tests pass one. All
 // tiles give the same bits. With splits > 1, for a single group, k is cut into that many parts, whose sums
-// are added in ascending order: the number of splits decides bits. A weight with segments has the sum of
-// these by the tree, whatever the splits are, which share the segments.
+// are added in ascending order: the number of splits decides bits. For a weight with segments, splits share
+// the segments, and the result is their sum by the tree, whatever the splits are.
 void HopperGemm(Stream& stream, const GemmProblem& problem, GemmTile tile = {});
 
 // The memory for GemmProblem::partials that HopperGemm needs with the same arguments.

@@ -52,7 +52,8 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
   const uint64_t row_bytes = k * element;
 
   HopperGemmParams p = {};
-  // A group of ragged rows may begin at any row, its scales at a multiple of kScaleAlignment.
+  // A group of ragged rows may begin at any row, but its scales are loaded from a multiple of kScaleAlignment
+  // on.
   const bool ragged = q.ranges.offsets != nullptr;
   p.box_rows = ragged ? tile_rows : std::min(tile_rows, q.ranges.rows);
   p.scale_rows = ragged ? tile_rows + kScaleAlignment

@@ -40,7 +40,7 @@ struct HopperGemmParams {
   int32_t splits;        // of the steps; each is an item of its own
   int32_t segments;      // of the steps; a split has some of them
   int32_t tile_rows;     // of x per tile, at most the kernel's
-  int32_t box_rows;      // of x that are loaded per tile: no more than there are, past them TMA is slow
+  int32_t box_rows;      // of x that are loaded per tile: no more than x has, since TMA is slow past them
   int32_t scale_rows;    // whose scales are loaded per tile; FP8
   int32_t x_grouped;     // 1: group g reads matrix g of x; 0: all groups read matrix 0
   int32_t pair_stores;   // 1: outputs 2 i and 2 i + 1 of a row can be stored together
@@ -48,7 +48,7 @@ struct HopperGemmParams {
   uint32_t* counters;    // splits > 1: [tiles, consumer groups], zero
   float4* waiting;       // [blocks] accumulators of segments that wait in device memory
   QuantizedRows out_f8;  // GemmProblem::out_f8
-  // How out_bf16 gets the outputs rotated, as queries (RopeQueryParams); null: not rotated.
+  // For out_bf16 to get the outputs rotated, as queries (RopeQueryParams); null: not rotated.
   const float* cos_sin;
   const int32_t* slots;
   const int32_t* positions;
@@ -194,9 +194,9 @@ __device__ void LoadRowScales(const HopperGemmParams& p, HopperShared<Tile>& sha
   });
 }
 
-// Each operand of a stage has a warp of its own, whose first thread requests it: a request takes some 40
-// instructions of latency, so one thread for all of them does not keep up with memory. The warp of the
-// weights also announces the bytes of all operands; the other operands may arrive before it does.
+// Each operand of a stage has a warp of its own, whose first thread requests it: a request has the latency of
+// some 40 instructions, so one thread for all requests would not keep up with memory. The warp of the weights
+// also announces the bytes of all operands; the other operands may arrive before it does.
 template <bool kF8, class Tile>
 __device__ __forceinline__ void Produce(const HopperGemmParams& p, HopperShared<Tile>& shared) {
   if (threadIdx.x % 32 != 0) return;
@@ -228,7 +228,7 @@ struct FragmentOrigin {
 };
 
 // Stores the rows of a tile with 128 outputs as scale group `group` of `out`. Four lanes have a row, 32
-// columns each. value(i): what becomes of accumulator i, before it is rounded to BF16.
+// columns each. value(i): the value for accumulator i, before it is rounded to BF16.
 template <class Value>
 __device__ __forceinline__ void StoreQuantizedTile(const QuantizedRows& out, const GemmItem& item,
                                                    const FragmentOrigin& origin, int32_t group,
@@ -271,7 +271,7 @@ struct GroupOffsets {
         weight(Tile::kPair ? group * Tile::kN * kTileRowBytes : 0) {}
 };
 
-// Issues one stage's wgmmas into `d`; from zero unless `add`.
+// Issues one stage's wgmmas into `d`, which starts from zero unless `add`.
 template <bool kF8, int kAccumulators>
 __device__ __forceinline__ void Multiply(float (&d)[kAccumulators], const unsigned char* x,
                                          const unsigned char* weight, bool add) {
@@ -318,7 +318,7 @@ struct F8Consumer {
     pipeline.Next();
   }
 
-  // After the wait for the product.
+  // Called after the wait for the product.
   __device__ __forceinline__ void Promote(const F8Block<Tile::kAccumulators>& block,
                                           float (&accumulators)[Tile::kAccumulators]) {
     ReleaseStage(shared.empty[block.stage]);
@@ -416,8 +416,8 @@ __device__ void ConsumeBf16(const HopperGemmParams& p, HopperShared<Tile>& share
   ForItems<Tile>(p, shared.tile_starts, [&](const GemmItem& item) {
     float accumulators[Tile::kAccumulators];
     SumItem<Tile>(p, shared, item, accumulators, [&](const StepRange& steps) {
-      // The accumulators of the segment before are not what wgmma begins with. Where the assembler takes them
-      // to be, it serialises the wgmmas.
+      // wgmma does not begin with the previous segment's accumulators. The assembler does not know this
+      // unless they are cleared, and would serialise the wgmmas.
       if constexpr (Tile::kSegmented) Clear(accumulators);
       int last = 0;  // the stage whose wgmmas may be in flight
       for (int32_t step = steps.first; step < steps.end; ++step, pipeline.Next()) {

@@ -32,7 +32,7 @@ inline __device__ void FillTileStarts(const GroupRowRanges& ranges, int32_t rows
   if (lane == 0) tile_starts[0] = 0;
 }
 
-// Item `index`. A block has few items of some hundred cycles each, so it divides only where it must.
+// Item `index`. A block has few items, of some hundred cycles each, so this divides only where it must.
 inline __device__ GemmItem FindItem(const GroupRowRanges& ranges, const int32_t* tile_starts,
                                     int32_t rows_per_tile, int32_t n_tiles, int32_t splits, uint32_t index) {
   const uint32_t tile = splits > 1 ? index / splits : index;

@@ -33,7 +33,7 @@ constexpr double kStepRow = 1.7;
 // Two warpgroups with 128 outputs each do not overlap a step's products with the next one's wait.
 constexpr double kWideTile = 1.2;
 
-// Gemm4Bit, as an H200 takes it: cycles of a step alone on an SM, and of a block's step on an SM full of
+// Gemm4Bit, measured on an H200: cycles of a step alone on an SM, and of a block's step on an SM full of
 // blocks, by rows of the tile; E2M1 codes take more instructions than INT4.
 constexpr double kStepLatency4 = 800;
 constexpr double StepIssue4(int32_t tile_rows) {
@@ -130,7 +130,7 @@ int32_t KernelRows(GemmTile tile) { return tile.rows > kWarpgroupRows ? 2 * kWar
 
 // Bytes that a tile's sums of segments take to and from device memory.
 double WaitingTraffic(GemmTile tile, int32_t segments) {
-  // A set of the first 1, 2 or 4 segments of twice as many is stored and loaded once.
+  // The sum of the first 1, 2 or 4 of twice as many segments is stored and loaded once.
   double sums = 0;
   for (int32_t set = SetsInShared(tile.outputs); segments >> set > 1; ++set) sums += segments >> (set + 1);
   return 2.0 * sizeof(float) * sums * KernelRows(tile) * tile.outputs;
@@ -205,7 +205,7 @@ bool GateUpIsFaster(const GemmSize& size, const GemmRates& rates) {
   const double activated_bytes = static_cast<double>(sizeof(float)) * size.rows * size.n;
   const double silu_mul = kLaunch + kStart + kEnd + activated_bytes / rates.l2_bytes_per_us;
   const double sums = activated_bytes / rates.l2_bytes_per_us;
-  // Two kernels are worth it for more than the prediction's error only.
+  // Two kernels are chosen only for a gain that exceeds the prediction's error.
   return PlanGateUp(size, rates).microseconds <=
          1.1 * (PlanGemm(size, 1, rates).microseconds + sums + silu_mul);
 }
@@ -255,7 +255,7 @@ GemmPlan Plan4Bit(const GemmSize& size, int32_t splits, const GemmRates& rates) 
 
 namespace {
 
-// The least predicted time(rows, splits) over all `rows`.
+// The number of splits with the least time(rows, splits), summed over `rows`; more splits must gain 10%.
 template <class Time>
 int32_t BestSplits(int32_t steps, int32_t most, std::initializer_list<int32_t> rows, const Time& time) {
   constexpr double kGainWanted = 0.9;
@@ -286,7 +286,7 @@ int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes) {
 }
 
 int32_t Splits4Bit(int32_t n, int32_t k, const WeightFormat& format) {
-  constexpr int32_t kMostTiles = 256;  // more fill a device, and their partial sums would be large
+  constexpr int32_t kMostTiles = 256;  // more tiles fill a device, and their partial sums would be large
   if (Layout4Bit{n, k, format.columns}.tiles() > kMostTiles) return 1;
   return BestSplits((k + kBlock4Inputs - 1) / kBlock4Inputs, kMaxGemmSplits, {1, 8, 32},
                     [&](int32_t rows, int32_t splits) {

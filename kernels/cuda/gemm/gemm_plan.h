@@ -6,7 +6,7 @@
 //
 // Only the number of splits of k decides bits. It follows from the whole weight's shape alone. Tile sizes
 // decide time and nothing else, so they may depend on the number of rows. So may the splits of a weight with
-// segments: they only say which blocks sum them.
+// segments: they only say which blocks sum which segments.
 //
 // The prediction of Hopper's kernels, per block of one multiprocessor (SM):
 //   step    one k tile of 128 bytes: the longest of wgmma, of a step with its rows' TMA, and of the loads at
@@ -14,9 +14,9 @@
 //   item    its steps, then the epilogue
 //   wave    one item per SM: an item's time, or the wave's bytes at the rate of memory or of L2
 //   launch  start, all waves, end; with splits, the exchange of partial sums
-// Gemm4Bit has several blocks on an SM. A step of one, 128 inputs, takes the longest of the latency of its
-// instructions, the SM's busiest unit (issue of instructions, ldmatrix, mma) times the blocks there, and the
-// bytes at a block's rate.
+// Gemm4Bit has several blocks on an SM. A block's step, of 128 inputs, takes the longest of three times: the
+// latency of its instructions; the time of the SM's busiest unit (issue of instructions, ldmatrix, mma),
+// times the blocks there; and its bytes at a block's rate.
 //
 // The constants of steps follow from times of all tiles on an H200 (tests/bench/RESULTS.md); the others are
 // estimates from specifications.
@@ -60,7 +60,7 @@ struct GemmPlan {
   GemmTile tile;
   int32_t splits = 1;
   double items = 0;             // tiles x splits; the expected number if ragged
-  int32_t blocks = 0;           // with an item; at most one per SM, of Gemm4Bit Resident4Bit
+  int32_t blocks = 0;           // with an item; at most one per SM, or Resident4Bit for Gemm4Bit
   int32_t waves = 0;            // items of the block that has most
   int32_t stages = 0;           // of the pipeline of loads
   int64_t bytes_in_flight = 0;  // per block, when all stages are loading
@@ -69,15 +69,16 @@ struct GemmPlan {
 
 inline constexpr int32_t kMaxGemmSplits = 8;
 
-// Parts of k that different blocks sum; their sums are added in ascending order. Only in the decode form and
-// for a single group. The least predicted time over few, some and many rows; 1 unless more gain 10%.
+// How many parts of k different blocks sum; their sums are added in ascending order. Only in the decode form
+// and for a single group. This number has the least predicted time over few, some and many rows; it is 1
+// unless more gain 10%.
 int32_t GemmSplits(int32_t n, int32_t k, int32_t element_bytes);
 
-// What HopperGemm does with this tile and these splits. It has no kernel for splits with more than 64 rows by
+// Predicts HopperGemm with this tile and these splits. It has no kernel for splits with more than 64 rows by
 // 128 outputs; of a weight with segments, none for more than 64 rows or 128 outputs.
 GemmPlan PredictGemm(const GemmSize& size, GemmTile tile, int32_t splits, const GemmRates& rates = {});
 
-// The tile with the least predicted time; of those with so many outputs, if they are given.
+// The tile with the least predicted time; with only_outputs, among tiles with so many outputs.
 GemmPlan PlanGemm(const GemmSize& size, int32_t splits = 1, const GemmRates& rates = {},
                   int32_t only_outputs = 0);
 
@@ -98,10 +99,10 @@ GemmPlan Predict4Bit(const GemmSize& size, int32_t tile_rows, int32_t splits, co
 // The tile with the least predicted time.
 GemmPlan Plan4Bit(const GemmSize& size, int32_t splits = 1, const GemmRates& rates = {});
 
-// As GemmSplits, over fewer rows: 4 bits are for few streams.
+// Like GemmSplits, over fewer rows: 4 bits are for few streams.
 int32_t Splits4Bit(int32_t n, int32_t k, const WeightFormat& format);
 
-// The blocks that share the segments of a tile, of either kernel: 1 unless more gain 10% with these rows.
+// How many blocks share the segments of a tile, in either kernel: 1 unless more gain 10% with these rows.
 int32_t SegmentShares(const GemmSize& size, const GemmRates& rates = {});
 
 // ---- sums of segments that wait for others (segment_sums.h) ----
@@ -113,8 +114,9 @@ constexpr int32_t WaitingBytes(int32_t sets, int32_t threads, int32_t sums) {
   return sets * threads * sums * 4;
 }
 
-// The sets of a Hopper tile that are in shared memory: all up to 64 outputs. Beyond that the stages would be
-// too few; the first set, which half of the segments use, is there, and the others are in device memory.
+// The sets of a Hopper tile that are in shared memory: all sets up to 64 outputs. With more outputs that
+// would leave too few stages: only the first set, which half of the segments use, is in shared memory, the
+// others in device memory.
 constexpr int32_t SetsInShared(int32_t outputs) { return outputs <= 64 ? kWaitingSets : 1; }
 // `rows` and `outputs` of the kernel.
 constexpr int32_t SharedWaitingBytes(int32_t rows, int32_t outputs) {

@@ -5,7 +5,7 @@
 //
 // Bits of an output: with BF16 weights, one accumulator over k16 groups in ascending order. With FP8 weights,
 // for each block of 128 inputs a sum from zero over its k16 groups (E4M3 codes are exact in BF16), then out =
-// fma(scale of x * scale of w, sum, out), blocks ascending. They do not depend on tile sizes, row indices or
+// fma(scale of x * scale of w, sum, out), blocks ascending. Bits do not depend on tile sizes, row indices or
 // row counts. For a weight with segments the above holds for each segment.
 
 #include <cstdint>
@@ -35,10 +35,10 @@ struct GemmProblem {
   int32_t expected_rows = 0;        // with offsets: expected total, for the choice of tiles; 0: ranges.rows
   int32_t splits = 1;               // of k; more than 1 only for HopperGemm and Gemm4Bit
   void* partials = nullptr;         // HopperPartialBytes or PartialBytes4Bit, 256-byte aligned
-  // HopperGemm alone, of BF16 weights with 128 outputs: group g stores its outputs quantised, as columns 128
-  // g on, and nowhere else. Or absent.
+  // Absent, or for HopperGemm with BF16 weights of 128 outputs: group g stores its outputs quantised, in the
+  // columns from 128 g on, and nowhere else.
   QuantizedRows out_f8 = {};
-  // HopperGemm alone: stores the outputs rotated, in rotated.out and nowhere else. Absent without `out`.
+  // For HopperGemm, if rotated.out is present: stores the outputs rotated, in rotated.out and nowhere else.
   RopeQueryParams rotated = {};
 };
 

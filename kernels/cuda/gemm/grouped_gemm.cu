@@ -14,7 +14,8 @@ constexpr int64_t kMostSums = int64_t{8} << 20;  // bytes of gate and up that ma
 
 int64_t RoundUp(int64_t bytes) { return (bytes + 1023) / 1024 * 1024; }
 
-// With very few rows, GateUpGemm has too few tiles for the device. The bits are the same.
+// GateUpGemm's result by two kernels, for very few rows: GateUpGemm would have too few tiles for the device.
+// The bits are the same.
 void GateUpInParts(Stream& stream, GemmProblem problem, const GroupedGemmParams& p, float* sums) {
   problem.out = Dense(sums, p.silu_f8.rows, problem.weight.n);
   HopperGemm(stream, problem);

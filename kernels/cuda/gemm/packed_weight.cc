@@ -10,7 +10,8 @@
 namespace foredraft {
 namespace {
 
-// Whether the grid of the stacked weight is the parts' grids, stacked. `outputs` of a part.
+// Whether the stacked weight's grid of scales is the parts' grids, stacked. outputs(part): the part's
+// outputs.
 template <class Outputs>
 bool KeepsScaleGrid(std::span<const HostWeight> parts, const Outputs& outputs) {
   for (const HostWeight& part : parts) {
@@ -66,7 +67,7 @@ void FillOutput(const Layout4Bit& layout, const HostWeight& part, int64_t row, i
   tile += layout.tensor_scale_bytes();
   const auto* const codes = static_cast<const unsigned char*>(part.data) + row * (layout.k / 2);
   for (int32_t first = 0; first < layout.k; first += 32) {
-    unsigned char quarter[16] = {};  // 4 octets of inputs, of which lane t has byte t
+    unsigned char quarter[16] = {};  // 4 octets of inputs; lane t has byte t of each
     std::memcpy(quarter, codes + first / 2, static_cast<size_t>(std::min(32, layout.k - first) / 2));
     unsigned char* const block = tile + int64_t{first / kBlock4Inputs} * layout.block_bytes();
     for (int32_t lane = 0; lane < 4; ++lane) {

@@ -10,7 +10,7 @@
 // layout BLK128x128; a row of scales is zero past ceil(k / 128). If the checkpoint's blocks have another
 // size, or stacked parts meet inside a block, the grid cannot be kept: the weight is then dequantised to BF16
 // when packed, and its code is kBF16. (All of R1's shapes keep their grid.) Parts of tensors are packed as
-// the whole ones would be.
+// the whole tensors would be.
 //
 // An array of weights is one allocation: item i is i * data_stride bytes (i * scale_stride floats) after item
 // 0.
@@ -59,7 +59,7 @@ struct WeightLayout {
   PackedWeight Item(const PackedWeight& first, int64_t index) const;
 };
 
-// INVALID_ARGUMENT names codes, or a group of a 4-bit kind, that no kernel has.
+// INVALID_ARGUMENT names codes, or a group of a 4-bit kind, that no kernel supports.
 absl::Status CheckGroup(const WeightFormat& format);
 
 // The layout of the parts stacked along n. INVALID_ARGUMENT names a mismatch.

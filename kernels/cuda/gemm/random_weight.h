@@ -5,7 +5,8 @@
 
 namespace foredraft {
 
-// Fill `count` adjacent weights of one layout, starting with `first`: of a 4-bit kind, or of another one.
+// Fill `count` adjacent weights of one layout, starting with `first`: FillRandom4Bit those of 4-bit kinds,
+// FillRandomElements all others.
 void FillRandomElements(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
                         const PackedWeight& first, int count);
 void FillRandom4Bit(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,

@@ -1,10 +1,9 @@
 #pragma once
 
 // The sum of a tile's canonical segments (kernels/rules/weight_segments.h) in one block. After each segment a
-// thread's sums join a binary counter: those of 1, 2 and 4 segments wait for the ones beside them, so that
-// the additions are those of the tree. They wait in memory, because three more sets of them take more
-// registers than the main loops leave; a thread reads there what it has written itself, so nothing is
-// ordered.
+// thread's sums join a binary counter: sums of 1, 2 and 4 segments wait for their siblings in the tree, so
+// that the additions are the tree's. They wait in memory, because three more sets of sums take more registers
+// than the main loops leave. A thread reads only what it has written itself, so this needs no barrier.
 
 #include <cuda_runtime.h>
 
@@ -75,7 +74,8 @@ struct SumsInRegisters {
   }
 };
 
-// Segment `index` of `count`, a power of two, joins the others. After the last one `sum` has the sum of all.
+// Adds segment `index` of `count`, a power of two, to the others. After the last one `sum` has the sum of
+// all.
 template <int kLevel = 0, class Waiting, int kAccumulators>
 __device__ __forceinline__ void AddSegment(int32_t index, int32_t count, Waiting& waiting,
                                            float (&sum)[kAccumulators]) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Split k: the blocks of a tile leave their sums in device memory, and the one that comes last adds them up,
-// in the order of the splits or by the tree of segments. Each block stores its sums, synchronises its
-// threads, calls CountSplit with one of them, and synchronises again.
+// Split k: the blocks of a tile leave their sums in device memory, and the last block adds them up, in the
+// order of the splits or by the tree of segments. Each block stores its sums, synchronises its threads, calls
+// CountSplit with one of them, and synchronises again.
 
 #include <cstdint>
 
@@ -43,17 +43,18 @@ __device__ __forceinline__ void SumTree(int32_t count, float4 (&values)[kCount][
   }
 }
 
-// Adds a thread's vectors of all splits up into `sums`: `parts` has those of one split after another, each
-// `vector_stride` from the one before. kLoads of them are in flight, since each takes the time of an L2
-// access. Splits that share segments are a power of two, added by the tree (segment_sums.h).
+// Adds up a thread's vectors of all splits in `sums`. `parts` has the vectors of one split after another,
+// each `vector_stride` from the one before. kLoads of them are in flight, since each takes the time of an L2
+// access. With kTree the splits share segments: they are a power of two, and the tree adds them
+// (segment_sums.h).
 template <int kVectors, int kLoads, bool kTree>
 __device__ __forceinline__ void SumSplits(const float4* parts, int64_t vector_stride, int32_t splits,
                                           float (&sums)[4 * kVectors]) {
   constexpr int kSplits = kVectors >= kLoads ? 1 : kLoads / kVectors;  // at once
-  // Rounds of loads are subtrees.
+  // Each round's sum is a subtree.
   [[maybe_unused]] SumsInRegisters<4 * kVectors, TreeLevels(kMaxGemmSplits / kSplits)> waiting;
 #pragma unroll
-  for (float& sum : sums) sum = -0.0f;  // leaves what is added to it as it is
+  for (float& sum : sums) sum = -0.0f;  // -0 + x has the bits of x
   for (int32_t first = 0; first < splits; first += kSplits) {
     float4 values[kSplits][kVectors];
 #pragma unroll

@@ -25,8 +25,8 @@ inline constexpr int32_t kBlock4Inputs = 128;
 inline constexpr int32_t kBlock4Quarters = kBlock4Inputs / 32;
 inline constexpr int32_t kBlock4CodeBytes = kTile4Outputs * kBlock4Inputs / 2;
 
-// Formats that the kernel can scale: NVFP4, or a BF16 scale for whole quarters of a row, and whole groups in
-// a block.
+// Formats whose scales the kernel supports: NVFP4, or a BF16 scale per group of a row, where a group is whole
+// quarters and a block is whole groups.
 constexpr bool Is4BitLayout(const WeightFormat& format) {
   if (format.tensor_scale) return format == kNvfp4Format;
   return Is4Bit(format) && format.rows == 1 && format.scale == DType::kBF16 && !format.tensor_scale &&

@@ -23,7 +23,7 @@ int32_t SplitsOf4Bit(Stream& stream, const GemmProblem& q) {
   return Splits4Bit(weight.plan_n(), weight.plan_k(), weight.format);
 }
 
-// Both kernels give the same bits for BF16, so the alignment of x may decide there.
+// Both kernels give the same bits for BF16, so the alignment of x may choose between them.
 void MultiplyElements(Stream& stream, const GemmProblem& problem) {
   const bool loads = problem.x_f8 || TmaCanLoad(problem.x, problem.x_group_stride);
   loads&& HopperSupports(problem.weight) ? HopperGemm(stream, problem) : TileGemm(stream, problem);

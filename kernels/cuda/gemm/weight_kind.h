@@ -19,8 +19,8 @@ struct WeightKind {
                  const PackedWeight& weight);
   void (*fill_random)(CudaStream& stream, const RandomWeight& weight, const WeightLayout& layout,
                       const PackedWeight& first, int count);
-  // Parts of k in the decode form. The whole weight's shape alone decides, because they decide bits; of a
-  // weight with segments they decide none, and the rows count, too.
+  // The number of splits of k in the decode form. It follows from the whole weight's shape alone, because it
+  // decides bits. For a weight with segments it decides none, and depends on the rows, too.
   int32_t (*splits)(Stream& stream, const GemmProblem& problem);
   int64_t (*partial_bytes)(Stream& stream, const GemmProblem& problem);
   void (*product)(Stream& stream, const GemmProblem& problem);

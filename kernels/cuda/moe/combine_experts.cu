@@ -1,7 +1,7 @@
-// The canonical sums of expert outputs (kernels/ops.h): in one step, and in two for several ranks, whose
-// second one may norm the rows, too. A thread of the sums has four adjacent columns of one row, or one if the
-// rows are not aligned for vector loads; a column's bits are the same either way. Product and sum are rounded
-// separately.
+// The canonical sums of expert outputs (kernels/ops.h): in one step, or for several ranks in two steps, of
+// which the second may also norm the rows. A thread of the sums has four adjacent columns of one row, or one
+// if the rows are not aligned for vector loads; a column's bits are the same either way. Product and sum are
+// rounded separately.
 
 #include <algorithm>
 #include <type_traits>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kExpertSlices = 8;
 constexpr int kThreads = 128;
-// Blocks along the rows where the rows are a range. It may be empty, and few blocks end soon.
+// Blocks along the rows where these are a range: it may be empty, and then few blocks end sooner than many.
 constexpr int32_t kRangeBlocks = 512;
 
 template <int columns>
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kThreads) AddPartialsKernel(const __grid_const
 
 // ---- add_partials_norm ----
 
-// Threads of a block whose registers hold a row's partial values.
+// The most threads of a block whose registers hold a row's partial values.
 constexpr int32_t kMostNormThreads = 512;
 
 struct AddPartialsNormShared {

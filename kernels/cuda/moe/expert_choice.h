@@ -2,7 +2,8 @@
 
 // The choice of a token's experts: a block per token computes the experts' keys, and its first warp chooses
 // with the keys in registers, expert lane + 32 i in keys[i]. Every function is called by all lanes of that
-// warp. A choice is a warp's chain of dependent steps, so these count, not the instructions.
+// warp. A choice is a chain of dependent steps of one warp, so its time is that of the steps, not of all
+// instructions.
 
 #include <cstdint>
 
@@ -43,8 +44,8 @@ __device__ __forceinline__ void ForEachOwnExpert(const float* logits, const floa
   }
 }
 
-// Batcher's odd-even merge sort of a power of two: comparisons of one pass do not wait for each other. This
-// is the pass for `distance` of the merge of sorted runs of `merged` keys, and what follows it.
+// Batcher's odd-even merge sort of n keys, a power of two: comparisons of one pass do not wait for each
+// other. Runs the pass for `distance` in the merge of sorted runs of `merged` keys, then all later passes.
 template <int n, int merged = 1, int distance = 1>
 __device__ __forceinline__ void SortDescending(uint32_t (&keys)[n]) {
   constexpr int from = distance % merged;
@@ -63,7 +64,7 @@ __device__ __forceinline__ void SortDescending(uint32_t (&keys)[n]) {
   }
 }
 
-// Chosen are the experts with a larger key, and the first `count` of those with this key.
+// The chosen experts are those with a larger key, and the first `count` with this key.
 struct LastChosen {
   uint32_t key;
   int32_t count;
@@ -125,7 +126,7 @@ __device__ __forceinline__ void ChooseLargest(const uint32_t* shared_keys, int32
   ListChosen(keys, FindLastChosen(keys, count), lane, chosen);
 }
 
-// An idle row has no experts.
+// Writes that an idle row has no experts.
 __device__ __forceinline__ void ChooseNone(int32_t* ids, float* weights, int32_t count) {
 #pragma unroll 1
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kRouteThreads) {
@@ -136,7 +137,7 @@ __device__ __forceinline__ void ChooseNone(int32_t* ids, float* weights, int32_t
 
 // ---- for the host ----
 
-// launch.template operator()<n>() with the keys that a lane has of `experts`.
+// Calls launch.template operator()<n>(), where a lane has n of the keys of `experts` experts.
 template <class Launch>
 void WithKeysPerLane(int32_t experts, const Launch& launch) {
   CHECK_LE(experts, kMaxExperts);

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) GroupRowsKernel(const __grid_constan
 constexpr int kPartWarps = 32;
 
 struct PartShared {
-  int32_t pairs[kPartWarps];  // that the rows of each warp have
+  int32_t pairs[kPartWarps];  // of each warp's rows
 };
 
 // Rows of a warp, and the pairs before them.
@@ -165,7 +165,7 @@ __device__ void WriteBorders(const PartRowsParams& p, WarpRows rows) {
     for (int32_t j = 0; row < rows.end && j < p.top_k; ++j) {
       if (LocalExpert(p, p.expert_ids[static_cast<int64_t>(row) * p.top_k + j]) >= 0) ++own;
     }
-    int32_t upto = own;  // lane's row, of the pairs of these rows
+    int32_t upto = own;  // pairs of these rows up to the lane's row, inclusive
 #pragma unroll
     for (int32_t step = 1; step < 32; step *= 2) {
       const int32_t lower = __shfl_up_sync(kAllLanes, upto, step);

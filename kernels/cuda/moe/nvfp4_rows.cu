@@ -58,7 +58,7 @@ __device__ __forceinline__ Group ValuesOf(const uint2& codes, uint8_t scale) {
   return group;
 }
 
-// The scale of the expert that a grouped row belongs to: of the first one whose rows end after it.
+// The scale of a grouped row's expert: the first expert whose rows end after the row.
 __device__ __forceinline__ float ScaleOf(const RoundNvfp4Params& p, int32_t row) {
   if (p.expert_offsets == nullptr) return p.input_scales[0];
   int32_t low = 0, high = p.expert_count - 1;

@@ -51,7 +51,7 @@ struct LargestTwo {
 __device__ void ExcludeGroups(const RoutePlan& plan, uint32_t* keys, int32_t lane) {
   const int32_t size = plan.group_size, lanes = plan.group_lanes, groups = plan.op.n_group;
   const int32_t part = lane % lanes;
-  const int32_t group = min(lane / lanes, groups - 1);  // the last one by lanes that are left over, too
+  const int32_t group = min(lane / lanes, groups - 1);  // left-over lanes look at the last group
   uint32_t* const own = keys + group * size;
   LargestTwo largest;
 #pragma unroll 4

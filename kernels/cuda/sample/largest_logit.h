@@ -40,7 +40,7 @@ class LargestLogit {
     }
   }
 
-  // Says that the row has NaN or +infinity.
+  // Records that the row has NaN or +infinity.
   __device__ void MarkUnusable() { usable_ = false; }
 
   // The key of the block's largest logit, or one with kUnusableKey. `loaded` is the chunk in the stage;

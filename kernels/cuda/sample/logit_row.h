@@ -86,8 +86,8 @@ __device__ __forceinline__ void LoadChunk(ChunkStage& stage, const float* x, int
   CpAsyncWait<0>();
 }
 
-// Calls visit(v, {x[v] .. x[v + 3]}) for the thread's columns of chunks [begin, end) of row x, ascending, the
-// whole block at the same chunk's same piece. Past the last column they are -infinity.
+// Calls visit(v, {x[v] .. x[v + 3]}) for the thread's columns of chunks [begin, end) of row x, ascending; all
+// threads of the block are at the same piece of the same chunk. Columns past the last one are -infinity.
 template <class Visit>
 __device__ __forceinline__ void ForEachFour(ChunkStage& stage, const float* x, int32_t columns, int32_t begin,
                                             int32_t end, const Visit& visit) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void ForEachLoaded(const ChunkStage& stage, int32_t c
 using IndexedKeyBits = unsigned long long;  // the type of CUDA's shuffles and atomics
 
 __device__ __forceinline__ IndexedKeyBits KeyOf(int32_t v, float x) { return IndexedKey(OrderedKey(x), v); }
-// The key of a raw logit in a row whose usability the largest key decides.
+// The key of a raw logit; the largest such key of a row says whether the row is usable.
 __device__ __forceinline__ IndexedKeyBits CheckedKeyOf(int32_t v, float x) {
   return IndexedKey(OrderedKeyOrUnusable(x), v);
 }

@@ -53,8 +53,8 @@ struct LogprobShared {
   IndexedKeyBits keys[kMaxLogprobs * kGroupColumns];  // in any order
 };
 
-// Lists the keys of the `count` groups with the largest logits that are not below the smallest of these:
-// among them are the row's `count` largest.
+// Takes the `count` groups with the largest logits, and lists their keys that are not below the smallest of
+// these largest logits: the row's `count` largest keys are among them.
 __device__ inline void ListLargestKeys(const float* logits, const RowSplit& split,
                                        const IndexedKeyBits* groups, int32_t count, LogprobShared& shared) {
   const int32_t group_count = split.chunks * kChunkWarps;
@@ -90,7 +90,8 @@ __device__ inline void ListLargestKeys(const float* logits, const RowSplit& spli
   __syncthreads();
 }
 
-// By a block, after all chunks of row r are summed up. `draft`: the one that the row verifies, or the token.
+// Called by a block, after all chunks of row r are summed up. `draft`: the one that the row verifies, or the
+// token.
 __device__ inline void WriteLogprobs(const LogprobArrays& arrays, const RowSplit& split, int32_t r,
                                      const float* logits, int32_t token, int32_t draft, int32_t top_count,
                                      LogprobOutput* out, LogprobShared& shared) {

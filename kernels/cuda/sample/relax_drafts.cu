@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(kChunkThreads) SumUpChunks(const __grid_consta
   }
 }
 
-// The draft is among the topk largest (ties: lower id first), and P(draft) >= P(largest) - delta. By a warp.
+// Whether the draft is among the topk largest (ties: lower id first), and P(draft) >= P(largest) - delta.
+// Called by a warp.
 __device__ bool IsCandidate(const RelaxPlan& plan, int32_t r, int32_t draft) {
   const RelaxDraftsParams& p = plan.p;
   const int32_t chunks = plan.split.chunks;

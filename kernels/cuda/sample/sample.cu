@@ -1,5 +1,5 @@
-// sample (the filters are listed in kernels/cpu/sample/sample.cc) as five kernels, each with several blocks
-// per row (kernels/cuda/common/row_blocks.h) but for the last:
+// sample (the filters are listed in kernels/cpu/sample/sample.cc) as five kernels, all but the last with
+// several blocks per row (kernels/cuda/common/row_blocks.h):
 //
 // clang-format off
 //   SurveyLogits   the row's mask and the request's adjustments; the largest and the lowest logit; per chunk, what logprobs need. A row that is not
@@ -33,7 +33,7 @@ namespace {
 struct SamplePlan {
   SampleParams p;
   RowSplit split;                     // of all columns, for the logprobs
-  int32_t choices;                    // columns that may be chosen; those behind them read as -infinity
+  int32_t choices;                    // columns that may be chosen; those past them read as -infinity
   IndexedKeyBits* largest = nullptr;  // [R, blocks]: keys of the scaled logits, after adjustments
   IndexedKeyBits* drawn = nullptr;    // [R, blocks]: keys of the scaled logits plus noise
   uint32_t* lowest =
@@ -78,7 +78,7 @@ __device__ __forceinline__ float LargestOf4(const float (&x)[4]) {
   return max(max(x[0], x[1]), max(x[2], x[3]));
 }
 
-// four[i], by selects: an array that is indexed would lie in local memory.
+// four[i], by selects: an array indexed at run time would lie in local memory.
 template <class Four>
 __device__ __forceinline__ auto ElementOf(const Four& four, int32_t i) {
   return i == 0 ? four[0] : i == 1 ? four[1] : i == 2 ? four[2] : four[3];
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kChunkThreads) ListCandidates(const __grid_con
 __device__ IndexedKeyBits LastKeptOfRow(const SamplePlan& plan, int32_t r, const SlotConstants& c,
                                         IndexedKeyBits top, ChunkStage& stage, FilterShared& shared) {
   const RowSelection& row = plan.selections[r];
-  if (threadIdx.x == 0) shared.bounds = row.bounds;  // in registers, it and what follows would not fit 64
+  if (threadIdx.x == 0) shared.bounds = row.bounds;  // in registers, it would leave too few of 64
   __syncthreads();
   const FilterBounds& bounds = shared.bounds;
   const RowBins bins = plan.bins(r, c, top);
@@ -293,19 +293,21 @@ __device__ IndexedKeyBits LastKeptOfRow(const SamplePlan& plan, int32_t r, const
 // Gumbel() of kernels/philox.h with the device's logarithm.
 __device__ float GumbelOf(uint32_t x) { return static_cast<float>(-log(-log(UnitInterval(x)))); }
 
-// At least GumbelOf this output: as -log u >= 1 - u, the noise is at most -log(1 - u), and 1 - u is
-// (~x + 0.5) 2^-32. The approximate logarithm, the roundings to float here and there and those of GumbelOf
-// are together below 1e-4; ten times that is added.
+// An upper bound of GumbelOf(x): as -log u >= 1 - u, the noise is at most -log(1 - u), and 1 - u is (~x +
+// 0.5) 2^-32. The errors of the approximate logarithm and of all roundings, here and in GumbelOf, are
+// together below 1e-4; ten times that is added.
 __device__ __forceinline__ float GumbelBound(uint32_t x) {
   constexpr float kLn2 = 0.693147181f;
   return (32.0f * kLn2 + 1e-3f) - kLn2 * __log2f(static_cast<float>(~x) + 0.5f);
 }
 
-// The key of the largest logit - largest + noise over the tokens of this block's chunks up to `last_kept`;
-// ties: the lowest id. The most probable token always survives, and is a candidate in every block.
+// The key of the largest (logit - largest + noise) over this block's tokens whose keys are at least
+// `last_kept`; ties: the lowest id. The most probable token always survives, and is a candidate in every
+// block.
 //
-// Most tokens lose to what their warp has found so far, and are skipped four by four: many even with the
-// largest possible noise, before the generator, and most others with GumbelBound, before its logarithms.
+// Most tokens lose to the best that their warp has found so far, and are skipped four at a time: many even
+// with the largest possible noise, before the generator runs, and most others by GumbelBound, before
+// GumbelOf's logarithms.
 __device__ IndexedKeyBits DrawOfBlock(const SamplePlan& plan, int32_t r, const SlotConstants& c,
                                       IndexedKeyBits top_key, IndexedKeyBits last_kept, ChunkStage& stage) {
   const int32_t top = IndexOf(top_key);
@@ -328,8 +330,8 @@ __device__ IndexedKeyBits DrawOfBlock(const SamplePlan& plan, int32_t r, const S
       may_win = (most - largest) + GumbelBound(most_noise) >= to_beat;
     }
     if (!__any_sync(kAllLanes, may_win)) return;
-      // Logarithms in double take about a microsecond, so each token has to beat those of the whole warp
-      // before.
+      // Logarithms in double take about a microsecond, so only tokens that may beat the whole warp's best so
+      // far get them.
 #pragma unroll 1
     for (int32_t i = 0; i < 4; ++i) {
       const uint32_t output = ElementOf(noise, i);

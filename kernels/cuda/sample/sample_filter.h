@@ -3,12 +3,11 @@
 // The filters top-k and top-p of sample (kernels/cpu/sample/sample.cc): which tokens of a row they keep.
 //
 // Tokens are in one order, by IndexedKey (larger logit first, then the lower id), and both filters keep a
-// prefix of it. So what a row keeps is one key, found in two steps that a row's blocks share:
+// prefix of it. So the last kept key says what a row keeps. The row's blocks find it in two steps:
 //   1. Logits are counted in kRowBins bins, with the sum of their probabilities. That shows in which bins the
 //      prefixes end.
 //   2. The keys in these bins, the candidates, are listed. A list is short (some hundred keys of R1's
-//   vocabulary),
-//      so every block that needs the row's key finds it from the list by itself.
+//      vocabulary), so every block that needs the row's key finds it from the list by itself.
 // A row with more candidates than a list holds (nearly equal logits) is read again instead.
 //
 // Probabilities are in fixed point, kMassOne for the most probable token. All sums are of integers, so
@@ -45,7 +44,8 @@ __device__ __forceinline__ float Scaled(float temperature, float logit) {
   const float scaled = logit / temperature;
   return scaled == scaled ? scaled : FromOrderedKey(kMinusInfinityKey);
 }
-// Scaled of four logits, which are not NaN: without divisions for 1, which most requests have.
+// Scaled of four logits, none of which is NaN; skips the divisions for temperature 1, which most requests
+// have.
 __device__ __forceinline__ void Scale4(float temperature, const float (&logits)[4], float (&scaled)[4]) {
   if (temperature == 1.0f) {
 #pragma unroll
@@ -61,13 +61,13 @@ __device__ __forceinline__ Weight MassOf(float largest, float logit) {
   return mass > 0.0f ? static_cast<Weight>(mass * kMassOne) : 0;  // NaN: 0
 }
 
-// The mass that a prefix with probability p of `total` has at least.
+// The least mass of a prefix that has probability p, where all tokens have mass `total`.
 __device__ __forceinline__ Weight MassTarget(float p, Weight total) {
   const double target = ceil(static_cast<double>(p) * static_cast<double>(total));
   return max(static_cast<Weight>(target), Weight{1});
 }
 
-// Bins of equal width from the largest logit down; what is left is in the last.
+// Bins of equal width from the largest logit down; the last bin has all lower logits.
 class RowBins {
  public:
   // `lowest` is the lowest finite logit, or NaN. A smaller span gives finer bins, hence fewer candidates.
@@ -120,7 +120,7 @@ struct FilterShared {
   Weight masses[kMaxWarps];
 };
 
-// Clears bins by the blocks of a row together; this is block `block` of `blocks`.
+// Clears this block's part of the bins: it is block `block` of the row's `blocks`.
 __device__ inline void ClearSelection(RowSelection& row, int32_t block, int32_t blocks) {
   for (int32_t bin = block * kChunkThreads + static_cast<int32_t>(threadIdx.x); bin < kRowBins;
        bin += blocks * kChunkThreads) {
@@ -158,7 +158,8 @@ __device__ inline FilterBounds FindBounds(const SlotConstants& c, int32_t vocab,
   }
   bounds.k_mass = BlockReduce(before_k_bin, Sum(), shared.masses);
   bounds.mass = BlockReduce(all, Sum(), shared.masses);
-  // With top-k, the mass that top-p is a share of is known within the bin where top-k ends.
+  // With top-k, top-p keeps a share of the mass that top-k keeps, which is known only to within the bin where
+  // top-k ends.
   const Weight least = bounds.k_bin < 0 ? bounds.mass : bounds.k_mass;
   const Weight most = bounds.k_bin < 0 ? bounds.mass : bounds.k_mass + k_bin_mass;
   const FoundBin low = FindBin(masses, MassTarget(c.top_p, least), shared.select.find);
