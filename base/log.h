@@ -16,7 +16,7 @@ namespace foredraft {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// A named value from a line's sentence, which JSON lines carry as a member of its own, too.
+// A named value of a log line: its sentence contains the value, and JSON lines also have it as a member.
 struct LogField {
   std::string_view name;  // lower_case_with_units, a literal: "queue_ms"
   std::variant<int64_t, double, bool, std::string> value;

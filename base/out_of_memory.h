@@ -5,7 +5,7 @@
 // and the request ends. All other work is small, and no single request is to blame for it: an allocation
 // takes from a reserve or, once that is empty, waits until requests end and give memory back. Once
 // KeepMemoryReserve was called, this holds on every thread, also on gRPC's, which would not survive an
-// exception. Inside of a MayLackMemory scope, a MustHaveMemory scope restores it.
+// exception. Inside of a MayLackMemory scope, a MustHaveMemory scope restores this.
 //
 // nlohmann's values allocate when they are destroyed, which must not fail: a MayLackMemory scope ends before
 // its values do.

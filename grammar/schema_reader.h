@@ -103,8 +103,8 @@ class SchemaReader {
   // The strings that match an expression. Errors name the place.
   absl::StatusOr<std::shared_ptr<StringSet>> PatternSet(const JsonValue& pattern,
                                                         std::string_view expression);
-  // Tests that a string passes exactly if `merged` allows it. With `has_short_formats` this holds up to
-  // kShortFormatChars characters, and the automata are smaller.
+  // A string passes all of these tests exactly if `merged` allows it. With `has_short_formats` this holds up
+  // to kShortFormatChars characters, and the automata are smaller.
   absl::StatusOr<std::vector<StringTest>> StringTests(const MergedSchema& merged,
                                                       bool has_short_formats = false);
   const GrammarLimits& limits() const { return limits_; }

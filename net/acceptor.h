@@ -77,7 +77,7 @@ class Acceptor {
   // One of the listening sockets, until Stop.
   int listener_fd() const { return sockets_.fds().front(); }
 
-  // Takes the next TCP connection whose client has this port, whatever the count: it is the watchdog's own.
+  // The next TCP connection whose client has this port is taken whatever the count: it is the watchdog's own.
   // Connections of this process over a unix socket are always taken.
   void ExpectOwn(int port) { own_port_.store(port); }
 

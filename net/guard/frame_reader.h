@@ -1,6 +1,6 @@
 #pragma once
 
-// Reads of an HTTP/2 client's bytes only what a guard in front of a server needs: the preface and the nine
+// Reads an HTTP/2 client's bytes as far as a guard in front of a server needs them: the preface and the nine
 // bytes at the head of each frame. It decodes no headers. gRPC 1.51 parses a header block again from its
 // start with each piece that arrives and has no bound on its pieces (CVE-2023-33953), so a block is released
 // as a whole, and its size and number of pieces are bounded. No I/O, no clock. Not thread-safe.

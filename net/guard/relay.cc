@@ -187,8 +187,8 @@ void Relay::BecomeClient(GuardTime now) {
   reader_.set_max_block_bytes(kMaxClientBlockBytes);
 }
 
-// The time for the first frames begins with the accept. A header block has as much time, from its first byte
-// on or, if its frames are slowed, from the end of that.
+// The time for the first frames begins with the accept. A header block has as much time, counted from its
+// first byte or, if its frames are slowed, from when they no longer are.
 void Relay::SetDeadline(GuardTime now) {
   if (!reader_.started()) return;
   if (!reader_.holds()) {
