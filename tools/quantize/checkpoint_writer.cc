@@ -44,7 +44,7 @@ std::string Header(std::span<const StoredTensor> tensors) {
     offset += tensor.bytes();
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // align the data, as other writers do
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data, as other writers do
   return text;
 }
 

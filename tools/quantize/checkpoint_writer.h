@@ -22,7 +22,8 @@ struct WrittenCheckpoint {
   int shard_count = 0;
 };
 
-// Makes `dir` if it is missing. ALREADY_EXISTS if something is in it; `command` names who asks.
+// Makes `dir` if it is missing. ALREADY_EXISTS if it is not empty; `command` is the subcommand that the error
+// names.
 absl::Status MakeOutputDir(const std::string& dir, const std::string& command);
 
 // Writes the bytes of tensors[index] to the stream. Called once per tensor, in order.

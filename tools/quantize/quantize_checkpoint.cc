@@ -33,7 +33,7 @@ constexpr int64_t kConfigBytes = int64_t{16} << 20;
 constexpr int64_t kBandElements = int64_t{1} << 22;
 constexpr int kBandRows = 128;  // a multiple of every format's rows
 
-// What makes the bytes of an output tensor.
+// How to make the bytes of an output tensor.
 struct Job {
   const TensorSpec* spec;  // null: the tensor is copied
   TensorLocation source;
@@ -132,8 +132,8 @@ class Quantizer {
     return absl::OkStatus();
   }
 
-  // The largest magnitude of a tensor and of those that are fused with it: their tensor scales are one, which
-  // other programs require of gate and up. Reads each tensor once.
+  // The largest magnitude in a tensor and the tensors that are fused with it. All of them get one tensor
+  // scale, which other programs require of gate and up. Reads each tensor once.
   absl::StatusOr<float> LargestOf(const TensorSpec& spec) {
     if (const auto found = largest_.find(&spec); found != largest_.end()) return found->second;
     const std::span<const TensorSpec* const> fused = fused_.at(&spec);
@@ -192,7 +192,7 @@ class Quantizer {
   ThreadPool pool_;
   std::vector<StoredTensor> outputs_;
   std::vector<Job> jobs_;   // of outputs_
-  std::string scales_;      // of the tensor whose codes were written last
+  std::string scales_;      // the scales of the tensor whose codes were written last
   float tensor_scale_ = 1;  // of that tensor
   absl::flat_hash_map<const TensorSpec*, float> largest_;
   absl::flat_hash_map<const TensorSpec*, std::span<const TensorSpec* const>> fused_;
@@ -215,7 +215,7 @@ absl::Status WriteReport(const QuantizeReport& report, const std::string& path) 
   return absl::ResourceExhaustedError(absl::StrFormat("%s: cannot be written", path));
 }
 
-// Everything but config.json, weights and their index.
+// Copies everything except config.json, weights and their index.
 absl::Status CopyOtherFiles(const std::string& from, const std::string& to) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(from, error)) {
@@ -232,7 +232,8 @@ absl::Status CopyOtherFiles(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
-// Groups run along the columns: hidden_size of an expert's gate and up, moe_intermediate_size of its down.
+// Refuses sizes that cut a group. Groups lie along columns: an expert's gate and up have hidden_size columns,
+// its down has moe_intermediate_size.
 absl::Status CheckExpertColumns(const ModelConfig& config, int group, const std::string& config_path) {
   const auto divides = [&](int g) {
     return config.hidden_size % g == 0 && config.moe_intermediate_size % g == 0;
@@ -262,7 +263,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options
         "%s: quantization_config: the checkpoint is quantised already, allowed BF16", config_path));
   }
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.in_dir, config));
-  // Modules that config.json does not declare, or that are not there, are no part of what is quantised.
+  // Modules that config.json does not declare, or that are missing, are left out.
   ASSIGN_OR_RETURN(config.num_nextn_predict_layers, CheckCheckpoint(checkpoint, config));
   if (Is4Bit(options.format)) {
     RETURN_IF_ERROR(CheckExpertColumns(config, options.format.columns, config_path));
@@ -277,7 +278,8 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options
   ASSIGN_OR_RETURN(QuantizeReport report, quantizer.Write());
   if (config.num_nextn_predict_layers == 0) report.left_out = config.drafter;
   RETURN_IF_ERROR(WriteReport(report, options.out_dir + "/" + kQuantizationReportFile));
-  // Last: a directory without config.json is not a checkpoint, so a run that was cut short leaves none.
+  // config.json is written last: without it a directory is not a checkpoint, so an interrupted run leaves
+  // none.
   RETURN_IF_ERROR(WriteJsonFile(json, options.out_dir + "/config.json"));
   return report;
 }

@@ -1,7 +1,6 @@
 #pragma once
 
-// Rewrites a BF16 checkpoint with quantised projections (FormatChoice says which), MTP modules
-// included.
+// Rewrites a BF16 checkpoint with quantised projections (FormatChoice selects them), MTP modules included.
 
 #include <cstdint>
 #include <string>
@@ -18,7 +17,7 @@ namespace foredraft {
 struct QuantizeOptions {
   std::string in_dir;
   std::string out_dir;                // made if missing; must be empty
-  WeightFormat format = kInt4Format;  // one whose StoredFormat rounds
+  WeightFormat format = kInt4Format;  // a format whose StoredFormat has `round`
   int threads = 1;
   int64_t max_shard_bytes = 5'000'000'000;
 };
@@ -41,8 +40,8 @@ inline constexpr char kQuantizationReportFile[] = "quantization_report.tsv";
 
 // Writes config.json with a quantization_config, the tensors, the report, and copies of the other files
 // (tokenizer, generation_config.json). Holds a band of rows and one tensor's scales at a time.
-// INVALID_ARGUMENT names the tensor or field: a checkpoint that is quantised already, a weight that is NaN or
-// infinite, experts that 4-bit groups could pack in part only.
+// INVALID_ARGUMENT names the tensor or field: a checkpoint that is already quantised, a weight that is NaN or
+// infinite, or experts of which only some projections fit 4-bit groups.
 absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options,
                                                   const LoadProgress& progress);
 

@@ -51,7 +51,7 @@ const std::vector<float>& Normals() {
   return normals;
 }
 
-// To nearest; halfway cases to the smaller magnitude. |x| <= 448.
+// Rounds to nearest; halfway cases to the smaller magnitude. |x| <= 448.
 uint8_t ToF8E4M3(float x) {
   static const std::array<float, 127> magnitudes = [] {
     std::array<float, 127> values{};
@@ -65,7 +65,7 @@ uint8_t ToF8E4M3(float x) {
   return static_cast<uint8_t>(code | (x < 0 ? 0x80u : 0u));
 }
 
-// What a tensor's bytes are.
+// How a tensor's bytes are made.
 enum class Content {
   kElements,   // mean + spread * normal, rounded to `dtype`
   kCodes,      // 4-bit codes of spread * normal, two to a byte
@@ -86,7 +86,8 @@ struct RandomTensor {
   int64_t element_count() const { return out.bytes() / SafetensorsElementBytes(out.dtype); }
 };
 
-// Rounds 65,536 normals once; elements are copies of them. Rounding each would be slower than the disk.
+// Rounds 65,536 normals once, and elements are copies of these: rounding each element would be slower than
+// the disk.
 template <class T, class Round>
 std::vector<T> Palette(const RandomTensor& tensor, Round round) {
   std::vector<T> palette(kNormalCount);
@@ -110,7 +111,7 @@ void WriteElements(const std::vector<T>& palette, int64_t count, uint64_t key, s
   }
 }
 
-// The code whose value is nearest to x; of two, the lower one.
+// The code whose value is nearest to x; in a tie, the lower code.
 int NearestCode(DType dtype, float x) {
   int nearest = 0;
   for (int code = 1; code < 16; ++code) {
@@ -172,7 +173,7 @@ RandomTensor Describe(const TensorSpec& spec, const ModelDescription& model) {
   return Elements(spec.name, spec.shape, dtype, 0, RandomAmplitude(spec, model));
 }
 
-// Codes and scales, which differ a little from block to block unless they are powers of two.
+// Appends codes and scales. Scales differ a little from block to block unless they are powers of two.
 void AppendQuantised(const TensorSpec& spec, const ModelDescription& model, const StoredFormat& stored,
                      std::vector<RandomTensor>& tensors) {
   const WeightFormat& format = spec.format;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Random checkpoints in the Hugging Face layout, for tests and for benchmarks of shapes that have no weights.
-// The tokenizer is not made here: server/text writes it.
+// Writes random checkpoints in the Hugging Face layout, for tests and for benchmarks of shapes without
+// published weights. The tokenizer is not made here: server/text writes it.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,8 @@ struct RandomCheckpointOptions {
   std::string config_json;  // shape of the model; num_nextn_predict_layers says how many MTP modules
   std::string out_dir;      // made if missing; must be empty, so that no weights are overwritten
   uint64_t seed = 0;        // the same seed gives the same bytes on every machine
-  // Quantised where `quantize` would do so (FormatChoice). kMxfp4Format is DeepSeek-V4's own for that model.
+  // The format of the projections that `quantize` would quantise (FormatChoice). For DeepSeek-V4,
+  // kMxfp4Format means the model's own formats.
   WeightFormat projections;
   int64_t max_shard_bytes = 1'000'000'000;  // a larger tensor gets a shard of its own
 };
@@ -29,9 +30,9 @@ struct RandomCheckpointOptions {
 absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOptions& options,
                                                         const LoadProgress& progress = {});
 
-// Writes a random Eagle3 head for the model of options.config_json, of the shape that `head_json` says: a
-// file, which becomes its config.json. A vocabulary of its own has tokens over all of the target's. Its
-// projections are in BF16.
+// Writes a random Eagle3 head for the model of options.config_json. The file `head_json` has its shape and
+// becomes its config.json. If it has a vocabulary of its own, the tokens are spread over all of the target's.
+// Its projections are in BF16.
 absl::StatusOr<WrittenCheckpoint> WriteRandomHead(const RandomCheckpointOptions& options,
                                                   const std::string& head_json,
                                                   const LoadProgress& progress = {});

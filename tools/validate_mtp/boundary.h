@@ -13,21 +13,22 @@
 
 namespace foredraft {
 
-// Tokens, positions and counts: equal or not. Real values: the largest difference from the exact reference,
-// in units of that reference's root mean square.
+// Tokens, positions and counts must be equal. Real values are judged by their largest difference from the
+// exact reference, in units of that reference's root mean square.
 struct Boundary {
-  std::string name;      // the contract's
+  std::string name;      // its name in the contract
   std::string shape;     // of one step: "[9, 256]"
   int64_t rows = 0;      // compared, over all steps
-  int64_t left_out = 0;  // rows for which rounding alone may choose other experts
+  int64_t left_out = 0;  // rows not compared, because rounding alone may choose other experts
   double difference = 0;
   double allowed = 0;  // 0: the values have to be equal
 
-  // Not with NaN, and not where hardly a row was compared. Every row goes through all of the mathematics.
+  // False for NaN, and where hardly any row was compared. A few rows suffice, because every row exercises all
+  // of the mathematics.
   bool ok() const { return difference <= allowed && rows > left_out / 16; }
 };
 
-// A boundary of whole numbers while it is compared.
+// Compares a boundary of whole numbers.
 class CountBoundary {
  public:
   CountBoundary(std::string name, std::string shape) : boundary_{std::move(name), std::move(shape)} {}
@@ -48,12 +49,13 @@ class CountBoundary {
   Boundary boundary_;
 };
 
-// A boundary of real values while it is compared.
+// Compares a boundary of real values.
 class RealBoundary {
  public:
   RealBoundary(std::string name, std::string shape) : boundary_{std::move(name), std::move(shape)} {}
 
-  // One row: of the device, of the exact reference, and of the reference that rounds where the recipes do.
+  // Adds one row as computed by the device, by the exact reference, and by the reference that rounds where
+  // the recipes do.
   template <class Values>
   void Add(const Values& device, const reference::Vector& exact, const reference::Vector& rounded) {
     ++boundary_.rows;
@@ -68,9 +70,9 @@ class RealBoundary {
   }
   void LeaveOut() { ++boundary_.left_out; }
 
-  // The kernels round where the rounding reference does, but in another order of additions, so the two errors
-  // have one size and are independent: the larger of one may be twice that of the other. What FP32 additions
-  // lose is at most the number of terms times 2^-24.
+  // The kernels round where the rounding reference does, but add in another order. So the errors of both are
+  // independent and of similar size: the larger may be twice the other. FP32 additions lose at most the
+  // number of terms times 2^-24.
   Boundary result() const {
     Boundary result = boundary_;
     const double rms = std::sqrt(square_ / static_cast<double>(std::max<int64_t>(count_, 1)));
@@ -91,14 +93,14 @@ class RealBoundary {
   size_t width_ = 0;
 };
 
-// A boundary of positions that rows select by their scores, while it is compared. Where two positions have
-// nearly equal scores, either is right.
+// Compares a boundary of positions that rows select by scores. Where two positions have nearly equal scores,
+// either is right.
 class SelectionBoundary {
  public:
   SelectionBoundary(std::string name, std::string shape) : boundary_{std::move(name), std::move(shape)} {}
 
-  // One row. gap: how much the best position left out is ahead of the worst one selected, by the exact
-  // scores. rounded: of the reference that rounds where the recipes do.
+  // Adds one row. gap: exact score of the best position left out minus that of the worst one selected. exact,
+  // rounded: the scores by the exact reference, and by the one that rounds where the recipes do.
   void Add(double gap, const reference::Vector& exact, const reference::Vector& rounded) {
     ++boundary_.rows;
     gap_ = std::max(gap_, gap);
@@ -108,14 +110,14 @@ class SelectionBoundary {
       rounding_ = std::max(rounding_, std::abs(rounded[i] - exact[i]));
     }
   }
-  // A row that attends what another one selected.
+  // Adds a row that attends the positions that another row selected.
   void AddShared(bool equal) {
     ++boundary_.rows;
     if (!equal) gap_ = std::numeric_limits<double>::infinity();
   }
 
-  // A score of the device is off by at most twice the rounding, as a real value is (RealBoundary), and a gap
-  // is the difference of two.
+  // The device's scores, as other real values (RealBoundary), are off by at most twice the rounding, and a
+  // gap is the difference of two scores.
   Boundary result() const {
     Boundary result = boundary_;
     const double rms = std::sqrt(square_ / static_cast<double>(std::max<int64_t>(count_, 1)));

@@ -9,8 +9,9 @@
 namespace foredraft::reference {
 namespace {
 
-// Sampling in FP32: a bias, two penalties, the temperature, the difference to the largest logit, the noise
-// and its sum each lose at most half a unit in the last place, 2^-24 of the largest value among them.
+// Rounding steps of sampling in FP32: bias, two penalties, temperature, difference to the largest logit,
+// noise, and adding the noise. Each loses at most half a unit in the last place, 2^-24 of the largest value
+// among them.
 constexpr double kFloatSteps = 7;
 
 Vector Adjusted(const SamplingParams& sampling, const ChoiceHistory& history, Vector logits) {
@@ -36,13 +37,13 @@ double NoiseOf(uint64_t seed, int position, int token) {
   return -std::log(-std::log((bits + 0.5) * 0x1p-32));
 }
 
-// How many of the most probable tokens the filters by rank keep: at least and at most.
+// How many of the most probable tokens the filters by rank certainly keep, and how many they may keep.
 struct KeptRanks {
   size_t certain = 0;
   size_t possible = 0;
 };
 
-// masses: descending.
+// masses: probabilities before normalisation, descending.
 KeptRanks KeptOf(const SamplingParams& sampling, const Vector& masses, double error) {
   const size_t limit =
       sampling.top_k > 0 ? std::min(masses.size(), static_cast<size_t>(sampling.top_k)) : masses.size();
@@ -63,10 +64,10 @@ KeptRanks KeptOf(const SamplingParams& sampling, const Vector& masses, double er
 struct Candidate {
   int32_t token;
   double score;
-  bool certain;  // kept for certain
+  bool certain;  // certainly kept by the filters
 };
 
-// logits: divided by the temperature.
+// logits: already divided by the temperature.
 std::vector<Candidate> CandidatesOf(const SamplingParams& sampling, int position, const Vector& logits,
                                     double error) {
   std::vector<int32_t> order;
@@ -86,7 +87,7 @@ std::vector<Candidate> CandidatesOf(const SamplingParams& sampling, int position
   std::vector<Candidate> candidates;
   for (size_t rank = 0; rank < order.size(); ++rank) {
     const double logit = sorted[rank], lead = logit - sorted[0];
-    // The ranks that the token may have: ties go by the id, which is the order here.
+    // The lowest and highest rank that the token may have: ties are ordered by id, as `order` is.
     const size_t first = error > 0 ? ahead_of(logit + 2 * error) : rank;
     const size_t last = error > 0 ? ahead_of(std::nextafter(logit - 2 * error, -INFINITY)) - 1 : rank;
     const double least = sampling.min_p > 0 ? std::log(double{sampling.min_p}) : -INFINITY;
@@ -97,7 +98,7 @@ std::vector<Candidate> CandidatesOf(const SamplingParams& sampling, int position
   return candidates;
 }
 
-// The largest logit: no filters, no noise.
+// Greedy choice scores tokens by their logits alone: no filters, no noise.
 std::vector<Candidate> GreedyCandidates(const Vector& logits) {
   std::vector<Candidate> candidates;
   for (size_t v = 0; v < logits.size(); ++v) {
@@ -106,7 +107,7 @@ std::vector<Candidate> GreedyCandidates(const Vector& logits) {
   return candidates;
 }
 
-// Ascending.
+// The tokens that may win if scores are off by at most `error`, ascending.
 std::vector<int32_t> Winners(const std::vector<Candidate>& candidates, double error) {
   double bar = -INFINITY;
   for (const Candidate& candidate : candidates) {
@@ -135,7 +136,7 @@ Choices PossibleChoices(const SamplingParams& sampling, const ChoiceHistory& his
     return Winners(greedy ? GreedyCandidates(adjusted) : CandidatesOf(sampling, position, adjusted, each),
                    each);
   };
-  // The steepest slope of a penalty, and of the temperature.
+  // The most by which penalties and temperature can multiply an error of a logit.
   const double penalty = sampling.repetition_penalty;
   const double slope = std::max({1.0, penalty, 1 / penalty}) / (greedy ? 1.0 : sampling.temperature);
   return {.best = winners(0).front(), .possible = winners(error * slope + kFloatSteps * largest * 0x1p-24)};

@@ -1,11 +1,11 @@
 #pragma once
 
 // How a request chooses a token from a row of logits (docs/speculation.md section 2), in double: biases,
-// penalties, temperature, top-k, top-p, min-p and noise. Only the generator of the noise is the kernels'.
+// penalties, temperature, top-k, top-p, min-p and noise. It shares only the noise generator with the kernels.
 //
-// Logits of a device are off by what rounding makes of them, so a reference cannot always say which token a
-// device chooses. PossibleChoices says which tokens it may choose where every logit is off by at most a
-// bound. From that bound follows, for logits that are scaled by the temperature and off by at most d:
+// Rounding changes a device's logits, so a reference cannot always tell which token the device chooses.
+// PossibleChoices returns the tokens that it may choose if every logit is off by at most a bound. If logits
+// scaled by the temperature are off by at most d, then:
 //
 // clang-format off
 //   order       two tokens may change places where their logits differ by at most 2 d
@@ -16,8 +16,8 @@
 //   noise       the noise is exact, so the difference of two scores is off by at most 2 d
 // clang-format on
 //
-// A token may be chosen if the filters may keep it, and no token that they keep for certain is more than 2 d
-// ahead of it.
+// A token may be chosen if the filters may keep it and no token that they certainly keep is ahead of it by
+// more than 2 d.
 
 #include <cstdint>
 #include <span>
@@ -31,16 +31,16 @@ namespace foredraft::reference {
 // The tokens that penalties count.
 struct ChoiceHistory {
   std::span<const int32_t> prompt;
-  std::span<const int32_t> output;  // with the drafts before the present one
+  std::span<const int32_t> output;  // followed by the drafts before the present one
 };
 
 struct Choices {
-  int32_t best = 0;               // of the logits as they are
+  int32_t best = 0;               // for the logits as given
   std::vector<int32_t> possible;  // ascending, `best` among them
 };
 
-// The choices of the token at `position`. logits: [V], -infinity where a token cannot be chosen, another
-// value somewhere. error: the largest of a logit. Stop ids may be chosen: min_tokens is not read.
+// The choices for the token at `position`. logits: [V], -infinity where a token cannot be chosen; at least
+// one is finite. error: the most by which a logit is off. Stop ids may be chosen: min_tokens is not read.
 Choices PossibleChoices(const SamplingParams& sampling, const ChoiceHistory& history, int position,
                         const Vector& logits, double error);
 

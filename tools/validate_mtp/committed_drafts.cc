@@ -7,7 +7,7 @@
 namespace foredraft {
 namespace {
 
-// Tokens [first, end), each at the position of its index.
+// Rows of tokens [first, end); token i is at position i.
 DeviceRows RowsOf(const std::vector<int32_t>& tokens, int first, int end) {
   DeviceRows rows;
   for (int position = first; position < end; ++position) {
@@ -20,8 +20,8 @@ DeviceRows RowsOf(const std::vector<int32_t>& tokens, int first, int end) {
 
 }  // namespace
 
-// Runs `part` over tokens `first`.. to the last one, those before prompt_len in the prefill form. previous:
-// the outputs of the level below, from position first - 1 on; empty for the target.
+// Runs `part` over the tokens from `first` on; those before prompt_len run in the prefill form. previous: the
+// outputs of the level below, from position first - 1 on; empty for the target.
 std::vector<float> CommittedDrafts::Forward(MtpDevice::Part part, const std::vector<int32_t>& tokens,
                                             int first, int prompt_len, const std::vector<float>& previous) {
   const int end = static_cast<int>(tokens.size()), border = std::clamp(prompt_len, first, end);
@@ -70,7 +70,7 @@ std::vector<int32_t> CommittedDrafts::Drafts(const std::vector<int32_t>& tokens,
                                              : OfModule(tokens, prompt_len, count, target);
 }
 
-// One block from t_P; what it reads of the tokens before is in the cache.
+// Runs one block from t_P; the cache has what it reads of the tokens before.
 std::vector<int32_t> CommittedDrafts::OfBlock(const std::vector<int32_t>& tokens, int count) {
   if (count == 0) return {};
   const int vocab_size = device_.config().vocab_size;
@@ -93,7 +93,8 @@ std::vector<int32_t> CommittedDrafts::OfModule(const std::vector<int32_t>& token
   const int last = static_cast<int>(tokens.size()) - 1;  // P
   std::vector<float> output =
       device_.LastRow(Forward(MtpDevice::Part::kForward, tokens, /*first=*/1, prompt_len, target));
-  const int32_t last_row = last - std::max(1, prompt_len);  // of the forward's rows in the decode form
+  const int32_t last_row = last - std::max(1, prompt_len);  // index among the forward's rows in the decode
+                                                            // form
   std::vector<int32_t> drafts;
   while (static_cast<int>(drafts.size()) < count) {
     if (!drafts.empty()) {

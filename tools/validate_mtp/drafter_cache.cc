@@ -18,7 +18,7 @@ T ReadOne(Device& device, Stream& stream, const T* from) {
   return value;
 }
 
-// The lowest position that drafts behind position `last` read.
+// The lowest position that drafts after position `last` read.
 int FirstRead(const ModelConfig& config, int last) {
   if (FindV4Shape(config) == nullptr) return 1;
   return config.dspark.has_value() ? std::max(0, last - V4ShapeOf(config).sliding_window)

@@ -1,6 +1,6 @@
 #pragma once
 
-// The rows that a drafter's layers have in a cache, read back from the device. One thread.
+// Reads a drafter's cache rows back from the device. One thread.
 
 #include <cstdint>
 #include <vector>
@@ -18,15 +18,15 @@ struct DrafterLayerRows {
   CacheHandle index_keys;  // of an MTP module with an indexer
 };
 
-// [module_count], of a cache whose model has so many modules, or stages; of a head: [1].
+// [module_count], for a model with that many modules or stages; [1] for a head.
 std::vector<DrafterLayerRows> RowsOfDrafter(const ModelConfig& config, int module_count);
 
 // The bytes of a row; empty where the position has no memory.
 std::vector<uint8_t> ReadCacheRow(Device& device, Stream& stream, const CachedRows& rows, int slot,
                                   int position);
 
-// The bytes of all rows that the drafts behind t_P read of committed tokens, P = `last`: those of an MTP
-// module at positions up to P, those of a stage below P. A row without memory is missing.
+// The bytes of all rows of committed tokens that the drafts after t_P read, P = `last`: rows of an MTP module
+// at positions up to P, rows of a stage at positions below P. Rows without memory are left out.
 std::vector<uint8_t> ReadDrafterCache(Device& device, Stream& stream, const ModelConfig& config,
                                       const KvCache& cache, int slot, int last);
 

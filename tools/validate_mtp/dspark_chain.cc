@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kRequests = kChainRequests;
 
-// Sequences 0 .. kRequests - 1 have the slots of these numbers.
+// Sequence i, 0 .. kRequests - 1, is in slot i.
 class DSparkChain {
  public:
   DSparkChain(MtpDevice& device, DSparkCheck& check, StepOps ops, const MtpCheckOptions& options,
@@ -52,7 +52,7 @@ class DSparkChain {
   const DSparkShape& shape() const { return *device_.config().dspark; }
   int vocab_size() const { return device_.config().vocab_size; }
 
-  // The target's best token of every row, after what it left for the stages was compared.
+  // Runs the target and compares what it wrote for the stages. Returns its best token of every row.
   std::vector<int32_t> RunTarget(const DeviceRows& rows) {
     const std::vector<float> outputs = device_.Run(MtpDevice::Part::kTarget, rows);
     check_.AddContext(rows);
@@ -84,7 +84,7 @@ class DSparkChain {
     return last;
   }
 
-  // The blocks behind the last tokens.
+  // The blocks after the last tokens.
   DeviceRows Blocks() const {
     DeviceRows blocks;
     for (int i = 0; i < kRequests; ++i) {
@@ -96,7 +96,7 @@ class DSparkChain {
     return blocks;
   }
 
-  // A block per sequence, then a token after the other.
+  // Runs a block per sequence, then chooses its drafts one after another.
   void MakeDrafts() {
     const std::vector<float> logits = check_.RunBlocks(Blocks());
     drafts_.clear();
@@ -111,7 +111,7 @@ class DSparkChain {
     }
   }
 
-  // Drafts to verify in this step: the first ones right, the others the block's.
+  // The drafts to verify in this step: the first ones are right tokens, the rest are the block's drafts.
   std::vector<int32_t> DraftsOf(int step) const {
     std::vector<int32_t> drafts = drafts_;
     for (int i = 0; i < kRequests; ++i) {
@@ -159,7 +159,7 @@ class DSparkChain {
   std::vector<std::vector<int32_t>> plain_;    // per sequence: its tokens without drafts
   std::vector<std::vector<int32_t>> emitted_;  // per sequence: its tokens so far
   std::vector<int> lengths_;                   // [kRequests]: P
-  std::vector<int32_t> drafts_;                // [kRequests, K]: the blocks'
+  std::vector<int32_t> drafts_;                // [kRequests, K]: drafts of the blocks
   int64_t verified_count_ = 0, accepted_count_ = 0;
   CountBoundary verified_{"verify_mtp_spec_tokens", absl::StrFormat("[%d]", kRequests)};
   CountBoundary block_rows_{"draft_block_rows", absl::StrFormat("[%d]", kRequests* shape().block_size)};

@@ -60,7 +60,8 @@ void DSparkCheck::AddContext(const DeviceRows& rows) {
   }
 }
 
-// The references take the outputs of the tapped layers, each rounded one its own taps.
+// Both references take the outputs of the tapped layers; the rounding one then continues with its own rounded
+// taps.
 void DSparkCheck::CompareTaps(int r, const Vector& taps, const std::vector<std::vector<float>>& tapped,
                               ContextRow& row) {
   Vector exact, rounded;
@@ -93,7 +94,7 @@ std::vector<Vector> DSparkCheck::ContextOf(const Keys& keys, int slot, int stage
   return context;
 }
 
-// What a stage of the device took for the block whose first row is `first`.
+// The device's input of a stage for the block whose first row is `first`.
 BlockStreams DSparkCheck::StreamsOf(const DeviceRows& blocks, int first) const {
   if (blocks.previous.empty()) return exact_.Seed(blocks.ids[first]);
   BlockStreams streams;
@@ -101,7 +102,7 @@ BlockStreams DSparkCheck::StreamsOf(const DeviceRows& blocks, int first) const {
   return streams;
 }
 
-// Compares a stage with the references' on the device's own input and context.
+// Compares a stage with the references', given the device's own input and context.
 void DSparkCheck::CompareStage(int stage, const DeviceRows& blocks, const std::vector<float>& outputs) {
   for (int first = 0; first < blocks.count(); first += block_size_) {
     const int slot = blocks.slots[first], position = blocks.positions[first];
@@ -118,8 +119,8 @@ void DSparkCheck::CompareStage(int stage, const DeviceRows& blocks, const std::v
   }
 }
 
-// The next stage in the references on their own. A row attends all rows of its block, so one whose experts
-// are uncertain makes the next stage uncertain for all of them.
+// Runs the next stage in the references that take their own outputs. A row attends all rows of its block, so
+// a row with uncertain experts makes the next stage uncertain for all of them.
 void DSparkCheck::AdvanceChain(int stage, int slot, int position) {
   Chain& chain = chains_.at(slot);
   if (!chain.uncertain.empty()) {
@@ -184,8 +185,8 @@ void DSparkCheck::AddDraft(int slot, int row, int before, int draft) {
 }
 
 std::vector<Boundary> DSparkCheck::Results() const {
-  // A draft is the device's best token. By the reference it may be second to one that is nearly as good: both
-  // logits may be off, each by what the block and the bias may be.
+  // A draft is the device's best token. The reference may rank it second by a small margin, because both
+  // logits may be off, each by the errors of block and bias.
   const double unit = full_block_.root_mean_square();
   Boundary drafts = {.name = "drafts",
                      .shape = "one per sequence and row",

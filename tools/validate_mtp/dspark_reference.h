@@ -1,8 +1,8 @@
 #pragma once
 
-// DSpark in double (docs/dspark.md sections 2 and 3), from the outputs of the target's layers on: the
-// reference that `foredraft validate-mtp` compares a device with. As MtpReference, it rounds its activations
-// over rounding weights. One thread.
+// DSpark in double (docs/dspark.md sections 2 and 3), beginning at the outputs of the target's layers: the
+// reference with which `foredraft validate-mtp` compares a device. Like MtpReference, it rounds its
+// activations if its weights round. One thread.
 
 #include <vector>
 
@@ -10,7 +10,7 @@
 
 namespace foredraft::reference {
 
-// The rows of one block, or one row of it each.
+// The streams of one block's rows.
 using BlockStreams = std::vector<Vector>;  // [G][N D]
 
 class DSparkReference : private ReferenceParts {
@@ -20,24 +20,24 @@ class DSparkReference : private ReferenceParts {
 
   int stage_count() const { return static_cast<int>(stages_.size()); }
 
-  // Section 2. The tap [D] of a layer's output [N D]; main_x [D] of a row's taps [T D]; and what a stage
-  // keeps of that at the row's position.
+  // Section 2. Tap: the tap [D] of a layer's output [N D]. MainX: main_x [D] of a row's taps [T D].
+  // ContextKey: the key that a stage keeps of main_x at the row's position.
   Vector Tap(const Vector& streams) const;
   Vector MainX(const Vector& taps) const;
   Vector ContextKey(int stage, const Vector& main_x, int position) const;
 
-  // Section 3. The streams with which the block behind `token` begins.
+  // Section 3. The streams with which the block after `token` begins.
   BlockStreams Seed(int token) const;
   // A stage's output. position: P, of the block's first row. context: the stage's keys at max(0, P - W) .. P
   // - 1.
   BlockStreams Stage(int stage, const BlockStreams& streams, int position,
                      const std::vector<Vector>& context);
-  // By which each row of the last Stage chose.
+  // The experts that each row of the last Stage chose.
   const std::vector<ExpertChoice>& choices() const { return choices_; }
 
-  // U of a row of the last stage's output, [V].
+  // U, [V]: the logits of a row of the last stage's output, without the bias.
   Vector Logits(const Vector& streams) const;
-  // What the Markov head adds to the logits of the token behind `token`, [V].
+  // What the Markov head adds to the logits of the token after `token`, [V].
   Vector Bias(int token) const;
 
  private:

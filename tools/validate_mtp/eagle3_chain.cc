@@ -50,7 +50,7 @@ class Eagle3Chain {
   size_t vocab_size() const { return static_cast<size_t>(device_.config().vocab_size); }
   const DraftHead& head() const { return *device_.config().draft_head; }
 
-  // Runs rows of the target and keeps f of each and the token after each sequence's last one.
+  // Runs rows of the target. Keeps each row's f, and the token after each sequence's last row.
   void Target(const DeviceRows& rows) {
     const std::vector<float> outputs = device_.Run(MtpDevice::Part::kTarget, rows);
     const std::vector<int32_t> best = BestTokens(device_.Logits(0, outputs), device_.config().vocab_size);
@@ -93,7 +93,8 @@ class Eagle3Chain {
     for (size_t row = 0; row < of_head.ids.size(); ++row) CompareRow(of_head, row, outputs);
   }
 
-  // One row through the references that take the device's own input, and the true rows of the full chain.
+  // Compares one row with the references that take the device's own input. If it is not a draft's row, the
+  // full chain runs it, too.
   void CompareRow(const DeviceRows& rows, size_t row, const std::vector<float>& outputs) {
     const HeadRow input = {.sequence = rows.slots[row],
                            .position = rows.positions[row],
@@ -108,7 +109,7 @@ class Eagle3Chain {
     }
   }
 
-  // Compares the logits of the head's own vocabulary, and where a token is not in it: -infinity.
+  // Compares the logits of tokens in the head's own vocabulary; all other tokens must have -infinity.
   std::vector<int32_t> Drafts(const std::vector<float>& outputs) {
     const std::vector<float> logits = device_.Logits(1, outputs);
     const std::vector<int32_t>& tokens = head().token_ids;
@@ -128,9 +129,9 @@ class Eagle3Chain {
     return BestTokens(logits, device_.config().vocab_size);
   }
 
-  // The device's draft against that of the full chain: another one is right only where rounding alone may
-  // have chosen it. A logit of the device is off by at most twice what rounding makes of the reference, and
-  // two change places where their difference changes sign.
+  // Compares the device's draft with that of the full chain: another token is right only where rounding alone
+  // may have chosen it. A logit of the device is off by at most twice the error that rounding makes in the
+  // reference, and two tokens change places if the difference of their logits changes sign.
   void CompareDraft(int32_t token, const Vector& exact_output, const Vector& rounded_output) {
     const Vector exact = full_.exact.Logits(exact_output), rounded = full_.rounded.Logits(rounded_output);
     const std::vector<int32_t>& tokens = head().token_ids;
@@ -143,7 +144,7 @@ class Eagle3Chain {
     drafts_.Add(std::vector<int64_t>{near_tie ? best : own}, std::vector<int64_t>{best});
   }
 
-  // Row P of every sequence, then the recycled rows behind it.
+  // Runs row P of every sequence, then the recycled rows after it.
   void DecodeStep() {
     DeviceRows rows;
     for (size_t i = 0; i < lengths_.size(); ++i) {
@@ -183,7 +184,7 @@ class Eagle3Chain {
   MtpDevice& device_;
   Eagle3References own_, full_;
   const MtpCheckOptions options_;
-  std::vector<int32_t> lengths_;  // of each sequence: the position of its next row
+  std::vector<int32_t> lengths_;  // by sequence: the position of its next row
   std::vector<int32_t> next_;     // the token there
   std::vector<Vector> last_fused_;
   std::vector<std::vector<Vector>> all_fused_;  // of each sequence, by position

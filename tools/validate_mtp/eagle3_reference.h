@@ -1,7 +1,7 @@
 #pragma once
 
-// An Eagle3 head with MLA in double, one row at a time, written from docs/eagle3.md alone. Over rounding
-// weights it also rounds its activations where the recipes do. One thread.
+// An Eagle3 head with MLA in double, one row at a time, written from docs/eagle3.md alone. If its weights
+// round, it also rounds its activations where the recipes do. One thread.
 
 #include <map>
 #include <vector>
@@ -22,17 +22,18 @@ struct HeadRow {
 
 class Eagle3Reference : protected ReferenceParts {
  public:
-  // weights: the head's, under the names of DescribeEagle3. target: the target's. All outlive it.
+  // weights: the head's, under the names of DescribeEagle3. target: the target's weights. All outlive this
+  // object.
   Eagle3Reference(const DraftHead& head, const Weights& weights, const Weights& target)
       : ReferenceParts(weights, head.layer),
         head_(head),
         target_(target),
         mla_(weights, head.layer, kLayer) {}
 
-  // f of the residual stream behind each tapped layer, [T][D].
+  // f of `taps`, [T][D]: the residual stream after each tapped layer.
   Vector Fuse(const std::vector<Vector>& taps) const;
-  // What a row hands on: g, or with norm_output o. The row attends those of its sequence that ran before, at
-  // positions 1 .. its own; a row at a position that was there replaces it.
+  // The output that the next row takes: g, or o with norm_output. The row attends the rows of its sequence at
+  // positions 1 .. its own that ran before; it replaces an earlier row at its position.
   Vector Forward(const HeadRow& row);
   // [Vd], in the order of the head's own ids.
   Vector Logits(const Vector& output) const;

@@ -51,7 +51,7 @@ class SampledDrafts {
         sampling_(RequestsOf(prompts.size(), device.config().vocab_size)),
         drafts_("serving sampled drafts", absl::StrFormat("[%d] per sequence and step", options.draft_len)) {
     for (size_t i = 0; i < prompts.size(); ++i) {
-      sampling_[i].seed = i;  // as ServingEngine has it
+      sampling_[i].seed = i;  // the seed that ServingEngine gives it
       requests_.push_back({.tokens = prompts[i], .steps = {}});
     }
   }
@@ -68,14 +68,14 @@ class SampledDrafts {
 
  private:
   struct Step {
-    int last;  // P: the drafts are of positions P + 1 ..
+    int last;  // P: the drafts are for positions P + 1 ..
     std::vector<int32_t> drafts;
   };
   struct Served {
     std::vector<int32_t> tokens;  // committed: the prompt, then what was emitted
     std::vector<Step> steps;
   };
-  // What both references gave for a sequence's last row.
+  // Both references' outputs for a sequence's last row.
   struct Outputs {
     Vector exact;
     Vector rounded;
@@ -88,7 +88,8 @@ class SampledDrafts {
                              .drafts = {drafts.tokens, drafts.tokens + drafts.draft_count}});
   }
 
-  // [position][T] of [D]: what the head reads of the device's target, which has the committed tokens alone.
+  // [position][T] of [D]: the residual streams that the head reads, from a run of the device's target over
+  // the committed tokens alone.
   std::vector<std::vector<Vector>> TapsOf(int index) {
     const std::vector<int32_t>& tokens = requests_[index].tokens;
     const int count = static_cast<int>(tokens.size()), prompt_len = PromptLen(index);
@@ -141,7 +142,7 @@ class SampledDrafts {
     return outputs;
   }
 
-  // The reference goes on with the drafts that were made.
+  // Compares a step's drafts. The reference continues with the engine's drafts.
   void CompareStep(int index, const Step& step, Outputs outputs) {
     const std::vector<int32_t>& tokens = requests_[index].tokens;
     std::vector<int32_t> output(tokens.begin() + PromptLen(index), tokens.begin() + step.last + 1);
@@ -153,7 +154,8 @@ class SampledDrafts {
     }
   }
 
-  // A logit of the device is off by at most twice what rounding makes of the reference (boundary.h).
+  // Compares one draft. A logit of the device is off by at most twice the error that rounding makes in the
+  // reference (boundary.h).
   void CompareDraft(int index, const std::vector<int32_t>& output, int position, int32_t draft,
                     const Outputs& outputs) {
     const Vector exact = references_.exact.Logits(outputs.exact);
@@ -168,7 +170,7 @@ class SampledDrafts {
     drafts_.Add(std::vector<int32_t>{possible ? choices.best : draft}, std::vector<int32_t>{choices.best});
   }
 
-  // [V] of the head's own tokens.
+  // Spreads logits of the head's own tokens over [V]; other tokens get -infinity.
   Vector Spread(const Vector& own) const {
     const std::vector<int32_t>& tokens = device_.config().draft_head->token_ids;
     if (tokens.empty()) return own;

@@ -8,7 +8,7 @@
 namespace foredraft::reference {
 namespace {
 
-constexpr double kKeyNormEps = 1e-6;  // whatever rms_norm_eps is
+constexpr double kKeyNormEps = 1e-6;  // does not depend on rms_norm_eps
 
 // (x - mean) / sqrt(variance + eps), times `weight`, plus `bias`.
 Vector LayerNorm(const Vector& x, const Vector& weight, const Vector& bias) {
@@ -23,7 +23,8 @@ Vector LayerNorm(const Vector& x, const Vector& weight, const Vector& bias) {
   return out;
 }
 
-// Values 0, n / 2, 1, n / 2 + 1, .. of n: the pairs (i, i + n / 2) one behind another. `back`: undoes it.
+// Reorders n values to 0, n / 2, 1, n / 2 + 1, ..., so that the values of each pair (i, i + n / 2) are
+// adjacent. `back` undoes it.
 void PairHalves(std::span<double> x, bool back) {
   const Vector from(x.begin(), x.end());
   const size_t half = x.size() / 2;

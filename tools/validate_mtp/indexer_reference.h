@@ -13,8 +13,8 @@ namespace foredraft::reference {
 
 class IndexerReference : private ReferenceParts {
  public:
-  // module: what the names of its tensors begin with. frequencies, rope_factor: of the layer's attention.
-  // The weights and the configuration outlive it.
+  // module: the beginning of its tensors' names. frequencies, rope_factor: those of the layer's attention.
+  // The weights and the configuration outlive this object.
   IndexerReference(const Weights& weights, const ModelConfig& config, std::string module, Vector frequencies,
                    double rope_factor);
 
@@ -28,7 +28,7 @@ class IndexerReference : private ReferenceParts {
 
  private:
   std::string Name(const std::string& name) const { return module_ + "." + name; }
-  // A head with its first values rotated at the position, as it is stored.
+  // A head with its first values rotated by `position`, rounded as it is stored.
   Vector Rotated(std::span<const double> head, int position) const;
 
   const std::string module_;
@@ -36,9 +36,9 @@ class IndexerReference : private ReferenceParts {
   const double rope_factor_;
 };
 
-// How the positions that a device chose, ascending from 1 on, contradict exact scores: 0 where they are
-// `count` positions with the highest scores, else how much the best position left out is ahead of the worst
-// one chosen; infinity where they are no such list. scores: of positions 1, 2, ..
+// By how much the positions that a device chose contradict exact scores: 0 if they are `count` positions with
+// the highest scores, else the score of the best position left out minus that of the worst one chosen;
+// infinity if `chosen` is not a list of `count` ascending positions from 1 on. scores: of positions 1, 2, ...
 double SelectionGap(const Vector& scores, const std::vector<int>& chosen, int count);
 
 }  // namespace foredraft::reference

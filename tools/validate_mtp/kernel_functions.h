@@ -1,8 +1,8 @@
 #pragma once
 
 // The kernel functions of the MTP contract for DeepSeek-V4 by their names (docs/mtp-contract.md section 4),
-// on a device: each runs the recipe that serves. V3's module has MtpForwardTail, MtpComputeLogitsTail and
-// MtpFullChain.
+// on a device: each runs the recipe that serves. For V3's module only MtpForwardTail, MtpComputeLogitsTail
+// and MtpFullChain exist.
 //
 // T rows; HC streams of D values; V tokens. `rows.previous`: [T, HC x D]. Idle rows are undefined.
 
@@ -33,7 +33,7 @@ inline std::vector<float> MtpForwardTail(MtpDevice& device, const DeviceRows& ro
   return device.Run(MtpDevice::Part::kForward, rows);
 }
 
-// [T, V] of what MtpForwardTail gave.
+// [T, V]: the logits of MtpForwardTail's outputs.
 inline std::vector<float> MtpComputeLogitsTail(MtpDevice& device, const std::vector<float>& outputs) {
   return device.Logits(/*level=*/1, outputs);
 }

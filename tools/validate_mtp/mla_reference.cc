@@ -21,7 +21,7 @@ MlaReference::MlaReference(const Weights& weights, const ModelConfig& config, st
   scale_ *= std::pow(Mscale(rope.factor, rope.mscale_all_dim), 2);
 }
 
-// With the bias where the checkpoint has one.
+// Linear, plus the bias if the checkpoint has one.
 Vector MlaReference::Biased(const std::string& module, const Vector& x) const {
   Vector out = Linear(module, x);
   if (!weights_.Has(module + ".bias")) return out;
@@ -87,7 +87,8 @@ Vector MlaReference::AttendHead(int head, const Vector& query,
   return reference::Attend(scores, values);
 }
 
-// Attention with the key and value projections moved to the query and to the result, which rounds these.
+// Attention with the key projection applied to the query and the value projection to the result; query and
+// result are then rounded.
 Vector MlaReference::AttendLatents(int head, const Vector& query,
                                    const std::vector<const CachedRow*>& attended) const {
   const int nope = config_.qk_nope_head_dim, rank = config_.kv_lora_rank;

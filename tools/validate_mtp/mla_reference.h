@@ -17,14 +17,14 @@ class MlaReference : protected ReferenceParts {
     Vector expanded;  // keys and values of all heads
   };
 
-  // `prefix` is before self_attn. Weights and configuration outlive it.
+  // `prefix` precedes "self_attn" in tensor names. Weights and configuration outlive this object.
   MlaReference(const Weights& weights, const ModelConfig& config, std::string prefix);
 
   // The normed latent of the queries of a row x; without q_lora_rank, x.
   Vector QueryLatent(const Vector& x) const;
   CachedRow Cached(const Vector& x, int position) const;
-  // o_proj of what the row with this latent attends. In the decode form other values round than in the
-  // prefill form, the exact ones are equal.
+  // o_proj of the attention of the row with this query latent over `attended`. The two forms round at
+  // different places; without rounding they are equal.
   Vector Attend(int position, const Vector& query_latent, const std::vector<const CachedRow*>& attended,
                 bool decode_form) const;
 

@@ -45,7 +45,8 @@ ModuleCheck::Lists ModuleCheck::ListsOf(const DeviceRows& rows) const {
   return lists;
 }
 
-// A list that is none is left to CompareSelection: the reference then selects.
+// If the device's list is not ascending, the reference selects positions itself, and CompareSelection reports
+// the list.
 MtpRow ModuleCheck::RowOf(const DeviceRows& rows, int r, const Lists& lists) const {
   const size_t at = static_cast<size_t>(r) * device_.width();
   const std::vector<int>& list = lists[r];
@@ -85,8 +86,8 @@ void ModuleCheck::CompareForward(const MtpRow& row, const float* output, const f
   logits_.Add(logits, forward_.exact->Logits(given), forward_.rounded->Logits(given));
 }
 
-// The scores are those of the last CompareForward. Rows of a recycled module that shares lists attend what
-// the row selected that its first draft came from.
+// Uses the scores of the last CompareForward. If a recycled module shares lists, its rows attend the
+// positions selected by the row from which the first draft came.
 void ModuleCheck::CompareSelection(const DeviceRows& rows, int r, const Lists& lists) {
   const Vector& scores = forward_.exact->position_scores();
   if (scores.empty()) return;
@@ -97,7 +98,8 @@ void ModuleCheck::CompareSelection(const DeviceRows& rows, int r, const Lists& l
   selected_.AddShared(lists[r] == first_lists_[rows.list_rows[r]]);
 }
 
-// What rows of a recycled module may share. A row that attends all it sees has a list of that.
+// Keeps the lists that rows of a recycled module may share. A row that attends all positions that it sees
+// gets a list of these.
 void ModuleCheck::KeepLists(const DeviceRows& rows, Lists lists) {
   first_lists_ = std::move(lists);
   for (int r = 0; r < rows.count(); ++r) {
@@ -127,7 +129,7 @@ MtpChainResult ModuleCheck::Run(const DeviceRows& rows, bool recycled) {
   if (device_.has_parts()) CompareParts(rows);
   for (int r = 0; r < rows.count(); ++r) {
     if (rows.slots[r] < 0) continue;
-    if (!recycled) uncertain_.erase(rows.slots[r]);  // every row takes a true output
+    if (!recycled) uncertain_.erase(rows.slots[r]);  // every row takes an output of the target
     const MtpRow row = RowOf(rows, r, lists);
     const float* const logits = result.logits.data() + static_cast<size_t>(r) * vocab;
     CompareForward(row, result.outputs.data() + static_cast<size_t>(r) * width, logits);
@@ -153,7 +155,7 @@ std::vector<Boundary> ModuleCheck::Results() const {
   if (device_.has_parts()) results = {seeded_.result(), projected_.result(), layered_.result()};
   if (selected_.result().rows > 0) results.push_back(selected_.result());
   results.insert(results.end(), {forwarded_.result(), logits_.result()});
-  // A draft is the device's best token. By the reference it may be second to one that is nearly as good: both
+  // A draft is the device's best token. The reference may rank it second by a small margin, because both
   // logits may be off.
   Boundary drafts = {.name = "drafts",
                      .shape = "one per sequence and forward",

@@ -1,6 +1,6 @@
 #pragma once
 
-// Forwards of the MTP module on the device and in the reference, compared boundary by boundary. One thread.
+// Compares forwards of the MTP module on the device with the reference, boundary by boundary. One thread.
 
 #include <map>
 #include <memory>
@@ -16,16 +16,16 @@ namespace foredraft {
 
 class ModuleCheck {
  public:
-  // Shapes are named after a forward of `rows` rows. The device and both weights outlive it.
+  // Reported shapes are those of a forward of `rows` rows. The device and both weights outlive it.
   ModuleCheck(MtpDevice& device, const reference::Weights& exact, const reference::Weights& rounded,
               int rows);
 
   // Runs the module on the device and in the references; idle rows are skipped. Sequences are slots.
-  // `recycled`: rows.previous is what the module gave for the row before, so the full chain takes its own;
-  // rows.list_rows are rows of the last run that was not recycled.
+  // `recycled`: rows.previous has the module's own outputs of the row before, for which the full chain takes
+  // its own instead; rows.list_rows are rows of the last run that was not recycled.
   MtpChainResult Run(const DeviceRows& rows, bool recycled);
 
-  // The draft of a slot, chosen from the last row that Run computed for it.
+  // Compares the draft of a slot, chosen from the last row that Run computed for the slot.
   void AddDraft(int slot, int draft);
 
   std::vector<Boundary> Results() const;
@@ -45,7 +45,8 @@ class ModuleCheck {
     reference::Vector exact, rounded;
   };
 
-  // The device's lists of the positions that its rows attend, [R]; empty of rows that attend all they see.
+  // [R]: the device's list of the positions that each row attends; empty for rows that attend all positions
+  // that they see.
   using Lists = std::vector<std::vector<int>>;
 
   Lists ListsOf(const DeviceRows& rows) const;
@@ -62,11 +63,12 @@ class ModuleCheck {
   RealBoundary seeded_, projected_, layered_, forwarded_, logits_, full_chain_;
   SelectionBoundary selected_;
   Lists first_lists_;     // of the last run that was not recycled
-  double draft_gap_ = 0;  // the largest, in units of the logits' root mean square
+  double draft_gap_ = 0;  // the largest gap, in units of the logits' root mean square
   int64_t drafts_ = 0, drafts_left_out_ = 0;
-  std::map<int, Outputs> own_;  // of the full chain, by slot: the last row's
+  std::map<int, Outputs> own_;  // by slot: the full chain's outputs of the last row
   std::map<int, reference::Vector> own_logits_;
-  std::set<int> uncertain_;  // slots whose full chain had a near tie since its last true output
+  std::set<int> uncertain_;  // slots whose full chain had a near tie since it last took an output of the
+                             // target
 };
 
 }  // namespace foredraft

@@ -19,7 +19,7 @@ namespace foredraft {
 namespace {
 
 constexpr int kRequests = kChainRequests;
-constexpr int kLongestPrompt = 40;  // at least; more than the window has keys
+constexpr int kLongestPrompt = 40;  // a lower limit; more than a window has keys
 
 std::vector<int64_t> Wide(const std::vector<int32_t>& values) { return {values.begin(), values.end()}; }
 
@@ -29,8 +29,8 @@ class MtpChain {
            std::vector<std::vector<int32_t>> prompts)
       : device_(device), module_(module), ops_(ops), options_(options), prompts_(std::move(prompts)) {}
 
-  // Sequences 0 .. kRequests - 1 have the slots of these numbers; the next kRequests slots generate the same
-  // without drafts.
+  // Sequence i, 0 .. kRequests - 1, is in slot i; slot kRequests + i generates the same sequence without
+  // drafts.
   absl::Status Run() {
     plain_ = PlainTokens(options_.steps * (options_.draft_len + 1) + options_.draft_len + 1);
     RETURN_IF_ERROR(Prefill());
@@ -59,7 +59,7 @@ class MtpChain {
  private:
   int vocab_size() const { return device_.config().vocab_size; }
 
-  // Rows of `tokens` of sequence i from `first` on, in the slot of offset + i.
+  // Appends rows of `tokens`, at positions from `first` on, in `slot`.
   static void Append(DeviceRows& rows, int slot, int first, const std::vector<int32_t>& tokens) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       rows.ids.push_back(tokens[i]);
@@ -68,7 +68,7 @@ class MtpChain {
     }
   }
 
-  // The target over all prompts: the token after each. The outputs stay in target_outputs_.
+  // Runs the target over all prompts and returns the token after each. The outputs stay in target_outputs_.
   std::vector<int32_t> TargetPrefill(int first_slot) {
     DeviceRows rows = {.prefill = true};
     for (int i = 0; i < kRequests; ++i) Append(rows, first_slot + i, 0, prompts_[i]);
@@ -80,7 +80,7 @@ class MtpChain {
     return next;
   }
 
-  // What the target generates without drafts, from the token after the prompt on.
+  // The tokens that the target generates without drafts, from the token after the prompt on.
   std::vector<std::vector<int32_t>> PlainTokens(int count) {
     std::vector<int32_t> next = TargetPrefill(kRequests);
     std::vector<std::vector<int32_t>> tokens(kRequests);
@@ -95,7 +95,7 @@ class MtpChain {
     return tokens;
   }
 
-  // As in a server, the row of the sampled token runs in the decode form, behind those of the prompt.
+  // As in a server, the row of the sampled token runs in the decode form, after the prompt's rows.
   absl::Status Prefill() {
     const std::vector<int32_t> next = TargetPrefill(0);
     DeviceRows rows = {.prefill = true}, first;
@@ -129,8 +129,8 @@ class MtpChain {
     return MakeDrafts(first, last_rows, /*prefill=*/true);
   }
 
-  // Compares the ids of one rank, and of two context-parallel partitions whose tokens alternate in a padded
-  // batch.
+  // Compares the ids that the contract's functions build for one rank, and for two context-parallel
+  // partitions whose tokens alternate in a padded batch.
   absl::Status ComparePrefillIds(const std::vector<int32_t>& next, const std::vector<int64_t>& expected) {
     std::vector<int64_t> ids, lens, places;
     for (const auto& prompt : prompts_) {
@@ -157,7 +157,7 @@ class MtpChain {
     return absl::OkStatus();
   }
 
-  // Drafts to verify in this step: the first ones right, the others the module's.
+  // The drafts to verify in this step: the first ones are right tokens, the rest are the module's drafts.
   std::vector<int32_t> DraftsOf(int step) const {
     std::vector<int32_t> drafts = drafts_;
     for (int i = 0; i < kRequests; ++i) {
@@ -215,8 +215,8 @@ class MtpChain {
     verified_.Add(accepted, expected);
   }
 
-  // The rows of emitted tokens; their positions are one higher than the contract's, which are those of the
-  // target's rows.
+  // Compares the rows of emitted tokens. Their positions are one higher than the contract's, which uses the
+  // positions of the target's rows.
   void CompareEmittedRows(const StepRows& rows, const std::vector<int64_t>& ids,
                           const std::vector<int32_t>& positions) {
     std::vector<int64_t> expected, given;
@@ -228,8 +228,8 @@ class MtpChain {
     mtp_ids_.Add(given, expected);
   }
 
-  // K drafts per sequence: from the rows with true outputs, then recycled. `last_rows` has each sequence's
-  // last row. prefill: these are the first drafts, which no slot has.
+  // Makes K drafts per sequence: the first from the rows with the target's outputs, the others by recycling.
+  // `last_rows` has each sequence's last row. prefill: these are the first drafts, which no slot has yet.
   absl::Status MakeDrafts(const DeviceRows& rows, const std::vector<int32_t>& last_rows, bool prefill) {
     MtpChainResult result = module_.Run(rows, /*recycled=*/false);
     std::vector<int32_t> from = last_rows;
@@ -255,7 +255,7 @@ class MtpChain {
         next.ids = made.ids;
         next.slots = made.slots;
         next.positions = made.positions;
-        // The contract's kv_len after draft i is the position of the row that has it.
+        // The contract's kv_len after draft i is the position of draft i's row.
         mtp_ids_.Add(Wide(made.positions), state_.kv_len);
       }
       result = module_.Run(next, /*recycled=*/true);
@@ -283,7 +283,7 @@ class MtpChain {
   std::vector<std::vector<int32_t>> plain_;    // per sequence: its tokens without drafts
   std::vector<std::vector<int32_t>> emitted_;  // per sequence: its tokens so far
   std::vector<int> lengths_, last_tokens_;     // [kRequests]
-  std::vector<int32_t> drafts_;                // [kRequests, K]: the module's
+  std::vector<int32_t> drafts_;                // [kRequests, K]: drafts of the module
   std::vector<float> target_outputs_;          // [rows, W] of the last target forward
   MtpState state_;
   int64_t verified_count_ = 0, accepted_count_ = 0;
@@ -315,7 +315,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig
   for (const CacheGroup& group : CacheGroupsOf(config, 1, /*tokens_per_block=*/32)) {
     longest = std::max(longest, group.lookback + 9);
   }
-  // Behind index_topk positions a module selects.
+  // Past index_topk positions a module selects.
   if (config.runs_indexer && FindV4Shape(config) == nullptr)
     longest = std::max(longest, config.index_topk + 9);
   const int longest_sequence = config.longest_sequence();

@@ -1,19 +1,19 @@
 #pragma once
 
-// The whole MTP chain on a checkpoint (docs/mtp-contract.md): prefill, first drafts, and decode steps with
-// verification, drafting and state, boundary by boundary.
+// Checks the whole MTP chain on a checkpoint (docs/mtp-contract.md): prefill, first drafts, and decode steps
+// with verification, drafting and state, boundary by boundary.
 //
-// The device runs the recipes and the slot ops that serve. Token rows, acceptance and state are compared with
-// the contract's functions (tools/validate_mtp/mtp_contract.h) and have to be equal; projection, layer,
-// forward and logits with mtp_reference.h, each from the device's own input. mtp_full_chain is the reference
-// on its own: its recycled forwards take its own outputs. The target is not in the reference: the module
-// takes the device's target outputs, and the tokens have to be those that the target gives without drafts.
+// The device runs the recipes and the slot ops that serve. Token rows, acceptance and state must equal those
+// of the contract's functions (tools/validate_mtp/mtp_contract.h). Projection, layer, forward and logits are
+// compared with mtp_reference.h, each given the device's own input. mtp_full_chain compares with a reference
+// whose recycled forwards take its own outputs. The reference does not include the target: the module takes
+// the outputs of the device's target, and the tokens must be those that the target gives without drafts.
 //
-// Few random drafts are right, so in every step some of the drafts to be verified are replaced by the tokens
-// that the target will choose: 0, 1, .. K of them in turns.
+// With random weights few drafts are right, so each step replaces some of the drafts to be verified by the
+// tokens that the target will choose: 0, 1, .. K of them in turn.
 //
-// Then a server's engine runs the same prompts (serving_drafter.h): the chain has a loop of its own, so it
-// does not show a fault of the drafter that serves.
+// Then a server's engine runs the same prompts (serving_drafter.h): the chain has its own loop, so it cannot
+// find faults of the drafter that serves.
 
 #include <string>
 #include <vector>
@@ -43,13 +43,14 @@ struct MtpCheckResult {
 
 inline constexpr int kChainRequests = 3;
 
-// The prompts of a chain: a few tokens, one, and more than a window of attention, or than an indexer keeps,
-// where the model's sequences are long enough. INVALID_ARGUMENT where they are too short for the chain.
+// The prompts of a chain: one of a few tokens, one of a single token and, where the model's sequences are
+// long enough, one longer than an attention window, or than the positions an indexer keeps. INVALID_ARGUMENT
+// if the model's sequences are too short for the chain.
 absl::StatusOr<std::vector<std::vector<int32_t>>> ChainPrompts(const ModelConfig& config,
                                                                const MtpCheckOptions& options);
 
-// `weights` are those of `dir`, with one MTP module. INVALID_ARGUMENT where the model's sequences are too
-// short for the chain; errors of reading the files.
+// `weights` are those of `dir`, with one MTP module. INVALID_ARGUMENT if the model's sequences are too short
+// for the chain. Also returns errors of reading files.
 absl::StatusOr<MtpCheckResult> CheckMtpChain(const std::string& dir, const ModelConfig& config,
                                              Device& device, const LoadedWeights& weights,
                                              const MtpCheckOptions& options);

@@ -20,13 +20,13 @@ absl::Status Invalid(const absl::FormatSpec<Args...>& format, const Args&... arg
 
 int64_t Length(absl::Span<const int64_t> values) { return static_cast<int64_t>(values.size()); }
 
-// `found` values of `field`, where the batch has `wanted` of them.
+// INVALID_ARGUMENT if `field` has `found` values and the batch needs `wanted`.
 absl::Status CheckCount(const char* field, int64_t found, int64_t wanted, const char* meaning) {
   if (found == wanted) return absl::OkStatus();
   return Invalid("%s: %d values, allowed %d, %s", field, found, wanted, meaning);
 }
 
-// The place of `index` in an array of `size` elements.
+// The place in an array of `size` elements that `index`, perhaps negative, refers to.
 absl::StatusOr<int64_t> Place(const char* field, size_t entry, int64_t index, int64_t size) {
   if (index >= -size && index < size) return index < 0 ? index + size : index;
   return absl::OutOfRangeError(
@@ -58,7 +58,7 @@ absl::Status CheckAccepted(absl::Span<const int64_t> accepted_num, int64_t batch
   return absl::OkStatus();
 }
 
-// Columns of an array that is cut into `batch` rows.
+// The number of columns of an array of `count` values cut into `batch` rows.
 absl::StatusOr<int64_t> Columns(const char* field, int64_t count, int64_t batch) {
   if (batch == 0 ? count == 0 : count % batch == 0) return batch == 0 ? 0 : count / batch;
   return Invalid("%s: %d values, allowed multiples of %d, the requests", field, count, batch);

@@ -18,7 +18,7 @@
 namespace foredraft {
 namespace {
 
-// The runs of rows of one slot each.
+// The spans of adjacent rows of one slot; none outside the prefill form.
 std::vector<PrefillSpan> SpansOf(const DeviceRows& rows) {
   std::vector<PrefillSpan> spans;
   for (int row = 0; rows.prefill && row < rows.count(); ++row) {
@@ -96,14 +96,14 @@ absl::Status MtpDevice::AllocateHead(const LoadedWeights& weights) {
   return absl::OkStatus();
 }
 
-// Keeps what the head reads, too.
+// Passes the layer to the head, and keeps a copy if the head reads it.
 void MtpDevice::Read(Stream& stream, int layer, Matrix<const float> hidden) const {
   head_->Read(stream, layer, hidden);
   const std::vector<int>& taps = config_.draft_head->taps;
   if (std::find(taps.begin(), taps.end(), layer) != taps.end()) read_layers_.push_back(GetFloats(hidden));
 }
 
-// Every slot has its own blocks of every group, in descending order behind block 0.
+// Every slot gets its own blocks of every group, in descending order, after block 0 (scratch).
 absl::Status MtpDevice::AllocateCache() {
   constexpr int kTokensPerBlock = 32;
   std::vector<int> block_counts;
@@ -201,7 +201,7 @@ std::vector<float> MtpDevice::Get(Matrix<const bf16> rows) {
 
 std::vector<float> MtpDevice::Taps(int rows) { return Get(v4_->dspark_activations().taps.first_rows(rows)); }
 
-// The keys are made of these rows, and nothing in the forward writes them behind that.
+// The keys are made from these rows, and nothing later in the forward overwrites them.
 std::vector<float> MtpDevice::MainX(int rows) {
   return Get(v4_->ForwardOf(*stream_, Batch{}).activations.normed.as_bf16.first_rows(rows));
 }

@@ -1,14 +1,14 @@
 #pragma once
 
-// The first MTP module of a checkpoint in double, one row at a time: the reference that `foredraft
-// validate-mtp` compares a device with. Written from docs/deepseek-v3.md sections 5 and 9 and
-// docs/deepseek-v4.md section 6 alone. tests/tools/mtp_reference_test.cc compares it with the goldens.
+// The first MTP module of a checkpoint in double, one row at a time: the reference with which `foredraft
+// validate-mtp` compares a device. Written from docs/deepseek-v3.md sections 5 and 9 and docs/deepseek-v4.md
+// section 6 alone. tests/tools/mtp_reference_test.cc compares it with the goldens.
 //
-// Over rounding weights (Weights::Precision::kBf16) it also rounds its activations wherever the recipes do:
-// its distance from the exact one is what BF16 costs.
+// If its weights round (Weights::Precision::kBf16), it also rounds its activations wherever the recipes do;
+// its distance from the exact reference is the error of BF16.
 //
-// W is the width of what the module takes and gives: D, for DeepSeek-V4 the streams, N D. Positions are those
-// of a row's token. One thread.
+// W is the width of the module's input and output: D, or N D (the streams) for DeepSeek-V4. A row's position
+// is that of its token. One thread.
 
 #include <memory>
 #include <utility>
@@ -21,26 +21,27 @@ struct MtpRow {
   int sequence = 0;
   int position = 0;  // at least 1
   int token = 0;
-  Vector previous;  // [W]: of the target or the module, at position - 1
-  // The positions that it attends, ascending, where it sees more than index_topk. Empty: those that the
-  // reference selects.
+  Vector previous;  // [W]: output of the target or the module at position - 1
+  // The positions that it attends, ascending, if it sees more than index_topk. Empty: the reference selects
+  // them.
   std::vector<int> attended;
-  // In the decode form (docs/deepseek-v3.md section 3): what rounds is another value, the exact one is equal.
+  // Whether the row runs in the decode form (docs/deepseek-v3.md section 3), which rounds at other places;
+  // the exact value is the same.
   bool decode_form = false;
 };
 
 class MtpReference : protected ReferenceParts {
  public:
-  // The weights and the configuration outlive it.
+  // The weights and the configuration outlive the reference.
   static std::unique_ptr<MtpReference> Create(const Weights& weights, const ModelConfig& config);
   virtual ~MtpReference() = default;
 
   // The projection of embedding and previous output: [D], or the streams [N D].
   virtual Vector Project(const MtpRow& row) const = 0;
-  // The decoder layer of what the projection gave. The row attends the rows of its sequence that went through
-  // Layer before, at positions 1 .. position; a row at a position that was there replaces it.
+  // The decoder layer's output for Project's result. The row attends the rows of its sequence at positions 1
+  // .. position that went through Layer before; it replaces an earlier row at its position.
   virtual Vector Layer(const MtpRow& row, const Vector& projected) = 0;
-  // What the next recycled row and the logits take: for V3 the layer's output normed.
+  // The input of the next recycled row and of the logits: for V3, the normed output of the layer.
   virtual Vector Output(const Vector& layer_output) const = 0;
   // [V].
   virtual Vector Logits(const Vector& output) const = 0;
@@ -49,8 +50,8 @@ class MtpReference : protected ReferenceParts {
 
   // The experts that the last Layer chose.
   const ExpertChoice& choice() const { return choice_; }
-  // By which the row of the last Layer selects positions: of 1 .. its own. Empty where it attends all of
-  // them.
+  // The scores of positions 1 .. its own by which the row of the last Layer selects positions. Empty if it
+  // attends all of them.
   const Vector& position_scores() const { return position_scores_; }
 
  protected:

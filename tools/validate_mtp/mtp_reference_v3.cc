@@ -63,8 +63,8 @@ class V3Reference : public MtpReference {
     Vector index_key;
   };
 
-  // The positions that the row attends: all that it sees, or where these are too many row.attended, else
-  // those with the highest scores.
+  // The positions that the row attends: all that it sees or, if these are too many, row.attended; if that is
+  // empty, those with the highest scores.
   std::vector<int> Attended(const MtpRow& row, const Vector& x, const Vector& latent,
                             const std::map<int, CachedRow>& cached) {
     std::vector<int> all(row.position);

@@ -25,27 +25,27 @@ struct Table {
   }
 };
 
-// To 8 significant bits, ties to even.
+// Rounds to 8 significant bits, ties to even.
 double RoundToBf16(double x);
 
 double Dot(std::span<const double> a, std::span<const double> b);
-// weight x: [weight.rows].
+// The product weight * x, [weight.rows].
 Vector Product(const Table& weight, std::span<const double> x);
 
-// x / sqrt(mean(x²) + eps), times `weight` unless that is empty.
+// x / sqrt(mean(x²) + eps), times `weight` unless `weight` is empty.
 Vector RmsNorm(std::span<const double> x, std::span<const double> weight, double eps);
 
 double Sigmoid(double x);
 double Silu(double x);
 
-// [dim / 2] inverse frequencies; with `scaling` YaRN's (docs/deepseek-v3.md section 3.3).
+// [dim / 2] inverse frequencies, scaled by YaRN if `scaling` is given (docs/deepseek-v3.md section 3.3).
 Vector Frequencies(int dim, double theta, const std::optional<RopeScaling>& scaling);
-// Rotates the pairs (2i, 2i + 1) of x by position * frequencies[i], backwards with sign -1, times `factor`.
+// Rotates the pairs (2i, 2i + 1) of x by sign * position * frequencies[i], and multiplies them by `factor`.
 void Rotate(std::span<double> x, int position, std::span<const double> frequencies, double sign = 1,
             double factor = 1);
 
-// The sum of softmax weights times values over keys, where key j has score scores[j]. With `sink`, it is one
-// more score, without a value.
+// The sum over keys of softmax weight times value; key j has score scores[j]. `sink` is one more score,
+// without a value.
 Vector Attend(std::span<const double> scores, std::span<const std::span<const double>> values,
               std::optional<double> sink = std::nullopt);
 

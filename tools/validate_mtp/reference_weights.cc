@@ -31,7 +31,7 @@ int ElementBytes(const std::string& dtype) {
   return dtype == "BF16" ? 2 : 1;
 }
 
-// One stored element; codes of 4 bits are not elements.
+// The value of one stored element (not of a 4-bit code).
 double Element(const std::string& dtype, const char* bytes) {
   if (dtype == "F32") {
     float value;
@@ -102,13 +102,13 @@ Table Weights::Codes4(const std::string& codes, const Table& scales, bool int4) 
   return table;
 }
 
-// compressed-tensors' 4 bits: INT4 as I32 words, E2M1 as bytes.
+// Reads compressed-tensors' 4-bit codes: INT4 as I32 words, E2M1 as bytes.
 Table Weights::ReadPacked(const std::string& module) const {
   const bool int4 = Find(module + ".weight_packed").entry->dtype == "I32";
   return Codes4(Bytes(module + ".weight_packed"), Exact(module + ".weight_scale"), int4);
 }
 
-// modelopt's NVFP4.
+// Reads modelopt's NVFP4.
 Table Weights::ReadNvfp4(const std::string& module) const {
   Table table = Codes4(Bytes(module + ".weight"), Exact(module + ".weight_scale"), /*int4=*/false);
   const double scale = Exact(module + ".weight_scale_2").values.front();

@@ -1,12 +1,12 @@
 #pragma once
 
-// The tensors of a checkpoint as double, under the names of its description without the prefix of a nested
-// model (ModelConfig::tensor_prefix), quantised formats dequantised
-// (docs/deepseek-v3.md section 4, docs/deepseek-v4.md section 8). A tensor is read when it is first asked for
-// and kept. Shares the file reader with the loader, and nothing behind it.
+// The tensors of a checkpoint as double, dequantised (docs/deepseek-v3.md section 4, docs/deepseek-v4.md
+// section 8), under the names of its description without the prefix of a nested model
+// (ModelConfig::tensor_prefix). A tensor is read at its first use and then kept. Shares only the file reader
+// with the loader.
 //
-// A checkpoint that has passed CheckCheckpoint has every tensor; asking for another one is a broken
-// invariant. Where a file cannot be read, status() says so from then on and the tensor counts as zero. One
+// The checkpoint has passed CheckCheckpoint, so it has every tensor; asking for any other tensor is a broken
+// invariant. If a file cannot be read, status() is an error from then on and the tensor counts as zero. One
 // thread.
 
 #include <map>
@@ -21,7 +21,7 @@ namespace foredraft::reference {
 
 class Weights {
  public:
-  // kBf16: what matrices and activations lose where the recipes round them to BF16. Vectors stay exact.
+  // kBf16: matrices and activations are rounded where the recipes round them to BF16. Vectors stay exact.
   enum class Precision { kExact, kBf16 };
 
   static absl::StatusOr<Weights> Open(const std::string& dir, const ModelConfig& config, Precision precision);

@@ -38,8 +38,9 @@ class ServingDrafter {
   struct Served {
     int prompt_len = 0;
     std::vector<int32_t> tokens;  // committed: the prompt, then what was emitted
-    std::vector<int32_t> plain;   // what the target generates without drafts
-    int right = 0;                // drafts of the next step that were made right and have rows in it
+    std::vector<int32_t> plain;   // the tokens that the target generates without drafts
+    int right = 0;                // drafts of the next step that were replaced by right tokens and have rows
+                                  // in it
 
     int emitted() const { return static_cast<int>(tokens.size()) - prompt_len; }
   };
@@ -56,7 +57,7 @@ class ServingDrafter {
     }
   }
 
-  // After a step: what it emitted, and the drafts that it left.
+  // Called after a step: compares the tokens that it emitted and the drafts that it made.
   void Note(Served& request, const SlotResult& result) {
     const std::vector<int32_t>& ids = result.token_ids;
     const auto plain = request.plain.begin() + request.emitted();
@@ -76,7 +77,7 @@ class ServingDrafter {
   }
 
   ServingEngine& engine_;
-  MtpDevice& device_;  // which makes the drafts from scratch
+  MtpDevice& device_;  // makes the drafts from scratch
   CommittedDrafts expected_;
   const ServingCheckOptions check_;
   const Prompts& prompts_;

@@ -1,13 +1,14 @@
 #pragma once
 
-// The drafter that serves (serving_engine.h): after every step the drafts in the slots have to be those that
-// follow from the committed tokens alone (committed_drafts.h), the cache
-// rows from which drafts are made those of committed tokens, bit for bit, and the tokens those that the
-// target gives without drafts. A drafter's fault costs drafts, not tokens, so tokens alone do not show it;
-// and a wrong row changes few drafts, so drafts alone may not.
+// Checks the drafter that serves (serving_engine.h). After every step, drafts in the slots must be those made
+// from the committed tokens alone (committed_drafts.h), the cache rows that drafts read must be those of
+// committed tokens, bit for bit, and tokens must be those that the target gives without drafts. A drafter's
+// fault changes drafts but no tokens, so comparing tokens alone does not find it; a wrong cache row changes
+// few drafts, so comparing drafts alone may not find it either.
 //
-// As in the chain (mtp_chain.h), some of the drafts to be verified are made right before each step from the
-// second one on: 0, 1, .. K of them in turns. So steps of every length precede a comparison.
+// As in the chain (mtp_chain.h), before each step from the second on some of the drafts to be verified are
+// replaced by right tokens: 0, 1, .. K of them in turn. So steps that accept any number of drafts precede a
+// comparison.
 
 #include <vector>
 
@@ -21,7 +22,7 @@
 namespace foredraft {
 
 // The boundaries "serving drafts", "serving cache", "serving acceptance" and "serving tokens". `weights`
-// belong to `device`, a CPU device, and have what the checkpoint's drafter runs: one MTP module, all
+// belong to `device`, a CPU device, and include those of the checkpoint's drafter: one MTP module, all
 // stages, or a head.
 absl::StatusOr<std::vector<Boundary>> CheckServingDrafter(Device& device, const ModelConfig& config,
                                                           const LoadedWeights& weights,

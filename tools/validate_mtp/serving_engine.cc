@@ -16,14 +16,15 @@
 namespace foredraft {
 namespace {
 
-// What an iteration takes of the prompts, one behind another, and when their last token is in.
+// The prompt rows that an iteration takes, prompt after prompt, and the iterations until all prompts are
+// computed.
 struct PromptChunks {
   int rows = 0;
   int iterations = 0;
 };
 
-// The last prompt has three chunks, the last of them a few tokens: a module with a window still reads what
-// lies before it.
+// The last prompt has three chunks. Its last chunk has only a few tokens, so that a module with a window
+// still reads tokens before the chunk.
 PromptChunks ChunksOf(const ModelConfig& config, const Prompts& prompts) {
   const int tail =
       FindV4Shape(config) != nullptr ? std::clamp(V4ShapeOf(config).sliding_window / 2, 1, 4) : 4;
@@ -34,12 +35,13 @@ PromptChunks ChunksOf(const ModelConfig& config, const Prompts& prompts) {
   return {.rows = rows, .iterations = (count + rows - 1) / rows};
 }
 
-// K of an iteration. In some of them there are no drafts, as where a policy chooses none.
+// K of an iteration. In some iterations it is 0, as a draft policy may choose.
 int DraftLenOf(int iteration, const ServingCheckOptions& check) {
   return iteration % kServedPeriod == kServedPeriod - 1 ? 0 : check.draft_len;
 }
 
-// Iterations until each prompt has had its decode steps: one without drafts at least, and one behind that.
+// Iterations until each prompt has had its decode steps, at least one of which has no drafts and is followed
+// by another.
 int IterationsOf(const PromptChunks& chunks, const ServingCheckOptions& check) {
   const int needed = std::max(chunks.iterations - 1 + check.steps, kServedPeriod + 1);
   return DraftLenOf(needed - 1, check) == 0 ? needed + 1 : needed;
@@ -74,7 +76,7 @@ SchedulerOptions SchedulerOptionsOf(const ModelConfig& config, const EngineOptio
   options.max_batch_size = engine.max_batch_size;
   options.max_num_tokens = engine.max_num_tokens;
   options.max_seq_len = engine.max_seq_len;
-  options.batching_wait_iters = 0;  // a prompt's next chunk does not wait
+  options.batching_wait_iters = 0;  // so that a prompt's next chunk does not wait
   options.groups = CacheGroupShapesOf(engine, config);
   options.enable_block_reuse = false;
   options.batch_sizes = engine.batch_sizes;
@@ -114,7 +116,7 @@ absl::Status ServingEngine::Run(const Prompts& prompts, const std::vector<Sampli
     Request request;
     request.id = i;
     request.sampling = sampling[i];
-    request.sampling.seed = i;  // by which an admission is recognised
+    request.sampling.seed = i;  // identifies the request in its admission
     request.prompt_ids = prompts[i];
     request.max_tokens = ServedTokens(check_);
     request.arrival = std::chrono::steady_clock::now();

@@ -1,8 +1,7 @@
 #pragma once
 
-// A rank's engine that runs prompts to the end of their decode steps, driven by the scheduler's plans as a
-// server drives it: captured steps, a padded batch, a prompt in three chunks, and steps with K = 0. One
-// thread.
+// Runs prompts through prefill and decode steps on a rank's engine, driven by the scheduler's plans as in a
+// server: captured steps, a padded batch, a prompt in three chunks, and steps with K = 0. One thread.
 
 #include <functional>
 #include <map>
@@ -23,36 +22,35 @@ using Prompts = std::vector<std::vector<int32_t>>;
 
 struct ServingCheckOptions {
   int draft_len = 3;  // K, 1..kMaxDraftLen
-  int steps = 4;      // decode steps of each prompt, at least
+  int steps = 4;      // the fewest decode steps of a prompt
 };
 
-// One iteration in so many, the last of them, has K = 0.
+// The last of every kServedPeriod iterations has K = 0.
 inline constexpr int kServedPeriod = 4;
 
-// How many tokens of a prompt's sequence and its drafts the check needs behind the prompt. A prompt has at
-// most four decode steps beside `steps`, next to chunks of the other prompts and around a step without
-// drafts.
+// The number of tokens after a prompt, drafts included, for which the check needs room. A prompt has at most
+// four decode steps besides `steps`: next to chunks of the other prompts, and around a step without drafts.
 inline int ServedTokens(const ServingCheckOptions& options) {
   return (options.steps + 5) * (options.draft_len + 1);
 }
 
 class ServingEngine {
  public:
-  // `weights` belong to a CPU device, which outlives the engine, and have what the checkpoint's drafter runs:
-  // one MTP module, all stages, or a head.
+  // `weights` belong to a CPU device, which outlives the engine, and include those of the checkpoint's
+  // drafter: one MTP module, all stages, or a head.
   static absl::StatusOr<std::unique_ptr<ServingEngine>> Create(const ModelConfig& config,
                                                                const LoadedWeights& weights,
                                                                const Prompts& prompts,
                                                                const ServingCheckOptions& options);
 
-  // Calls before_step before each iteration but the first, and after_step for each result of a slot.
-  // sampling: [prompts]; the seed of a request is its index.
+  // Calls before_step before each iteration except the first, and after_step for each slot's result.
+  // sampling: one per prompt; a request's index replaces its seed.
   using BeforeStep = std::function<void(int iteration)>;
   using AfterStep = std::function<void(int request, const SlotResult& result)>;
   absl::Status Run(const Prompts& prompts, const std::vector<SamplingParams>& sampling,
                    const BeforeStep& before_step, const AfterStep& after_step);
 
-  // While Run calls.
+  // For use by the functions that Run calls.
   int draft_len() const { return draft_len_; }  // K of the present iteration
   const std::map<int, int>& request_of_slot() const { return request_of_slot_; }
   SlotDrafts ReadDrafts(int slot);

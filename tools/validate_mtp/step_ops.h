@@ -1,7 +1,7 @@
 #pragma once
 
-// The slot ops of a decode step (kernels/ops.h) for sequences in slots 0 .. count - 1, all live, strict
-// acceptance: a step's rows, verification and drafts as the device computes them. One thread.
+// Runs the slot ops of a decode step (kernels/ops.h) on the device, for sequences in slots 0 .. count - 1,
+// all live, with strict acceptance: a step's rows, verification and drafts. One thread.
 
 #include <memory>
 #include <vector>
@@ -24,7 +24,7 @@ class StepOps {
   static absl::StatusOr<StepOps> Create(Device& device, Stream& stream, int count, int vocab_size,
                                         int positions);
 
-  // Sequence i is at lengths[i], and its last token is not in the cache. No drafts.
+  // Starts sequence i at length lengths[i], without drafts; its last token is not in the cache.
   void Begin(const std::vector<int>& lengths, const std::vector<int>& last_tokens);
   // drafts: [count, K].
   void SetDrafts(const std::vector<int32_t>& drafts, int draft_len);
@@ -32,11 +32,11 @@ class StepOps {
 
   StepRows DecodeRows(int draft_len);
   std::vector<StepOutput> VerifyDrafts(const std::vector<int32_t>& target_ids, int draft_len);
-  // These three continue the last verification.
+  // These three use the outputs of the last VerifyDrafts.
   StepRows EmittedRows(int draft_len);
   StepRows NextDraftRows(const std::vector<int32_t>& draft_ids, int draft_index);
   void StoreDrafts(const std::vector<int32_t>& draft_ids, int draft_index);
-  // A block of `block_rows` rows, at most kMaxDraftLen + 1, behind each sequence's last emitted token.
+  // A block of `block_rows` rows, at most kMaxDraftLen + 1, after each sequence's last emitted token.
   StepRows DraftBlockRows(int block_rows, int noise_id);
 
  private:
@@ -54,7 +54,7 @@ class StepOps {
   SlotArrays slots_;
   StepOutput* outputs_ = nullptr;  // [count]
   int32_t* live_ = nullptr;        // [count]
-  int32_t* tokens_ = nullptr;      // [count * (kMaxDraftLen + 1)], likewise the next
+  int32_t* tokens_ = nullptr;      // [count * (kMaxDraftLen + 1)], as are the next
   int32_t *relaxed_ = nullptr, *ids_ = nullptr, *row_slots_ = nullptr, *positions_ = nullptr,
           *row_in_slot_ = nullptr, *last_row_ = nullptr;
 };

@@ -88,7 +88,7 @@ HyperMix V4LayerReference::Pre(const Vector& streams, const std::string& name) c
   return mix;
 }
 
-// Every element by the sum of its column (over the rows j) or of its row (over the columns k), plus hc_eps.
+// Divides every element by the sum of its column (over_rows) or of its row, plus hc_eps.
 void V4LayerReference::DivideBySums(Vector& comb, bool over_rows) const {
   const int step = over_rows ? count_ : 1, next = over_rows ? 1 : count_;
   for (int line = 0; line < count_; ++line) {
@@ -110,7 +110,7 @@ Vector V4LayerReference::Post(const Vector& y, const Vector& streams, const Hype
   return out;
 }
 
-// The last values of a head rotated at the position.
+// `head` with its last values rotated by `position`.
 Vector V4LayerReference::Rotated(Vector head, int position, double sign) const {
   const int rope = config_.qk_rope_head_dim;
   Rotate(std::span(head).last(rope), position, frequencies_, sign);
@@ -135,7 +135,7 @@ Vector V4LayerReference::Attention(const Vector& x, int position,
   return Linear(Name("attn.wo_b"), Grouped(heads));
 }
 
-// z of section 3.3: each group of heads by its own rows of wo_a.
+// z of section 3.3: each group of heads times its own rows of wo_a.
 Vector V4LayerReference::Grouped(const Vector& heads) const {
   const Table& weight = weights_.Matrix(Name("attn.wo_a"));
   Vector z;

@@ -1,7 +1,7 @@
 #pragma once
 
-// A layer of DeepSeek-V4 of ratio 0 in double (docs/deepseek-v4.md sections 2.1, 3 and 5): an MTP module's,
-// or a stage of DSpark. Who calls it says which keys a row attends. One thread.
+// A DeepSeek-V4 layer of ratio 0 in double (docs/deepseek-v4.md sections 2.1, 3 and 5): an MTP module's
+// layer, or a DSpark stage. The caller chooses the keys that a row attends. One thread.
 
 #include <string>
 #include <vector>
@@ -20,20 +20,21 @@ struct HyperMix {
 
 class V4LayerReference : private ReferenceParts {
  public:
-  // module: what the names of its tensors begin with: "mtp.0". The weights and the configuration outlive it.
+  // module: the beginning of its tensors' names, such as "mtp.0". The weights and the configuration outlive
+  // this object.
   V4LayerReference(const Weights& weights, const ModelConfig& config, std::string module);
 
-  // streams [N D]. x: the input of attention, normed.
+  // hyper_pre before attention, of streams [N D]. The result's x is the normed input of attention.
   HyperMix Enter(const Vector& streams) const;
   // The key of a row whose input to attention is `x`.
   Vector Key(const Vector& x, int position) const;
-  // The layer's output [N D] for a row that attends `keys`. entered: of the same streams.
+  // The layer's output [N D] for a row that attends `keys`. entered: Enter(streams).
   Vector Output(const Vector& streams, const HyperMix& entered, int position,
                 const std::vector<std::span<const double>>& keys);
   // The experts that the last Output chose.
   const ExpertChoice& choice() const { return choice_; }
 
-  // [V] of streams, by the module's own hc_head and norm. Only where it has them.
+  // The logits, [V], of streams, by the module's own hc_head and norm. Only for modules that have them.
   Vector Logits(const Vector& streams) const;
 
  private:

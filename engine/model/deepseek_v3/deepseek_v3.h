@@ -49,8 +49,8 @@ class DeepseekV3 : public Model, public DraftTarget {
   void SetLayerReader(const LayerReader* reader) override { reader_ = reader; }
   const bf16* embed_tokens() const override { return weights_.embed_tokens; }
 
-  // Its lists are those of the last layer that selected positions. It is empty where no row can see more
-  // positions than the indexer keeps.
+  // Has the lists of the last layer that selected positions. It is empty where no row can see more positions
+  // than the indexer keeps.
   const IndexerActivations& indexer_activations() const { return indexer_activations_; }
 
  private:
