@@ -104,7 +104,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // For example "cpu avx512-bf16"; part of the numerics class.
+  // The device's name, for example "cpu avx512-bf16"; part of the numerics class.
   virtual std::string name() const = 0;
   // A globally unique id of the hardware, as nvidia-smi writes it: "GPU-8f3c... at 0000:1B:00.0". Empty on
   // the CPU, which processes may share.

@@ -69,7 +69,7 @@ struct GroupRowsParams {
   int32_t top_k;
   int32_t expert_count;
   int32_t first_expert;                // 0 with a single rank
-  const int32_t* row_range = nullptr;  // rows [row_range[0], row_range[1]) alone; null: all. grouped_index of
+  const int32_t* row_range = nullptr;  // only rows [row_range[0], row_range[1]); null: all. grouped_index of
                                        // other rows is not written
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Parameters of the slot ops: the state machine of a step (docs/speculation.md section 1), integers alone.
+// Parameters of the slot ops: the state machine of a step (docs/speculation.md section 1), on integers only.
 // kernels/ops.h has the rules and the letters in shapes.
 
 #include <cstdint>
@@ -43,9 +43,9 @@ struct VerifyDraftsParams {
   const int32_t* first_rows;  // [B], or null: seat * (K + 1)
 };
 
-// After a prompt's last chunk: the sampled token t_m of slot slot_ids[i] becomes last_token, length = m, stop
-// ids and length_limit are applied. Writes one StepOutput per prompt (emitted_count 1, drafts_verified 0).
-// Without a usable token the sequence ends at length m and emits none.
+// Accepts the first token after a prompt's last chunk: the sampled token t_m of slot slot_ids[i] becomes
+// last_token, length = m, and stop ids and length_limit are applied. Writes one StepOutput per prompt
+// (emitted_count 1, drafts_verified 0). Without a usable token the sequence ends at length m and emits none.
 struct AcceptFirstTokenParams {
   StepOutput* outputs;      // [count]
   const int32_t* tokens;    // [count]

@@ -1,8 +1,8 @@
 #pragma once
 
 // Attention of one row and 16 or 64 heads by one block (attention_heads.h) over a list of keys, which are
-// also the values: what the attention ops without latents share. Their parameters have the same names; they
-// differ in which keys a row attends. cp.async loads tiles of 64 keys from the forward's rows and from
+// also the values: what the attention ops without latents share. Their parameters have the same names; the
+// ops differ in which keys a row attends. cp.async loads tiles of 64 keys from the forward's rows and from
 // the paged cache; coded rows are decoded by the threads that load them.
 //
 // Tiles are counted from the start of a row's list, and the softmax goes through them in order, so a row's

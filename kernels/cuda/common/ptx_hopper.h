@@ -29,7 +29,7 @@ __device__ __forceinline__ void MbarrierInit(Mbarrier& barrier, uint32_t arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(&barrier)), "r"(arrivals)
                : "memory");
 }
-// After MbarrierInit and before __syncthreads: makes the barriers visible to TMA.
+// Makes the barriers visible to TMA. Called after MbarrierInit and before __syncthreads.
 __device__ __forceinline__ void FenceMbarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -141,7 +141,7 @@ __device__ __forceinline__ void NormRow(const RmsNormParams& p, int32_t r, int32
   const int32_t first_of_warp = first / kQuantGroup * kQuantGroup;
   const int32_t step = threads * 4;
   const float* const x = p.x.row(r);
-  // All loads before their first use, which else would wait for each of them in turn.
+  // Issues all loads before their first use, which would otherwise wait for each of them in turn.
   Vec4 held[kNormHeld], residual[kNormHeld];
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i) {

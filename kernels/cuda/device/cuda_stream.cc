@@ -17,7 +17,7 @@ constexpr size_t kSharedDefaultBytes = 48 * 1024;  // the limit of a kernel with
 constexpr size_t kScratchGranule = size_t{1} << 20;
 constexpr size_t kScratchAlignment = 1024;
 
-// In scope, a thread that captures may allocate and wait, which is allowed in relaxed mode only.
+// While one is in scope, a capturing thread may allocate and wait, which only the relaxed mode allows.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(bool capturing) : capturing_(capturing) { Exchange(); }

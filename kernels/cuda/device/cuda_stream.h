@@ -84,12 +84,13 @@ class CudaStream : public Stream {
   Stream& Fork() override;
   void Join() override;
 
-  // For work that does not go through Launch; the next Launch waits for all of it.
+  // The handle for work that does not go through Launch; the next Launch waits for all of it.
   cudaStream_t handle() {
     after_kernel_ = false;
     return handle_;
   }
-  // For Launch only. `programmatic`: the kernel directly follows another one.
+  // The handle for Launch only. Sets `programmatic` if the kernel may be launched programmatically, directly
+  // after another one.
   cudaStream_t HandleForKernel(bool& programmatic) {
     programmatic = std::exchange(after_kernel_, true) && options_.pdl && cuda::LaunchesProgrammatically();
     return handle_;

@@ -24,11 +24,11 @@ inline constexpr int kPushParts = 3;
 inline constexpr int kPushBlocks = 128;  // at most: all run at once on any GPU with NVLink
 inline constexpr int64_t kPushSlotBytes = int64_t{1} << 20;
 
-// In device memory of each rank, zero at first.
+// Lies in each rank's device memory, zero at first.
 struct PushWindow {
   uint64_t exchanges;  // that have ended; only the owner writes it
   uint32_t ended;      // blocks that have ended the current one; only the owner writes it
-  // By sender and block: the number of its last exchange, from 1.
+  // The number of the last exchange of each sender's block, from 1.
   uint64_t arrived[kPushRanks][kPushBlocks];
   alignas(16) std::byte slots[2][kPushRanks][kPushSlotBytes];
 };

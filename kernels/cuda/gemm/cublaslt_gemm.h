@@ -58,7 +58,7 @@ class CublasLt {
 // they come.
 inline constexpr int64_t kCheckedRows = 16'384;
 
-// For display.
+// The algorithm's attributes, for display.
 std::map<std::string, int64_t> AttributesOf(const cublasLtMatmulAlgo_t& algorithm);
 
 // The GEMMs of the tuning file. Owner: the device; its streams point to it. Thread-safe.

@@ -85,7 +85,7 @@ void Gemm(Stream& stream, const GemmParams& p) {
   }
 }
 
-// HopperGemm rotates what it stores; any other kernel is followed by one that does.
+// HopperGemm rotates its outputs before it stores them; after any other kernel, RopeQuery does.
 void QueryGemm(Stream& stream, const QueryGemmParams& p) {
   CHECK_EQ(p.gemm.weight.n, p.rope.head_count * p.rope.head_dim);
   auto& cuda = static_cast<CudaStream&>(stream);

@@ -99,7 +99,7 @@ HopperGemmParams MakeHopperParams(const GemmProblem& q, int32_t tile_rows) {
   return p;
 }
 
-// At most a block per multiprocessor.
+// The grid for `items`: at most one block per multiprocessor.
 inline dim3 HopperGrid(Stream& stream, int64_t items) {
   return ItemGrid(items, static_cast<CudaStream&>(stream).multiprocessor_count());
 }

@@ -48,7 +48,7 @@ struct HopperGemmParams {
   uint32_t* counters;    // splits > 1: [tiles, consumer groups], zero
   float4* waiting;       // [blocks] accumulators of segments that wait in device memory
   QuantizedRows out_f8;  // GemmProblem::out_f8
-  // For out_bf16 to get the outputs rotated, as queries (RopeQueryParams); null: not rotated.
+  // How to rotate the outputs in out_bf16, as queries (RopeQueryParams); null: not rotated.
   const float* cos_sin;
   const int32_t* slots;
   const int32_t* positions;

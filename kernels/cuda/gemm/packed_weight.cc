@@ -21,8 +21,8 @@ bool KeepsScaleGrid(std::span<const HostWeight> parts, const Outputs& outputs) {
   return true;
 }
 
-// Whether a stacked FP8 weight stays FP8. Parts of tensors do what the whole tensors would: INVALID_ARGUMENT
-// where their own grids do not allow that.
+// Whether a stacked FP8 weight stays FP8. Parts of tensors stay FP8 where the whole tensors would;
+// INVALID_ARGUMENT where their own grids do not allow that.
 absl::StatusOr<bool> StaysF8(std::span<const HostWeight> parts) {
   const bool whole =
       KeepsScaleGrid(parts, [](const HostWeight& part) { return part.whole_n > 0 ? part.whole_n : part.n; });

@@ -47,9 +47,9 @@ struct WeightLayout {
     if (Is4Bit(format)) return Layout4Bit{n, k, format.columns}.bytes();
     return format.code_bytes(int64_t{n} * k);
   }
-  // From one item of an array to the next, in bytes.
+  // Bytes from one item of an array to the next.
   int64_t data_stride() const { return (data_bytes() + 255) / 256 * 256; }
-  // From one item's scales to the next, in floats; 0 without scales.
+  // Floats from one item's scales to the next; 0 without scales.
   int64_t scale_stride() const {
     const int64_t rows = (int64_t{n} + kScaleBlock - 1) / kScaleBlock;
     return IsF8(format) ? rows * ScalePitch(k) : 0;

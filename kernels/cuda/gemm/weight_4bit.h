@@ -40,7 +40,7 @@ struct Layout4Bit {
 
   constexpr bool nvfp4() const { return group == kNvfp4Format.columns; }
   constexpr int32_t scale_bytes() const { return nvfp4() ? 1 : 2; }
-  // Before the blocks of a tile.
+  // Bytes of the tensor scales before the blocks of a tile.
   constexpr int32_t tensor_scale_bytes() const { return nvfp4() ? kTile4Outputs * int32_t{4} : 0; }
   constexpr int32_t tiles() const { return (n + kTile4Outputs - 1) / kTile4Outputs; }
   constexpr int32_t blocks() const { return (k + kBlock4Inputs - 1) / kBlock4Inputs; }  // of a tile

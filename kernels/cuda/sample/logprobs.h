@@ -4,7 +4,7 @@
 //
 // While sample reads a row, it keeps the largest logit of each group (the columns of a chunk that one warp
 // reads) and each chunk's softmax sum. With n wanted, the n most probable tokens are in the n groups with the
-// largest logits, so one block reads these groups alone: at most 20 of R1's 256.
+// largest logits, so one block reads only these groups: at most 20 of R1's 256.
 
 #include <cstdint>
 
