@@ -1,7 +1,7 @@
 #pragma once
 
-// What the cache, the slots and the store of swapped sequences hold, for a rank that is built for `options`
-// and for this model. Pure: the engine, its estimates and the scheduler's options take the same sizes.
+// The sizes of the cache, the slots and the store of swapped sequences of a rank that is built for `options`
+// and this model. Pure: the engine, its estimates and the scheduler's options take the same sizes.
 
 #include <vector>
 
@@ -22,8 +22,8 @@ SlotStateShape SlotStateShapeOf(const EngineOptions& options, const ModelConfig&
 
 SwapStoreShape SwapStoreShapeOf(const EngineOptions& options, const ModelConfig& config);
 
-// What the scheduler has to know of the cache groups, the history first. options.block_count must be set (not
-// 0).
+// The cache groups' shapes as the scheduler needs them, the history first. options.block_count must be set
+// (not 0).
 std::vector<CacheGroupShape> CacheGroupShapesOf(const EngineOptions& options, const ModelConfig& config);
 
 }  // namespace foredraft

@@ -1,8 +1,9 @@
 #pragma once
 
-// What a rank will hold on its device, from the shape of the model and the options alone: no checkpoint, no
-// GPU. The engine itself is allocated on a device that only counts (kernels/devices/sizing_device.h), so
-// weights, activations and slots are exact. The rest is assumed and marked so: no GPU has been measured.
+// Estimates the memory that a rank will take on its device, from the shape of the model and the options
+// alone: without checkpoint or GPU. The engine itself is allocated on a device that only counts
+// (kernels/devices/sizing_device.h), so weights, activations and slots are exact. The rest is assumed and
+// marked so: no GPU has been measured.
 
 #include <cstdint>
 

@@ -58,7 +58,7 @@ class PendingStep {
 
   bool confidences_ = false;  // whether drafts have them
 
-  // What the plan says.
+  // Copied from the plan.
   uint64_t number_ = 0;
   int32_t draft_len_ = 0;
   bool has_prefill_ = false;

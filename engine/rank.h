@@ -46,7 +46,7 @@ struct Rank {
             .unconstrained_masks = parts.masks.of_unconstrained()};
   }
 
-  // Allocates everything but the cache. device and comm must be set.
+  // Allocates everything except the cache. device and comm must be set.
   absl::Status Allocate(const EngineOptions& options, const ModelConfig& config, LoadedWeights weights);
   // Creates the cache, or replaces it. The device owns the memory. history_blocks: as KvCacheShapeOf.
   absl::Status AllocateCache(const EngineOptions& options, int history_blocks, bool poison);

@@ -29,10 +29,10 @@ namespace foredraft {
 
 class RankEngine {
  public:
-  // Allocates everything, the KV cache last, and captures all decode steps. Where the device needs
-  // first runs, the largest prefill and every step run once before that. RESOURCE_EXHAUSTED if memory does
-  // not suffice. `comm`, which belongs to `device`, joins the ranks, all of which call this with the same
-  // options; null: the rank is alone.
+  // Allocates everything, the KV cache last, and captures all decode steps. If the device needs first runs,
+  // the largest prefill and every step run once before the cache is allocated. RESOURCE_EXHAUSTED if memory
+  // does not suffice. `comm`, which belongs to `device`, joins the ranks, all of which call this with the
+  // same options; null: the rank is alone.
   static absl::StatusOr<std::unique_ptr<RankEngine>> Create(const EngineOptions& options,
                                                             const ModelConfig& config,
                                                             std::unique_ptr<Device> device,

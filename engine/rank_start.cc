@@ -1,5 +1,5 @@
-// How a RankEngine is created: allocation, first runs, sizing of the KV cache, capture, warm-up. What it does
-// with plans is in rank_engine.cc.
+// How a RankEngine is created: allocation, first runs, sizing of the KV cache, capture, warm-up. How it
+// carries out plans is in rank_engine.cc.
 
 #include <algorithm>
 #include <utility>

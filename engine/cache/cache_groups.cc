@@ -75,7 +75,7 @@ std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int histor
   constexpr int kPrefixEnds = 4;  // prefix ends whose windows even a single sequence can keep
   std::vector<int> counts;
   for (const CacheGroup& group : groups) {
-    // With a step in flight: lookback, and the positions that it and the next step may write.
+    // Covers the lookback, and the positions that a step in flight and the next step may write.
     const int decoding = group.BlocksOfPositions(group.lookback + 2 * max_draft_len + rows_ahead + 2);
     counts.push_back(group.is_history() ? history_blocks
                                         : 1 + 2 * max_batch_size * decoding +

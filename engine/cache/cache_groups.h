@@ -20,8 +20,8 @@ struct CacheRows {
   KvFormat format;    // of the row's values, for the part that reads them
 };
 
-// The lifetime of rows that no step reads more than `lookback` positions later. Rows whose group has the same
-// name share its blocks and live for the longest of their lookbacks.
+// The lifetime of rows that steps read for at most `lookback` positions after their own. Rows whose group has
+// the same name share its blocks and live for the longest of their lookbacks.
 struct RecentRows {
   std::string_view group;
   int lookback = 0;
@@ -97,8 +97,8 @@ int64_t HistoryBytesPerToken(const std::vector<CacheGroup>& groups);
 int64_t WindowBytesPerSequence(const std::vector<CacheGroup>& groups, int draft_len);
 
 // The blocks of each group's pool, scratch included. The history has `history_blocks`. In the other groups
-// each of max_batch_size sequences may have twice the blocks that it takes while it decodes: a prefill chunk
-// holds the blocks that it reads and those that it leaves, and windows of reusable prefixes stay.
+// each of max_batch_size sequences may have twice the blocks that it takes while it decodes: for the blocks
+// that a prefill chunk reads besides those that it leaves, and for the windows of reusable prefixes.
 std::vector<int> BlockCountsOf(const std::vector<CacheGroup>& groups, int history_blocks, int max_batch_size,
                                int max_draft_len, int rows_ahead);
 

@@ -31,8 +31,8 @@ struct KvCacheShape {
   }
 };
 
-// The number of history blocks, scratch included, that a device has room for: in `fraction` of the memory
-// that is free, less graph_bytes for the captured steps and the bytes of the other groups of `shape`.
+// The number of history blocks, scratch included, that fit on a device. The cache gets `fraction` of the free
+// memory that graph_bytes of captured steps leave; the other groups of `shape` take their blocks first.
 // RESOURCE_EXHAUSTED, with the arithmetic, if one sequence of sequence_blocks does not fit.
 absl::StatusOr<int> BlocksThatFit(const DeviceMemory& memory, int64_t graph_bytes, double fraction,
                                   const KvCacheShape& shape, int sequence_blocks);

@@ -46,7 +46,7 @@ class Checkpoint {
 
   // {null, null} where there is no such tensor.
   TensorLocation Find(const std::string& name) const;
-  // By file, then by offset.
+  // All tensors, ordered by file, then by offset.
   const std::vector<TensorLocation>& tensors() const { return tensors_; }
   // The index file, or the single model.safetensors; errors about a missing tensor name it.
   const std::string& main_file() const { return main_file_; }

@@ -10,9 +10,9 @@
 
 namespace foredraft {
 
-// Compares the tensors of a checkpoint with those of the description. INVALID_ARGUMENT names file and tensor:
-// one that is missing, extra, or of a wrong shape or dtype, FP8 without scales, scales without FP8, or 4-bit
-// codes whose parts do not match.
+// Compares a checkpoint's tensors with the description's. INVALID_ARGUMENT names file and tensor: one that is
+// missing, extra, or of a wrong shape or dtype, FP8 without scales, scales without FP8, or 4-bit codes whose
+// parts do not match.
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelDescription& description);
 
 // Reads the tensors that have to equal another one (a tied lm_head.weight, DSpark's copies of the target's

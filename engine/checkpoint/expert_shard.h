@@ -1,7 +1,7 @@
 #pragma once
 
-// Which routed experts a rank has: rank r of N has the experts of canonical slices 8r/N to 8(r+1)/N - 1,
-// which are adjacent (docs/invariants.md, expert-exchange). N is 1, 2, 4 or 8.
+// The routed experts that a rank has: rank r of N has the experts of canonical slices 8r/N to 8(r+1)/N - 1
+// (docs/invariants.md, expert-exchange). N is 1, 2, 4 or 8.
 
 #include <cstdint>
 

@@ -29,7 +29,7 @@ class LoadedWeights {
   const Weights* Find() const {
     return std::any_cast<Weights>(&weights_);
   }
-  // For callers who know the kind.
+  // The weights, for callers that know their kind.
   template <class Weights>
   Weights& Get() {
     Weights* const weights = std::any_cast<Weights>(&weights_);

@@ -28,7 +28,7 @@ class PeerWindows {
   PeerWindows& operator=(const PeerWindows&) = delete;
   ~PeerWindows();
 
-  // Whether the exchange is small enough; all ranks say the same.
+  // Whether the exchange is small enough; the answer is equal on all ranks.
   bool Fits(const AllGatherParams& params) const;
   bool Fits(const AllToAllParams& params) const;
 

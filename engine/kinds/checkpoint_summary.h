@@ -23,7 +23,7 @@ struct CheckpointSummary {
   int64_t input_scale_count = 0;               // tensors, of tensor_count, for which IsInputScale is true
   int64_t cache_scale_count = 0;               // tensors, of tensor_count, for which IsCacheScale is true
   int64_t bytes = 0;                           // of all tensors in the files
-  std::map<std::string, int64_t> dtype_bytes;  // the same by dtype: "BF16", "F8_E4M3"...
+  std::map<std::string, int64_t> dtype_bytes;  // `bytes` by dtype: "BF16", "F8_E4M3"...
   int64_t kv_bytes_per_token = 0;              // of the target's layers, BF16
   int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
   int64_t window_bytes_per_sequence = 0;  // the most bytes of rows that are kept for a sequence's last tokens

@@ -100,8 +100,8 @@ const nlohmann::json* FindText(JsonFields& fields, const nlohmann::json& object,
   return nullptr;
 }
 
-// The formats of the projections. Where the text model is nested, quantization_config may stand in the outer
-// object, in the inner one, or the same in both.
+// The formats of the projections. If the text model is nested, quantization_config may be in the outer
+// object, in the inner one, or equal in both.
 void ReadProjections(JsonFields& outer, JsonFields& text, ModelConfig& config) {
   constexpr char kField[] = "quantization_config";
   const nlohmann::json* const own = text.Find(kField);

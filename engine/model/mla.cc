@@ -87,9 +87,9 @@ void AttendSegment(const Forward& f, const MlaWeights& w, const PrefillSpan& spa
                                .scale = SoftmaxScale(f.config)});
 }
 
-// Reads keys and values from the cache, as rounded there, even those of this chunk, so chunk borders do not
-// change results (docs/invariants.md, from-the-cache). Expands them segment by segment; segments end at
-// multiples of their size, so their borders do not depend on the chunk.
+// Reads all keys and values from the cache, rounded, even those of this chunk. So chunk borders do not change
+// results (docs/invariants.md, from-the-cache). Expands them segment by segment; segments end at multiples of
+// their size, so their borders do not depend on the chunk.
 void AttendExpanded(const Forward& f, const MlaWeights& w, const PrefillSpan& span,
                     const AttentionContext& context) {
   const int size = context.activations.kv.rows;

@@ -19,7 +19,7 @@ struct ScoredRows {
   const int32_t* ids = nullptr;  // [R]: their tokens
 };
 
-// What families do differently.
+// The differences between families.
 struct MoeRecipe {
   // Writes the activations expert_ids and expert_weights of the rows.
   void (*route)(const Forward& f, const MoeWeights& w, const ScoredRows& rows);

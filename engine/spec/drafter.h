@@ -16,7 +16,7 @@ namespace foredraft {
 class SlotState;
 struct StepContext;
 
-// Each sequence's result of the decode step's verification, or of the prefill.
+// Each sequence's results of the decode step's verification, or of the prefill.
 struct DraftInput {
   StepOutput* outputs = nullptr;  // [bucket]; a drafter adds the confidences of its drafts
   // [bucket * (draft_len + 1), Model::output_width]: level 0 at positions p.. of each sequence.

@@ -36,7 +36,7 @@ class DSparkCheck {
 
  private:
   using Rows = std::map<int, reference::Vector>;  // by position
-  // By slot and stage.
+  // The keys by position, for each slot and stage.
   using Keys = std::map<std::pair<int, int>, Rows>;
 
   // A block in the references that compute all stages themselves from the target's layers: its streams after

@@ -11,7 +11,7 @@ namespace foredraft::reference {
 
 class MlaReference : protected ReferenceParts {
  public:
-  // What a row leaves for later ones.
+  // The values of a row that later rows read.
   struct CachedRow {
     Vector latent;    // c, then k_pe
     Vector expanded;  // keys and values of all heads

@@ -57,7 +57,7 @@ class V3Reference : public MtpReference {
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += x[i];
   }
 
-  // What a row leaves for later ones.
+  // The values of a row that later rows read.
   struct CachedRow {
     MlaReference::CachedRow mla;
     Vector index_key;

@@ -1,4 +1,4 @@
-// FP8 blocks as DeepSeek stores them: X.weight in F8_E4M3 [n, k] and beside it a grid of multipliers,
+// FP8 blocks as DeepSeek stores them: X.weight in F8_E4M3 [n, k] and next to it a grid of multipliers,
 // X.weight_scale_inv in F32, or DeepSeek-V4's X.scale in E8M0 (docs/deepseek-v4.md section 8).
 
 #include <algorithm>

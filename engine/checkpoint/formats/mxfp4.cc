@@ -41,7 +41,7 @@ absl::Status CheckMxfp4Packed(const Checkpoint& checkpoint, const ModelDescripti
   return CheckPackedScales(checkpoint, model.projections, spec, {"U8", "F8_E8M0"});
 }
 
-// ---- beside FP8 blocks: also in files whose other experts are NVFP4 ----
+// ---- next to FP8 blocks: also in files whose other experts are NVFP4 ----
 
 bool IsBesideMeant(const ModelDescription& model, const TensorSpec& spec) {
   return IsF8(model.projections) && spec.format.code == DType::kF4E2M1;

@@ -2,7 +2,7 @@
 
 // The code that compressed-tensors' packed formats share. A packed module X has X.weight_packed (codes) and
 // X.weight_scale (one scale per group) instead of X.weight. Which modules are packed follows from the tensors
-// that the checkpoint has; the others have X.weight in BF16 or F32. There are no zero points.
+// that the checkpoint has; unpacked modules have X.weight in BF16 or F32. There are no zero points.
 
 #include <string>
 #include <vector>

@@ -163,9 +163,9 @@ QuantizationError QuantizeNvfp4Group(const float* weights, float tensor_scale, u
 
 QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,
                                   uint8_t* codes, int64_t code_stride, float* scale, bool power_of_two) {
-  // A factor of 2 would give the same mantissas again, so the candidates cover one octave. With powers of two
-  // that is one candidate; the next smaller one is tried as well: it saturates the largest magnitudes but
-  // resolves small ones better.
+  // A factor of 2 would give the same mantissas again, so the candidates cover one octave. One power of two
+  // lies in it; the next smaller power is tried as well: it saturates the largest magnitudes but resolves
+  // small ones better.
   const int candidates = power_of_two ? 2 : 8;
   float largest = 0;
   for (int row = 0; row < rows; ++row) {

@@ -72,7 +72,8 @@ struct StoredFormat {
                              uint8_t* codes, std::string& scales) = nullptr;
   // The tensor scale of weights whose largest magnitude is `largest`. Null: the format has none.
   float (*tensor_scale)(float largest) = nullptr;
-  // The name of the scale of the weight's inputs, an FP32 scalar that may lie beside it. Null: none does.
+  // The name of the scale of the weight's inputs, an FP32 scalar that may lie next to the weight. Null: the
+  // format has none.
   std::string (*input_scale_name)(const TensorSpec& spec) = nullptr;
   // Reads the scale that `input_scale_name` names, as a factor of rounded inputs. INVALID_ARGUMENT names a
   // missing tensor, or a value out of range.
@@ -100,12 +101,12 @@ int64_t StoredBytes(std::span<const StoredTensor> tensors);
 
 // Which tensors of a model are quantised where this program chooses (quantize, synth, random weights):
 //
-//   FP8     as DeepSeek does: all projections, kv_b too, but not router, eh_proj, norms, embedding, head.
-//   others  the same without kv_b and DeepSeek-V4's wo_a, whose parts are multiplied with by head, and
-//           without weights whose columns are no multiple of the group. Parts that are fused into one weight
-//           are packed together.
-//   NVFP4   of those only the target's MLP projections, as in NVIDIA's checkpoints of DeepSeek-V3: attention
-//           and MTP modules stay BF16.
+//   FP8     all projections, kv_b included, as DeepSeek does; not router, eh_proj, norms, embedding and head.
+//   others  like FP8, but without kv_b and DeepSeek-V4's wo_a, which are multiplied head by head, and without
+//           weights whose columns are no multiple of the group. Tensors that are fused into one weight are
+//           packed together.
+//   NVFP4   like others, but only the target's MLP projections, as in NVIDIA's checkpoints of DeepSeek-V3:
+//           attention and MTP modules stay BF16.
 class FormatChoice {
  public:
   // The description outlives this.

@@ -57,7 +57,7 @@ inline constexpr V3Family kV3Families[] = {
     // Kimi-K2 (-Instruct, -0905, -Thinking): DeepSeek-V3 without MTP modules. No implementation has defaults
     // for this model_type, so its config.json must have every field.
     {.name = {"DeepseekV3ForCausalLM", "kimi_k2"}, .chat_format = ""},
-    // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own beside
+    // JoyAI-LLM-Flash: DeepSeek-V3 with a dense MTP module, which is published in a file of its own next to
     // the shards. Sources: the model's files in SGLang (joyai_llm_flash_nextn.py, weight_utils.py) and in
     // vLLM (joyai_llm_flash_mtp.py); they have no defaults, so its config.json has to have every field.
     {.name = {"DeepseekV3ForCausalLM", "joyai_llm_flash"},

@@ -21,8 +21,8 @@ constexpr Name kTopNames[] = {{"embed_tokens", "embed"},
                               {"hc_head.hc_base", "hc_head_base"},
                               {"hc_head.hc_scale", "hc_head_scale"}};
 
-// Names within a layer. In the first row is the name that transformers' default way of saving gives
-// attn.kv_norm.
+// Names within a layer. The first row is for attn.kv_norm, which transformers' default way of saving stores
+// as attn.norm.
 constexpr Name kLayerNames[] = {
     {"attn.norm", "attn.kv_norm"},
     {"input_layernorm", "attn_norm"},

@@ -35,7 +35,7 @@ struct DeepseekV4Shape {
   double swiglu_limit = 10;           // bound of an expert's activations
   int hc_sinkhorn_iters = 20;
   double hc_eps = 1e-6;
-  // The rotation of layers with a compressor; the others have rope_theta without YaRN.
+  // The rotation of layers with a compressor; layers without one have rope_theta and no YaRN.
   double compress_rope_theta = 160000;
   std::optional<RopeScaling> compress_rope_scaling;
 

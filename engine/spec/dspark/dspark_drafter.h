@@ -1,6 +1,6 @@
 #pragma once
 
-// DSpark: the model's own stages make all drafts of a step in one forward of a block per sequence
+// DSpark: the model's own stages make all drafts of a step in one forward, on one block per sequence
 // (docs/dspark.md). The target's forward writes what the stages read of committed tokens, so the drafter
 // keeps nothing between steps.
 
