@@ -260,7 +260,8 @@ std::optional<ThinkingIds> Daemon::tokenizer_thinking() {
   return tokenizer_thinking_;
 }
 
-// Load checks the tokens of the start. Until it has read the tokenizer no others can be judged.
+// Load checks the thinking tokens that the daemon started with. Until it has read the tokenizer, changed ones
+// cannot be checked.
 absl::Status Daemon::CheckThinking(const Config& again) {
   const std::optional<ThinkingIds> of_tokenizer = tokenizer_thinking();
   if (of_tokenizer) return CheckThinkingIds(ThinkingIdsOf(again, *of_tokenizer));
@@ -282,7 +283,7 @@ void Daemon::RequestDrain() {
 
 absl::StatusOr<ReloadReport> Daemon::Reload() {
   frontend_->ReloadFiles();
-  if (loaded()) ranks_->ReloadFiles();  // before that, the ranks see the change themselves
+  if (loaded()) ranks_->ReloadFiles();  // before Load is done, the ranks see the change themselves
   return reloader_->Reload(frontend_->metrics());
 }
 

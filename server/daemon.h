@@ -4,8 +4,8 @@
 // and frontend.
 //
 // Life: Start (the ports open, requests get UNAVAILABLE), Load (SERVING), Run until drained or a rank is
-// lost. RequestDrain, Reload and what only reads may be called by any thread; the rest by the owner's
-// thread.
+// lost. Any thread may call RequestDrain, Reload and functions that only read; the owner's thread calls the
+// rest.
 
 #include <algorithm>
 #include <atomic>
@@ -37,12 +37,12 @@ struct ResolvedConfig {
 };
 absl::StatusOr<ResolvedConfig> ResolveConfig(LoadedConfig loaded);
 
-// After this long without a turn of the scheduler or the output thread, the daemon hangs: a turn may collect
-// two results, each within the step timeout; the rest is for a busy machine.
+// After this long without a turn of the scheduler or the output thread, the daemon counts as hung: a turn may
+// collect two results, each within the step timeout; the rest is slack for a busy machine.
 std::chrono::seconds LongestTurn(const Config& config);
 
-// Limits how often a lost group is started again, so that a crash that repeats ends the daemon, with pauses
-// that grow while nothing is served in between. Time is an argument.
+// Limits how often a lost group is started again, so that a repeated crash ends the daemon. The pauses
+// between restarts grow while nothing is served. Time is an argument.
 class RestartBudget {
  public:
   static constexpr std::chrono::minutes kWindow{10};
@@ -82,7 +82,7 @@ class Daemon {
 
   // The first call begins a drain; the second ends it at once.
   void RequestDrain();
-  // Configuration, tokens and certificates.
+  // Reads configuration, tokens and certificates again.
   absl::StatusOr<ReloadReport> Reload();
   // True once Load is done: from then on there may be requests to drain.
   bool loaded() const { return loaded_.load(); }

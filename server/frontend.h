@@ -30,7 +30,7 @@ class Frontend {
   void BeginDrain() { health_.Enter(ServingState::kDraining); }
   // False: the deadline came first.
   bool WaitForNoCalls(SteadyTime deadline) const;
-  // Ends the calls that are left with UNAVAILABLE and closes the ports. Safe to call twice.
+  // Ends the remaining calls with UNAVAILABLE and closes the ports. Safe to call twice.
   void Shutdown();
 
   // Not ok once a rank was lost and nothing is served any more. Counts each loss once.
@@ -43,7 +43,7 @@ class Frontend {
   // after half a second.
   void GiveUp(const absl::Status& error);
 
-  // As those of Serving.
+  // These two call Serving's.
   void SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking) {
     serving_.SetSpeculation(speculation, thinking);
   }
@@ -61,8 +61,8 @@ class Frontend {
   std::shared_ptr<Metrics> shared_metrics() { return metrics_; }
   const Health& health() const { return health_; }
   Listeners& listeners() { return listeners_; }
-  // When the slower one of the threads that serve, scheduler and output, began its last turn; none while no
-  // model is served.
+  // When the slower of the scheduler's and the output thread began its last turn; none while no model is
+  // served.
   std::optional<SteadyTime> last_turn() const;
   int open_calls() const;
 

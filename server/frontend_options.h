@@ -19,7 +19,7 @@ struct FrontendOptions {
   bool metrics_on_http = false;  // metrics.on_http
   int request_timeout_s = 600;
   int max_queue_size = 1024;
-  int tokenizer_threads = 1;  // AdmissionLimits, as the next
+  int tokenizer_threads = 1;  // of AdmissionLimits, as reuse_by_token
   bool reuse_by_token = false;
   std::optional<ConstraintsConfig> constraints = ConstraintsConfig{};  // unset: no structured output
   // /healthz fails once the scheduler or the output thread has not turned for this long.

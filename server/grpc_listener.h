@@ -1,8 +1,8 @@
 #pragma once
 
 // A gRPC server on an address of the configuration, with the limits that server.* sets and a health service.
-// Connections come through an Acceptor and, but for a unix socket of the owner's, a Guard. Not thread-safe,
-// but for what says so.
+// Connections come through an Acceptor and, except on a unix socket of the owner's, a Guard. Not thread-safe,
+// except where a comment says so.
 
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -39,7 +39,7 @@ class GrpcListener {
   ~GrpcListener();  // Shutdown
 
   grpc::Server& server() { return *server_; }
-  // Until Shutdown.
+  // Usable until Shutdown.
   HealthService& health() { return health_; }
   int port() const { return acceptor_->port(); }
   // As configured; a port of 0 is replaced by the port that the kernel chose.
@@ -47,11 +47,12 @@ class GrpcListener {
   // Thread-safe.
   Acceptor& acceptor() { return *acceptor_; }
 
-  // A connection to the server itself, past listener and guard; the caller closes it. -1: no descriptors.
+  // Makes a connection to the server itself, around listener and guard; the caller closes it. -1: no
+  // descriptors.
   int Dial();
 
-  // Accepts no more, ends the calls that are left. What the guard has yet to send it sends until its Stop.
-  // Safe to call twice.
+  // Accepts no more connections and ends the remaining calls. The guard goes on sending what it holds until
+  // its Stop. Safe to call twice.
   void Shutdown();
 
  private:
@@ -62,7 +63,7 @@ class GrpcListener {
   std::string address_;
   HealthService health_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> intake_;
-  Acceptor::Take give_;                       // a connection to the server
+  Acceptor::Take give_;                       // gives a connection to the server
   std::shared_ptr<GuardedListener> guarded_;  // null without a guard
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -17,7 +17,7 @@
 namespace foredraft {
 namespace {
 
-// What there is of the model, as `serve` reads it.
+// Reads the model's files, those that are there, as `serve` does.
 absl::Status ReadModelFiles(const Config& config, const ModelConfig& model) {
   std::error_code error;
   const auto has = [&](const char* name) {

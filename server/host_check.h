@@ -1,7 +1,7 @@
 #pragma once
 
-// What `serve` would refuse although the configuration is right in itself: files that are not there or are
-// not what they should be, a CPU that lacks an instruction path. Opens no port and reads no weights.
+// Finds what `serve` would refuse although the configuration is right in itself: files that are not there or
+// are not what they should be, a CPU that lacks an instruction path. Opens no port and reads no weights.
 
 #include "config/config_errors.h"
 #include "config/config_reader.h"
@@ -14,8 +14,8 @@ namespace foredraft {
 void CheckHost(const LoadedConfig& loaded, ConfigErrors& errors);
 
 // Adds an error for each fault of the model's files, as far as they are there: a config.json alone is enough
-// to check a configuration. `model` is what config.json says. With weights in the directory everything is
-// there that `serve` needs.
+// to check a configuration. `model` is what config.json says. A directory with weights must have everything
+// that `serve` needs.
 void CheckModelFiles(const LoadedConfig& loaded, const ModelConfig& model, ConfigErrors& errors);
 
 }  // namespace foredraft

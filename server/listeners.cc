@@ -26,7 +26,7 @@ constexpr int kHttpWorkers = 2;      // read JSON and tokenize
 constexpr int kWaitingPages = 128;
 constexpr int kWaitingPagesPerAddress = 64;
 constexpr std::chrono::seconds kServerAnswer(2);
-constexpr int kFailedProbes = 3;  // in a row, until /healthz says so
+constexpr int kFailedProbes = 3;  // in a row, after which /healthz fails
 constexpr std::chrono::hours kExpiryPeriod(24);
 constexpr std::chrono::seconds kMemoryPeriod(10);
 
@@ -125,8 +125,8 @@ absl::Status Listeners::OpenMetrics() {
   return absl::OkStatus();
 }
 
-// A listener that only this host's processes reach, and that asks them for no token, must not serve a page in
-// their browsers under whatever name the page has.
+// If only this host's processes reach a listener, and it asks them for no token, it must not serve pages in
+// their browsers that reach it under an unknown name (DNS rebinding).
 BrowserRules Listeners::PageRules() const {
   BrowserRules rules{.origins = {}, .asks_for_known_host = nullptr, .hosts = options_.server.http_hosts};
   if (IsLoopback(options_.server.metrics_address)) {
@@ -247,7 +247,7 @@ void Listeners::ProbeOwnPort() {
       Probe({.address = grpc_address(), .tls = certificates_->encrypts(), .dials_from = [this](int port) {
                grpc_->acceptor().ExpectOwn(port);
              }});
-  // Under TLS the answer is the guard's.
+  // Under TLS the guard gives that answer, so the server is asked, too.
   if (answer.ok() && certificates_->encrypts()) answer = ProbeServer(grpc_->Dial(), kServerAnswer);
   if (answer.ok()) {
     if (failed_probes_.exchange(0) > 0) Log(LogLevel::kInfo, "server.grpc_address answers again");
@@ -263,8 +263,8 @@ void Listeners::ReloadChangedFiles() {
   if (watched_files_.Changed()) ReloadFiles();
 }
 
-// After a flood the allocator keeps what it took: gRPC has freed it in pieces between which others are in
-// use, and a thread of HTTP in an area of its own. After a shortage the reserve is filled again.
+// After a flood the allocator keeps the memory: gRPC frees pieces between others that are in use, and a
+// thread of HTTP frees in an arena of its own. So it is trimmed. After a shortage, fills the reserve again.
 void Listeners::GiveMemoryBack() {
   bool flood = guard_.TakeFlood();
   flood |= admin_guard_.TakeFlood();

@@ -36,7 +36,8 @@ struct Wires;  // server/wires.h
 
 class Listeners {
  public:
-  // When the slower one of the threads that serve began its last turn; none while no model is served.
+  // When the slower of the scheduler's and the output thread began its last turn; none while no model is
+  // served.
   using LastTurn = std::function<std::optional<SteadyTime>()>;
 
   // Options, health and metrics outlive the listeners.
@@ -45,11 +46,11 @@ class Listeners {
   // Reads tokens and certificates, opens every configured address for the wires, which outlive Close, and
   // starts the watch. Errors name the address or the file.
   absl::Status Open(Wires& wires);
-  // Ends the watch, which would take a shutdown for a listener that hangs.
+  // Ends the watch, which would mistake a shutdown for a hanging listener.
   void StopWatch() { watchdog_.reset(); }
   // Ends the connections.
   void Shutdown();
-  // Frees the ports, after nothing writes to a call any more.
+  // Frees the ports. Called once nothing writes to a call any more.
   void Close();
 
   // Reads tokens and certificates again. A file with an error is logged, and what it had before stays in
@@ -57,7 +58,7 @@ class Listeners {
   void ReloadFiles();
 
   const Access& everyone() const { return everyone_; }
-  const Access& tokens() const { return tokens_; }  // everyone, too, without server.auth.tokens_file
+  const Access& tokens() const { return tokens_; }  // lets everyone in, too, without server.auth.tokens_file
 
   bool is_open() const { return grpc_ != nullptr; }
   // As configured; a port of 0 is replaced by the port that the kernel chose. Empty: no such listener.
@@ -104,7 +105,7 @@ class Listeners {
   ConnectionCount connections_;        // of the API and the gateway
   ConnectionCount admin_connections_;  // few, and never taken by clients of the API
   Guard guard_;                        // of the API's and the gateway's connections
-  Guard admin_guard_;                  // of the admin listener's by TCP
+  Guard admin_guard_;                  // of the admin listener's TCP connections
   std::unique_ptr<GrpcListener> grpc_;
   std::unique_ptr<GrpcListener> admin_listener_;  // with admin_address
   std::unique_ptr<GrpcListener> gateway_;         // with gateway_address

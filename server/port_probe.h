@@ -1,7 +1,7 @@
 #pragma once
 
-// Dials a listener of this process and waits for the first bytes of its answer: that it accepts connections,
-// has a descriptor for them, and that gRPC's threads run.
+// Dials a listener of this process and waits for the first bytes of its answer. These show that it accepts
+// connections, has descriptors for them, and that gRPC's threads run.
 
 #include <chrono>
 #include <functional>

@@ -26,9 +26,9 @@ SynthVocabulary SynthVocabularyOf(const ModelConfig& model);
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const Config& config, const ModelConfig& model);
 
 // Ids that may be chosen (ModelConfig::token_count): those of the tokenizer, and of the model's end tokens
-// where the tokenizer lacks them. A model's vocabulary is often padded beyond.
+// where the tokenizer lacks them. A model's vocabulary is often padded beyond these.
 int TokenCountOf(const Tokenizer& tokenizer, const ModelConfig& model, const GenerationConfig& defaults);
-// The ids below that which the tokenizer lacks and that end no output (ModelConfig::missing_tokens).
+// The ids below TokenCountOf that the tokenizer lacks and that end no output (ModelConfig::missing_tokens).
 std::vector<int32_t> MissingTokensOf(const Tokenizer& tokenizer, const ModelConfig& model,
                                      const GenerationConfig& defaults);
 
@@ -42,7 +42,7 @@ ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer)
 // INVALID_ARGUMENT where thoughts could begin and not end, or end and not begin.
 absl::Status CheckThinkingIds(const ThinkingIds& ids);
 
-// What the API takes of the model's files beside config.json.
+// What the API takes from the model's files other than config.json.
 struct TextFiles {
   std::unique_ptr<Tokenizer> tokenizer;
   GenerationConfig defaults;

@@ -42,9 +42,9 @@ class Serving {
   // Options and metrics outlive this object.
   Serving(const FrontendOptions& options, Metrics& metrics) : options_(options), metrics_(metrics) {}
 
-  // Once. Returns what an Admission admits requests to.
+  // Called once. Returns the parts to which an Admission passes requests.
   ServingParts Start(ServedModel model);
-  // Requests in flight end with `error`.
+  // Ends the requests in flight with `error`.
   void EndAll(const absl::Status& error);
   void Stop();
 
@@ -64,7 +64,7 @@ class Serving {
   // `speculation` applies from the next iteration on, `thinking` to requests that arrive from now on.
   void SetSpeculation(const Speculation& speculation, const ThinkingIds& thinking);
   void SetMaxQueueSize(int max_queue_size);
-  // For requests that arrive from now on. Where the options had no constraints, there are none.
+  // Applies to requests that arrive from now on. Where the options had no constraints, there are none.
   void SetConstraints(const std::optional<ConstraintsConfig>& constraints);
 
   SchedulerLoad load() const;
@@ -76,14 +76,14 @@ class Serving {
 
   const FrontendOptions& options_;
   Metrics& metrics_;
-  // From Start on.
+  // Set from Start on.
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ChatFormat> chat_format_;
   std::unique_ptr<ConstraintCompiler> constraints_;
   std::unique_ptr<RequestValidator> validator_;
   std::unique_ptr<OutputThread> output_;
   std::unique_ptr<ServingLoop> loop_;
-  std::atomic<ServingLoop*> started_ = nullptr;  // loop_ once all of it is there, for other threads
+  std::atomic<ServingLoop*> started_ = nullptr;  // loop_, once everything is started, for other threads
   bool rank_lost_ = false;                       // owner's thread
 };
 

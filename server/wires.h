@@ -1,8 +1,8 @@
 #pragma once
 
 // The protocols that clients and operators speak: the services of gRPC, and those over HTTP with the chat
-// page, over one Admission. The listeners of Frontend carry them. A header of its own, because those of
-// gRPC's services take seconds to compile.
+// page, over one Admission. The listeners of Frontend carry them. This header is apart, because the headers
+// of gRPC's services take seconds to compile.
 
 #include <grpcpp/impl/service_type.h>
 
@@ -29,7 +29,7 @@ namespace foredraft {
 // What the wires use of the frontend, which outlives them.
 struct WireContext {
   const Access& everyone;
-  const Access& tokens;  // everyone, too, without server.auth.tokens_file
+  const Access& tokens;  // lets everyone in, too, without server.auth.tokens_file
   Health& health;
   Metrics& metrics;
   std::function<ServerLoad()> load;

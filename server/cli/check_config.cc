@@ -50,7 +50,7 @@ std::string Drafting(const Config& config, const ModelConfig& model) {
                       speculative.relaxed_delta);
 }
 
-// What a sequence keeps beside its history (engine/cache/cache_groups.h); empty where that is nothing.
+// Describes what a sequence keeps besides its history (engine/cache/cache_groups.h); empty if nothing.
 std::string Windows(const Config& config, const ModelConfig& model) {
   const std::vector<CacheGroup> groups = CacheGroupsOf(
       model, DrafterRequirementsOf(config, model).module_count, config.kv_cache_config.tokens_per_block);
@@ -107,7 +107,7 @@ struct CheckConfigOptions {
 
 void Print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
 
-// No weights are needed, so a config.json may be in the place of the checkpoint that has it.
+// No weights are needed, so the model may be a config.json instead of a checkpoint.
 std::string ConfigJsonToCheck(const Config& config) {
   std::error_code error;
   return std::filesystem::is_regular_file(config.model, error) ? config.model : ConfigJsonOf(config);
@@ -145,7 +145,8 @@ absl::Status CheckConfigFile(const CheckConfigOptions& check) {
   return absl::OkStatus();
 }
 
-// All faults, not only the first. The model is read if it can be, so that what depends on it is checked too.
+// Collects all faults, not only the first. Reads the model if possible, so that what depends on it is checked
+// too.
 absl::StatusOr<ResolvedConfig> ResolveAll(const CheckConfigOptions& options, ConfigErrors& errors) {
   ASSIGN_OR_RETURN(const ConfigSources sources, options.config.Sources());
   ResolvedConfig resolved{.loaded = ParseConfig(sources, errors), .model = {}};
@@ -174,7 +175,7 @@ absl::StatusOr<ResolvedConfig> ResolveAll(const CheckConfigOptions& options, Con
   return resolved;
 }
 
-// A size of the other backend's memory would be left out of account.
+// Refuses a size of the other backend's memory, which would be ignored.
 absl::Status CheckSizes(const CheckConfigOptions& options, Backend backend) {
   const bool cpu = backend == Backend::kCpu;
   const std::string& other = cpu ? options.gpu_memory : options.memory;
@@ -185,7 +186,7 @@ absl::Status CheckSizes(const CheckConfigOptions& options, Backend backend) {
                       cpu ? "--memory" : "--gpu-memory"));
 }
 
-// What the ranks have to fit: the size given for the backend in use, else this host's memory.
+// The memory that the ranks have to fit: the size given for the backend in use, else this host's.
 std::optional<MemoryLimits> LimitsOf(const CheckConfigOptions& options, Backend backend) {
   const std::string& size = backend == Backend::kCpu ? options.memory : options.gpu_memory;
   if (!size.empty()) return MemoryLimits{.device_bytes = *ParseByteSize(size)};
@@ -199,7 +200,7 @@ absl::Status PrintExplanation(const ResolvedConfig& resolved, const CheckConfigO
   RETURN_IF_ERROR(CheckSizes(options, loaded.config.backend));
   ASSIGN_OR_RETURN(const MemoryExplanation memory,
                    ExplainMemory(loaded.config, resolved.model, LimitsOf(options, loaded.config.backend)));
-  // The keys fill screens: what they come to is behind them, the verdict last.
+  // The keys fill screens, so the summary comes after them, and the verdict last.
   Print(ExplainYaml(loaded) + "\n" + Comments("foreign ", loaded.notes) +
         Comments("warning ", ConfigWarnings(loaded, ComputeModelLimits(resolved.model),
                                             options.other_host ? 0 : ReadHostResources().cores)) +

@@ -11,8 +11,8 @@
 namespace foredraft {
 namespace {
 
-// Where CLI11 appends what its validators allow to a type's name ("TEXT:{bf16,fp8}", "N:INT in [0 - 7]"); the
-// size of the text where it does not ("HOST:PORT").
+// The offset in a type's name at which CLI11 has appended what its validators allow ("TEXT:{bf16,fp8}",
+// "N:INT in [0 - 7]"); the name's size where it has appended nothing ("HOST:PORT").
 size_t ValidatorAt(const std::string& type) {
   for (size_t at = type.find(':'); at != std::string::npos; at = type.find(':', at + 1)) {
     const std::string_view rest = std::string_view(type).substr(at + 1);
@@ -24,8 +24,7 @@ size_t ValidatorAt(const std::string& type) {
   return type.size();
 }
 
-// "server.http_address" of a help that ends in "--set server.http_address=": the key that the flag is short
-// for.
+// The key that a flag is short for: a help that ends in "--set server.http_address=" names it.
 std::string_view KeyOf(std::string_view help) {
   constexpr std::string_view kMark = "--set ";
   const size_t at = help.rfind(kMark);
@@ -38,7 +37,7 @@ std::vector<std::string> ChoicesOf(const ConfigField& field) {
   return absl::StrSplit(AllowedValues(field), ", ");
 }
 
-// What --set may begin with: each key, with its values where they are few.
+// What the argument of --set may begin with: each key, with its values where they are few.
 std::vector<std::string> KeysToSet() {
   std::vector<std::string> keys;
   for (const ConfigField& field : ConfigFields()) {
@@ -70,7 +69,8 @@ CommandOption OptionOf(const CLI::Option& option) {
   return read;
 }
 
-// Options of the command, then those of its option groups, which CLI11 keeps as subcommands without a name.
+// Appends the command's options, then those of its option groups, which CLI11 keeps as subcommands without a
+// name.
 void AppendOptions(const CLI::App& command, std::vector<CommandOption>* options) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_group().empty()) continue;

@@ -29,8 +29,8 @@ struct ConfigOptions {
   std::vector<std::string> sets;
 
   void Add(CLI::App& command);
-  // Add, and a model's directory as the command's argument, with flags for the keys that people change most.
-  // required: a file or a directory has to be given.
+  // Does as Add, and adds a model's directory as the command's argument, and flags for the keys that people
+  // change most. required: a file or a directory has to be given.
   void AddWithModel(CLI::App& command, bool required);
   // Reads the file anew at each call. CLI11 has already refused a malformed --set (exit 2).
   absl::StatusOr<ConfigSources> Sources() const;
@@ -39,10 +39,10 @@ struct ConfigOptions {
  private:
   void AddSets(CLI::App& command);
 
-  // The keys of --tp and --ep, which follow from one another.
+  // Adds the keys of --tp and --ep, which follow from one another.
   absl::Status AddRanks(std::vector<ConfigOverride>& overrides) const;
 
-  std::vector<ConfigOverride> flags;  // as if by --set, and after those
+  std::vector<ConfigOverride> flags;  // as if given by --set, after all others
   int tp = 0, ep = 0;                 // 0: not given
 };
 

@@ -47,7 +47,7 @@ std::string BashValues(const Command& command) {
   return text;
 }
 
-// What --set may begin with: the same for every command that has it.
+// What the argument of --set may begin with: the same for every command that has it.
 std::string Keys(const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     for (const CommandOption& option : command.options) {

@@ -77,7 +77,7 @@ std::string DraftsText(const ModelConfig& model) {
       draft_len);
 }
 
-// Where config.json declares MTP modules that the checkpoint lacks, as after transformers has saved it, and
+// Whether config.json declares MTP modules that the checkpoint lacks (as after transformers has saved it) and
 // nobody asks for drafts. A checkpoint that cannot be read is refused where it is loaded.
 bool LacksModules(const std::string& directory, const ModelConfig& model, const ConfigSources& sources) {
   if (IsFile(directory) || model.num_nextn_predict_layers == 0) return false;
@@ -121,7 +121,7 @@ std::string RanksText(int ranks) {
   return ranks == 1 ? "" : absl::StrFormat("parallel: {attention_tp: %d, moe_ep: %d}\n", ranks, ranks);
 }
 
-// Whether `ranks` GPUs hold the model and one sequence; the fullest one has `free_bytes`.
+// Whether `ranks` GPUs hold the model and one sequence. free_bytes: of the fullest of these GPUs.
 absl::Status FitOn(int ranks, int64_t free_bytes, const ModelConfig& model, const HostResources& host,
                    ConfigSources sources) {
   absl::StrAppend(&sources.text, RanksText(ranks));
@@ -133,7 +133,7 @@ absl::Status FitOn(int ranks, int64_t free_bytes, const ModelConfig& model, cons
   return memory.fits;
 }
 
-// Adds the fewest GPUs that hold the model to sources.text, and what follows for the others to its warnings.
+// Adds the fewest GPUs that hold the model to sources.text. Warns if other GPUs are idle or all are too few.
 void ChooseRanks(const ModelConfig& model, const HostResources& host, const std::vector<HostGpu>& gpus,
                  ConfigSources& sources) {
   const int count = static_cast<int>(gpus.size());

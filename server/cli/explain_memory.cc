@@ -93,7 +93,8 @@ void AddAssumed(const MemoryEstimate& memory, Table& table) {
 
 double Gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
-// For the system, the daemon beside its ranks, and pages of the checkpoint while it is read. Assumed.
+// An assumed amount for the system, the daemon without its ranks, and pages of the checkpoint while it is
+// read.
 constexpr int64_t kSystemBytes = int64_t{2} << 30;
 
 // What the ranks of this host take of its RAM.

@@ -15,7 +15,7 @@ namespace foredraft {
 
 struct MemoryExplanation {
   std::string text;   // lines, each a YAML comment
-  absl::Status fits;  // RESOURCE_EXHAUSTED where a rank does not fit the given memory, with what would
+  absl::Status fits;  // RESOURCE_EXHAUSTED, with what would fit, where a rank does not fit the memory
 };
 
 // What a configuration has to fit: one GPU, or the RAM that the ranks of a CPU server share.
@@ -24,13 +24,14 @@ struct MemoryLimits {
   int64_t address_space_bytes = 0;  // of a rank's process, on the CPU; 0: no limit
 };
 
-// limits: absent: only what does not depend on them.
+// Without `limits`, explains only what does not depend on them.
 absl::StatusOr<MemoryExplanation> ExplainMemory(const Config& config, const ModelConfig& model,
                                                 const std::optional<MemoryLimits>& limits);
 
-// For a CPU server that is about to load: OK, or RESOURCE_EXHAUSTED as ExplainMemory has it where this host
+// Checks a CPU server that is about to load. RESOURCE_EXHAUSTED, as ExplainMemory has it, where this host
 // cannot hold what loading writes or reserves. Pages of the cache and of the swap store that are never used
-// take no memory, so what they would take at most is no reason to refuse: `doubt` then has the line.
+// take no memory. So if only their full use would not fit, the server is not refused, and `doubt` gets the
+// line.
 absl::Status CheckMemory(const Config& config, const ModelConfig& model, const HostResources& host,
                          std::string* doubt);
 

@@ -40,7 +40,7 @@ absl::StatusOr<CheckpointSummary> Summarize(const std::string& path) {
   return SummarizeConfig(model);
 }
 
-// What `serve` checks of a checkpoint directory besides what the summary has checked, except the values of
+// Checks what `serve` checks of a checkpoint directory and the summary has not checked, except the values of
 // its weights.
 absl::Status CheckServable(const std::string& dir, const ModelConfig& model) {
   Config config;
@@ -64,7 +64,7 @@ std::string DrafterText(const CheckpointSummary& summary) {
 
 std::string Layers(const std::vector<int>& layers) { return absl::StrJoin(layers, ", "); }
 
-// An Eagle3 head that is to draft for `model`.
+// Shows an Eagle3 head that is to draft for `model`.
 absl::Status ShowHead(const std::string& dir, ModelConfig model) {
   if (model.kv_lora_rank == 0) {
     return absl::InvalidArgumentError(

@@ -37,11 +37,11 @@ struct Nearest {
   int distance = std::numeric_limits<int>::max();
 
   void Consider(std::string_view wanted, const std::string& candidate) {
-    // A name that was begun is nearer than one that is spelt alike.
+    // A candidate that begins with `wanted` is nearer than one that is spelt alike.
     const int candidate_distance = candidate.starts_with(wanted) ? 1 : EditDistance(wanted, candidate);
     if (candidate_distance < distance) *this = {.name = candidate, .distance = candidate_distance};
   }
-  // The nearest name was not meant where more than half of the letters must change.
+  // False if more than half of the letters must change: then the nearest name was not meant.
   bool IsNear(std::string_view wanted) const { return 2 * distance <= static_cast<int>(wanted.size()); }
 };
 
@@ -120,8 +120,8 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv) {
   return arguments;
 }
 
-// One line about `error`, with its line break. A flag that the command does not know comes first, with the
-// nearest one that it does: what CLI11 misses is often only what the flag was meant to give.
+// One line about `error`, with its line break. An unknown flag is reported first, with the nearest known one:
+// what CLI11 misses is often what that flag was meant to give.
 std::string UsageError(const CLI::App& app, const CLI::Error& error) {
   for (const CLI::App* command : app.get_subcommands()) {
     if (const std::string unknown = UnknownFlag(*command); !unknown.empty()) {
@@ -131,7 +131,8 @@ std::string UsageError(const CLI::App& app, const CLI::Error& error) {
   return absl::StrCat("foredraft: ", error.what(), " (--help lists what is allowed)\n");
 }
 
-// A descriptor below 3 that is closed would become the next file or socket, and the log would go there.
+// If a descriptor below 3 is closed, the next file or socket would get its number, and the log would go
+// there.
 void OpenStandardDescriptors() {
   for (int fd = 0; fd < 3;) {
     if (fcntl(fd, F_GETFD) != -1) {
@@ -143,8 +144,8 @@ void OpenStandardDescriptors() {
 }
 
 // The daemon's signals would end a process that does not handle them yet, so they wait until `serve` takes
-// them. Initialising the shared libraries takes longer than a supervisor may wait before its first signal:
-// this runs before they are, and therefore calls nothing but the C library.
+// them. Initialising the shared libraries takes longer than a supervisor may wait before its first signal. So
+// this runs before they are initialised, and therefore calls the C library only.
 void HoldSignals(int argc, char** argv, char** /*environment*/) {
   if (argc < 2 || strcmp(argv[1], "serve") != 0) return;
   sigset_t signals;
@@ -160,9 +161,9 @@ constexpr char kOutOfThreads[] =
     "foredraft: a thread or another resource was refused: ulimit -u and -v, and the limits of the container, "
     "decide how many there are\n";
 
-// For an exception that nothing catches, on any thread: one line, and exit code 1 where a shortage is the
-// cause. Allocates nothing. A shortage may end several threads at once: the first speaks, the others wait for
-// the end.
+// Ends the process after an exception that nothing catches, on any thread: with one line, and exit code 1 if
+// a shortage is the cause. Allocates nothing. A shortage may end several threads at once: the first one
+// writes, the others wait for the end.
 [[noreturn]] void EndInOneLine() {
   static constinit std::atomic_flag speaks;
   while (speaks.test_and_set()) pause();
@@ -231,6 +232,6 @@ int main(int argc, char** argv) {
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
-  }  // Others reach EndInOneLine without unwinding: half a daemon cannot be taken down in order.
+  }  // Other exceptions reach EndInOneLine without unwinding: half a daemon cannot be taken down in order.
   return exit_code;
 }

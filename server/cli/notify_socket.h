@@ -1,6 +1,6 @@
 #pragma once
 
-// The service manager's end of sd_notify(3): datagrams of lines such as READY=1 to the socket that
+// The daemon's end of sd_notify(3): it sends datagrams of lines such as READY=1 to the socket that
 // NOTIFY_SOCKET names. The protocol is stable and documented for programs without libsystemd.
 
 #include <chrono>

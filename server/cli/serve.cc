@@ -81,7 +81,8 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// While the daemon starts: gRPC aborts without a text where it gets no thread or no memory.
+// Writes one line if the process aborts while the daemon starts: gRPC aborts without a text if it gets no
+// thread or no memory.
 class AbortsInOneLine {
  public:
   AbortsInOneLine() { signal(SIGABRT, Say); }
@@ -110,7 +111,7 @@ struct TraceEnd {
   ~TraceEnd() { StopTrace(); }
 };
 
-// Where `serve MODEL` chose a shorter context than the model has.
+// Says so if `serve MODEL` chose a shorter context than the model has.
 void SayContext(const ResolvedConfig& resolved) {
   const LoadedConfig& loaded = resolved.loaded;
   const auto origin = loaded.origins.find("max_seq_len");

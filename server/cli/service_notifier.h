@@ -31,7 +31,8 @@ namespace foredraft {
 // What the notifier asks about a daemon; called on its thread.
 struct ServiceView {
   std::function<ServingState()> state;
-  // When the slower one of the threads that serve began its last turn; none while no model is served.
+  // When the slower of the scheduler's and the output thread began its last turn; none while no model is
+  // served.
   std::function<std::optional<std::chrono::steady_clock::time_point>()> last_turn;
   std::function<std::chrono::seconds()> drain_timeout;
   // How long a turn may last; a longer one means that the thread has stopped.

@@ -13,7 +13,7 @@ namespace foredraft {
 
 class StartScreen : public StartObserver {
  public:
-  // After InstallLog: what a terminal shows keeps the log's order.
+  // Made after InstallLog, so that a terminal shows its lines and the log's in order.
   explicit StartScreen(bool terminal) : terminal_(terminal) {}
   ~StartScreen() override;
 
@@ -48,7 +48,7 @@ class StartScreen : public StartObserver {
   const bool terminal_;
   std::vector<std::string> model_lines_;  // shown once the ranks are known
   std::vector<Progress> ranks_;
-  std::string warm_up_;  // behind the last bar
+  std::string warm_up_;  // after the last bar
 };
 
 }  // namespace foredraft

@@ -22,7 +22,7 @@
 namespace foredraft {
 namespace {
 
-// The daemon needs one to serve the checkpoint.
+// Writes the tokenizer that the daemon needs to serve the checkpoint.
 absl::Status WriteTokenizer(const RandomCheckpointOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.config_json));
   const std::string path = (std::filesystem::path(options.out_dir) / "tokenizer.json").string();
@@ -39,7 +39,7 @@ std::vector<std::string> FormatNames() {
   return names;
 }
 
-// head_json: of a head to write for the model; empty: the model is written.
+// Writes the model, or if head_json is not empty, the head that it describes.
 absl::Status Synth(const RandomCheckpointOptions& options, const std::string& head_json) {
   ByteProgress progress("writing");
   const auto show = [&](int64_t done_bytes, int64_t total_bytes) { progress.Show(done_bytes, total_bytes); };

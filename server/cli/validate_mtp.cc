@@ -61,7 +61,7 @@ absl::StatusOr<MtpCheckResult> Check(const ValidateOptions& options) {
   return check(options.dir, config, *device, weights, options.chain);
 }
 
-// "0" of values that have to be equal.
+// A difference as text: in full, such as "0", of values that have to be equal.
 std::string Difference(const Boundary& boundary, double value) {
   return boundary.allowed == 0 ? absl::StrCat(value) : absl::StrFormat("%.1e", value);
 }

@@ -18,7 +18,7 @@ std::string Head(const HttpAnswer& answer, const AnswerFrame& frame) {
   std::string head =
       absl::StrCat("HTTP/1.1 ", answer.status, " ", std::string(reason.data(), reason.size()), "\r\n");
   if (!answer.content_type.empty()) absl::StrAppend(&head, "Content-Type: ", answer.content_type, "\r\n");
-  // No page of another origin may show an answer or embed it, and nothing in one runs.
+  // No page of another origin may show an answer or embed it, and no script in an answer runs.
   absl::StrAppend(&head,
                   "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nVary: Origin\r\n"
                   "Cross-Origin-Resource-Policy: same-origin\r\n");

@@ -21,7 +21,7 @@ struct AnswerFrame {
 std::string WholeAnswer(const HttpAnswer& answer, const AnswerFrame& frame);
 // The head of a stream.
 std::string StreamHead(const HttpAnswer& answer, const AnswerFrame& frame);
-// Appends a part of a stream to `out`; an empty part is none.
+// Appends a part of a stream to `out`; nothing for an empty part.
 void AppendPart(std::string_view part, bool chunked, std::string& out);
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 

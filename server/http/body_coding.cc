@@ -13,7 +13,7 @@ namespace foredraft {
 namespace {
 
 constexpr int64_t kPieceBytes = 64 << 10;
-// zlib's numbers: the largest window, and the one more that asks for gzip's head and tail.
+// zlib's numbers: the largest window, and what is added to it for gzip's head and tail.
 constexpr int kWindowBits = 15;
 constexpr int kGzipBit = 16;
 
@@ -31,7 +31,7 @@ class InflateStream {
   InflateStream(const InflateStream&) = delete;
   InflateStream& operator=(const InflateStream&) = delete;
 
-  // zlib's code; `size` becomes the number of bytes that were written.
+  // Inflates into `piece`. Returns zlib's code; `size` becomes the number of bytes that were written.
   int Next(char* piece, size_t& size) {
     stream_.next_out = reinterpret_cast<Bytef*>(piece);
     stream_.avail_out = static_cast<uInt>(size);

@@ -14,7 +14,7 @@
 
 namespace foredraft {
 
-// kOther: one that cannot be read, or more than one.
+// kOther: a coding that cannot be read, or more than one coding.
 enum class BodyCoding { kNone, kGzip, kDeflate, kOther };
 
 BodyCoding CodingOf(const HttpRequest& head);
@@ -25,8 +25,8 @@ struct InflatedBody {
 };
 
 // Inflates `body` and appends it to `inflated`. The caller gives the bytes of `inflated` back to the budget,
-// also where the body is refused: 413 where it is larger than `max_bytes`, 400 where it is no such stream, is
-// cut short, or has something behind its end, 503 where the budget has no more.
+// also if the body is refused. Refusals: 413 if it is larger than `max_bytes`, 400 if it is no such stream,
+// is cut short, or goes on after its end, 503 if the budget has no more.
 std::optional<HttpRefusal> Inflate(BodyCoding coding, std::string_view body, int64_t max_bytes,
                                    BodyBudget& budget, InflatedBody& inflated);
 

@@ -16,7 +16,7 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 bool SameName(std::string_view a, std::string_view b) { return absl::EqualsIgnoreCase(View(a), View(b)); }
 
-// As an error shows what a client sent.
+// A client's text as an error shows it.
 std::string Shown(std::string_view text) {
   constexpr size_t kLongest = 100;
   return absl::StrCat("\"", absl::CHexEscape(View(text.substr(0, kLongest))), "\"");
@@ -38,8 +38,8 @@ bool IsIpAddress(std::string_view name) {
   return inet_pton(AF_INET, text.c_str(), &v4) == 1 || inet_pton(AF_INET6, text.c_str(), &v6) == 1;
 }
 
-// Whether a page of `origin` was served under `host`. The scheme may differ: what terminates TLS in front of
-// this listener sees another one.
+// Whether a page of `origin` was served under `host`. The scheme may differ: a proxy in front of this
+// listener may terminate TLS.
 bool IsOwnOrigin(std::string_view origin, std::string_view host) {
   for (const auto& [scheme, port] : {std::pair<std::string_view, std::string_view>("http://", ":80"),
                                      std::pair<std::string_view, std::string_view>("https://", ":443")}) {

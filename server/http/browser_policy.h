@@ -15,10 +15,10 @@ namespace foredraft {
 
 struct BrowserRules {
   std::vector<std::string> origins;  // "https://chat.example"; "*" is every origin
-  // Whether a request's Host must be known. A page whose name an attacker points at loopback is of the same
-  // origin as the listener, for a browser: only the name tells. Null: any Host is served.
+  // Whether a request's Host must be known. If an attacker points the name of a page at loopback, a browser
+  // takes page and listener for one origin: only the name in Host tells. Null: any Host is served.
   std::function<bool()> asks_for_known_host;
-  std::vector<std::string> hosts;  // known beside IP addresses and localhost
+  std::vector<std::string> hosts;  // known in addition to IP addresses and localhost
 };
 
 class BrowserPolicy {
@@ -31,9 +31,9 @@ class BrowserPolicy {
   };
   // 421: the Host is not known here. 403: the page that sends this has another origin, which is not allowed.
   std::optional<Refusal> Refuse(const HttpRequest& head) const;
-  // For the answer to a request from a page of `origin`; none for an origin that is not allowed.
+  // The headers for the answer to a page of `origin`; none for an origin that is not allowed.
   HttpHeaders HeadersFor(std::string_view origin) const;
-  // What a browser asks before it sends a request with JSON or a token.
+  // Answers what a browser asks before it sends a request with JSON or a token; nothing for other requests.
   std::optional<HttpAnswer> Preflight(const HttpRequest& head) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-// Bytes of a chunk's size in hexadecimal and two line ends. What exceeds them counts as framing.
+// Bytes of a chunk's size in hexadecimal and of two line ends. Only bytes beyond these count as framing.
 constexpr int64_t kFramingOfAChunk = 16;
 
 int HexDigit(char c) {
@@ -67,7 +67,7 @@ void ChunkedBody::TakeLine(const std::string& body) {
   if (part_ == Part::kSize) {
     if (!ReadSize(line, body)) return;
     part_ = data_left_ == 0 ? Part::kTrailers : Part::kData;
-    // The two bytes behind the data count with the next chunk's line.
+    // The two bytes after the data count with the next chunk's line.
     framing_more_ += std::max<int64_t>(framing_ - kFramingOfAChunk, 0);
     framing_ = 0;
   } else if (part_ == Part::kDataEnd) {

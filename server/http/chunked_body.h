@@ -1,7 +1,7 @@
 #pragma once
 
-// Takes a body in chunks apart (RFC 9112, section 7.1), whatever pieces it comes in. What is not data has a
-// bound: extensions and trailers have no end of their own, and mean nothing here. Not thread-safe.
+// Decodes a chunked body (RFC 9112, section 7.1), whatever pieces it comes in. The bytes that are not data
+// are bounded: extensions and trailers could go on for ever, and mean nothing here. Not thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ class ChunkedBody {
   size_t Take(std::string_view bytes, std::string& body);
   bool is_whole() const { return part_ == Part::kDone; }
   const std::optional<HttpRefusal>& refusal() const { return refusal_; }
-  // Bytes of memory that this has beside the data.
+  // Bytes of memory that this holds in addition to the data.
   int64_t held_bytes() const { return static_cast<int64_t>(line_.line().size()); }
 
  private:

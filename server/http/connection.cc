@@ -153,11 +153,11 @@ void Connection::HasRead(const error_code& error, size_t bytes) {
   Read();
 }
 
-// Another "100 Continue", which a client of HTTP/1.1 skips, makes the system of one that is gone reset the
-// connection. To HTTP/1.0 nothing can be sent before the answer, and a proxy that speaks it ends its side
-// when its own client has gone.
+// Sends another "100 Continue": a client of HTTP/1.1 skips it, and the system of a client that is gone resets
+// the connection. With HTTP/1.0 nothing can be sent before the answer, so the connection is closed: a proxy
+// that speaks it ends its side when its own client has gone.
 void Connection::AskWhetherItIsGone() {
-  if (writing_ || stream_begun_) return;  // what is written asks as well
+  if (writing_ || stream_begun_) return;  // the answer's writes ask as well
   if (is_http_1_0_) return CloseNow();
   SetDeadline(home_.limits.write_timeout);
   SendContinue([this] { ClearDeadline(); });
@@ -408,9 +408,9 @@ void Connection::WatchSilence() {
   AwaitTime();
 }
 
-// A wait that is pending goes on where a later time is due: a request sets several, and to cancel a wait
-// wakes another thread. No wait is longer than a head may take, so the wait of an idle connection serves for
-// the next head, too.
+// A pending wait goes on if the time that is due becomes later: a request sets several times, and cancelling
+// a wait wakes another thread. No wait is longer than a head may take, so the wait of an idle connection
+// serves for the next head, too.
 void Connection::AwaitTime() {
   const steady_clock::time_point due = std::min(deadline_, silent_at_);
   if (due >= wakes_at_) return;

@@ -1,6 +1,6 @@
 #pragma once
 
-// A connection of a listener: reads requests one after another, has the service answer each, sends the
+// A connection of a listener: reads requests one after another, lets the service answer each, and sends the
 // answers. Everything runs on the connection's strand; nothing waits.
 //
 // clang-format off
@@ -107,10 +107,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   // Answers without the service's Serve.
   void Respond(const HttpAnswer& answer);
-  void SendOut();  // out_, the answer to Respond
+  void SendOut();  // sends out_, the answer of Respond
   void LogAnswer(const HttpRequest& request, int status) const;
   void Refuse(HttpRefusal refusal);
-  // "100 Continue"; then `sent`, and what is due.
+  // Sends "100 Continue", then calls `sent` and goes on with waiting writes.
   void SendContinue(std::function<void()> sent);
   void WriteNext();
   void HasWritten(const boost::system::error_code& error);
@@ -139,7 +139,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   Transport transport_;
   static constexpr auto kNever = std::chrono::steady_clock::time_point::max();
   std::chrono::steady_clock::time_point deadline_ = kNever;   // of the client
-  std::chrono::steady_clock::time_point silent_at_ = kNever;  // where nothing is sent before; while serving
+  std::chrono::steady_clock::time_point silent_at_ = kNever;  // when to break the silence; while serving
   std::chrono::steady_clock::time_point wakes_at_ = kNever;   // timer_
   State state_ = State::kHandshake;
   uint64_t waiting_number_;             // waiting_connections.h; changes while it is not among them

@@ -101,8 +101,8 @@ std::optional<HttpRefusal> Exchange::InflateBody(const HttpLimits& limits,
 void Exchange::End(bool complete) {
   const MustHaveMemory scope;
   std::function<void(bool complete)> ended;
-  std::function<void()> silent;            // released after the lock, as is
-  std::shared_ptr<Connection> connection;  // this one
+  std::function<void()> silent;            // released after the lock
+  std::shared_ptr<Connection> connection;  // released after the lock, too
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_complete_ = complete;

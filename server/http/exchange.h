@@ -1,7 +1,7 @@
 #pragma once
 
 // One request of a connection and its answer on the way (http_service.h). Lives until both the connection and
-// the service have let it go; what is called after the end has no effect. Thread-safe.
+// the service have let it go; calls after the end have no effect. Thread-safe.
 
 #include <chrono>
 #include <functional>
@@ -44,7 +44,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   void Abandon() override;
   void OnEnd(std::function<void(bool complete)> ended) override;
 
-  // From the connection, after StartStream.
+  // Called by the connection, after StartStream.
   HttpAnswer stream_head() const;
   // Called by the connection when it has sent nothing for HttpLimits::keepalive.
   void BreakSilence();

@@ -14,12 +14,13 @@ struct HttpLimits {
   int64_t max_head_bytes = 16 << 10;
   int max_head_fields = 100;
   int64_t max_body_bytes = 16 << 20;
-  // Bounds what nothing needs in a body in chunks: extensions and trailers.
+  // Bounds the extensions and trailers of a chunked body, which nothing needs.
   int64_t max_framing_bytes = 8 << 10;
   int64_t body_budget_bytes =
       int64_t{1} << 30;  // bodies of all requests that are being read or translated, and handshakes
-  int64_t max_pipelined_bytes = 16 << 10;  // sent before the answer before it is complete
-  // A byte in time does not prolong these: they bound the whole handshake, head, body and answer.
+  int64_t max_pipelined_bytes = 16 << 10;  // sent before the previous answer is complete
+  // Sending a byte now and then does not prolong these: they bound the whole handshake, head, body and
+  // answer.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(20);
   std::chrono::milliseconds head_timeout = std::chrono::seconds(10);
   std::chrono::milliseconds body_timeout = std::chrono::seconds(60);
@@ -29,7 +30,7 @@ struct HttpLimits {
   // Connections whose client is due to send. Beyond a number, the ones that wait longest are closed.
   int max_waiting = 2048;
   int max_waiting_per_address = 1024;
-  // Among these, connections at TLS's handshake, which costs before anything is known of a client.
+  // Among these, connections at TLS's handshake, which costs work before anything is known of a client.
   int max_handshakes = 2048;
   int max_handshakes_per_address = 1024;
 };
@@ -48,13 +49,13 @@ class BodyBudget {
     left_.fetch_add(bytes);
     return false;
   }
-  // Takes also what is not left: its number is bounded elsewhere.
+  // Takes `bytes` even if fewer are left: their sum is bounded elsewhere.
   void Count(int64_t bytes) { left_.fetch_sub(bytes); }
   void Give(int64_t bytes) {
     left_.fetch_add(bytes);
     given_.fetch_add(bytes);
   }
-  // Gives `bytes`, which were taken, back with the last copy of what it returns.
+  // Gives `bytes`, which were taken, back when the last copy of the returned pointer is gone.
   static std::shared_ptr<const void> Hold(std::shared_ptr<BodyBudget> budget, int64_t bytes) {
     return {nullptr, [budget = std::move(budget), bytes](const void*) { budget->Give(bytes); }};
   }

@@ -20,7 +20,7 @@ namespace {
 constexpr int kNice = 5;
 constexpr std::chrono::seconds kClosing(1);
 constexpr int64_t kFloodBytes = int64_t{16} << 20;
-// What a byte of a body takes while it is read: a value of two bytes, "1,", is 16.
+// Bytes of memory that a byte of a body takes while it is read: a value of two bytes, "1,", takes 16.
 constexpr int64_t kBytesPerBodyByte = 8;
 
 }  // namespace
@@ -47,8 +47,8 @@ absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(Options options
   std::unique_ptr<HttpListener> listener(new HttpListener(options));
   RETURN_IF_ERROR(listener->SetCertificate(options.certificate));
   try {
-    // Asio opens its epoll instance with the first socket. Left to the first connection, that would end the
-    // process where connections have just taken all descriptors.
+    // Asio opens its epoll instance with the first socket. If the first connection did that when connections
+    // have taken all descriptors, it would end the process.
     const Transport::Socket first(boost::asio::make_strand(listener->io_));
   } catch (const boost::system::system_error& error) {
     return absl::ResourceExhaustedError(absl::StrCat(options.key, ": ", options.address, ": ", error.what()));
@@ -116,7 +116,7 @@ void HttpListener::Take(int fd) {
   try {
     std::make_shared<Connection>(home_, std::move(socket), tls, AddressText(address))->Start();
   } catch (const boost::system::system_error&) {
-    // OpenSSL had no memory for it, and its socket is closed.
+    // OpenSSL had no memory for the connection, and its socket is closed.
   }
 }
 

@@ -2,7 +2,7 @@
 
 // Serves a service over HTTP/1.1 on an address of the configuration, in clear or under TLS, with a few
 // threads for any number of connections (Boost.Asio; Boost.Beast reads the requests). Knows nothing of what
-// it serves. Not thread-safe, but for what says so.
+// it serves. Not thread-safe, except where a comment says so.
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -36,7 +36,7 @@ class HttpListener {
     BrowserRules browsers;
     ServerPems certificate;  // without one: in clear
     int io_threads = 1;
-    // Read long bodies; one more reads short ones. 0: Serve runs on the io threads.
+    // Threads that read long bodies; one more reads short ones. 0: Serve runs on the io threads.
     int workers = 0;
   };
 
@@ -51,7 +51,7 @@ class HttpListener {
   // For connections from now on. Thread-safe.
   absl::Status SetCertificate(const ServerPems& certificate);
 
-  // Whether connections have left so much behind since the last time that memory may be given back.
+  // Whether connections have freed so much since the last call that the allocator should be trimmed.
   // Thread-safe.
   bool TakeFlood();
 

@@ -32,7 +32,7 @@ struct HttpAnswer {
   int status = 200;
   std::string body;
   std::string content_type = "text/plain; charset=utf-8";
-  HttpHeaders headers;                 // beside the type, the length and what the connection needs
+  HttpHeaders headers;                 // in addition to type, length and what the connection adds
   std::chrono::milliseconds delay{0};  // before it is sent; answers to a request's head only
 };
 

@@ -16,7 +16,7 @@ class HttpPages final : public HttpService {
   // Thread-safe.
   using Page = std::function<HttpAnswer(const HttpRequest& head)>;
 
-  // By path, "/metrics".
+  // The keys of `pages` are paths, such as "/metrics".
   explicit HttpPages(std::map<std::string, Page> pages) : pages_(std::move(pages)) {}
 
   // Answers every request: a body is not read.

@@ -19,8 +19,8 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
 
   virtual const HttpRequest& request() const = 0;
-  // The body's share of the listener's budget, which is given back with the last copy. Held by what is made
-  // of the body for longer than Serve takes.
+  // The body's share of the listener's budget, which is given back with the last copy. Whatever is made of
+  // the body and outlives Serve holds a copy.
   virtual std::shared_ptr<const void> body_memory() const = 0;
 
   // Answers in one piece. `make` runs on a thread of the listener.
@@ -30,13 +30,13 @@ class HttpExchange {
   // the first Write.
   virtual void StartStream(HttpAnswer head) = 0;
   // Sends what `make` returns; it runs on a thread of the listener once the writes before it are done.
-  // `written` is called once: false, the connection is gone. The caller bounds how many writes wait.
+  // `written` is called once, with false if the connection is gone. The caller bounds how many writes wait.
   virtual void Write(std::function<std::string()> make, std::function<void(bool ok)> written) = 0;
   // Ends the stream with what `make` returns.
   virtual void Finish(std::function<std::string()> make) = 0;
 
   // Calls `silent` on a thread of the listener whenever it has sent nothing for HttpLimits::keepalive and has
-  // nothing to send, until the answer is complete. Once at most.
+  // nothing to send, until the answer is complete. May be called once.
   virtual void WhenSilent(std::function<void()> silent) = 0;
 
   // Closes the connection.
@@ -57,8 +57,8 @@ class HttpService {
   virtual std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) = 0;
   // The client whose turn a request takes, among the requests that wait to be read.
   virtual std::string ClientOf(const HttpRequest& request) { return request.peer; }
-  // A request whose head AnswerHead let pass. Runs on a worker of the listener, or without workers where
-  // AnswerHead runs. Where it finds no memory, it answers so: nothing is thrown.
+  // Serves a request whose head AnswerHead let pass. Runs on a worker of the listener, or without workers
+  // where AnswerHead runs. If it finds no memory, it answers with that and throws nothing.
   virtual void Serve(std::shared_ptr<HttpExchange> exchange) = 0;
   // The answer to a request that the listener refuses itself: malformed, too large, too slow. `path` is empty
   // where its head has not come.

@@ -1,7 +1,7 @@
 #pragma once
 
-// One line of a head, of chunks or of trailers, byte by byte: it ends with CRLF, and has neither of these nor
-// another control character before that, which some readers take for a line's end and others do not.
+// Reads one line of a head, of chunks or of trailers, byte by byte. A line ends with CRLF. CR, LF and other
+// control characters before that are refused: some readers take them for a line's end and others do not.
 
 #include <string>
 

@@ -21,7 +21,7 @@ namespace http = boost::beast::http;
 constexpr std::array<std::string_view, 10> kSingleFields = {
     "host",   "content-length", "transfer-encoding", "content-type", "authorization",
     "expect", "origin",         "x-request-id",      "traceparent",  "access-control-request-method"};
-constexpr size_t kShown = 100;  // bytes of what a client sent that an answer repeats
+constexpr size_t kShown = 100;  // bytes of a client's text that an answer repeats
 
 std::string Text(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
@@ -39,8 +39,8 @@ bool IsPort(std::string_view text) {
           port <= 65535);
 }
 
-// A name or an IPv4 address, or an IPv6 address in brackets, and perhaps a port. No name of a host has the
-// other characters of RFC 3986, a comma or "@" among them, by which readers part lists and users.
+// A name or an IPv4 address, or an IPv6 address in brackets, and perhaps a port. Other characters that RFC
+// 3986 allows, such as a comma or "@", are in no host's name, and readers split lists and users at them.
 bool IsAuthority(std::string_view text) {
   const bool bracketed = !text.empty() && text.front() == '[';
   const size_t host_end = bracketed ? text.find(']') + 1 : std::min(text.find(':'), text.size());
@@ -113,7 +113,7 @@ bool RequestHead::Read(HttpRequest& request) {
 bool RequestHead::Parse(HttpRequest& request, std::string& target) {
   http::request_parser<http::empty_body> parser;
   parser.header_limit(static_cast<uint32_t>(limits_.max_head_bytes));
-  parser.body_limit(std::numeric_limits<uint64_t>::max());  // ReadLength's
+  parser.body_limit(std::numeric_limits<uint64_t>::max());  // ReadLength bounds it
   boost::beast::error_code error;
   parser.put(boost::asio::buffer(text_), error);
   if (error || !parser.is_header_done()) {
@@ -153,7 +153,7 @@ bool RequestHead::CheckHost(const HttpRequest& request) {
   return Refuse(400, absl::StrCat("host: ", absl::CEscape(Shown(host->second)), ", allowed HOST[:PORT]"));
 }
 
-// In the absolute form the target says whose the request is, whatever Host says (RFC 9112, section 3.2.2).
+// In its absolute form the target names the host, whatever the field Host says (RFC 9112, section 3.2.2).
 bool RequestHead::ReadTarget(const std::string& target, HttpRequest& request) {
   absl::string_view rest = target;
   if (absl::StrContains(rest, "#")) return Refuse(400, "target: has a fragment (#)");
@@ -174,7 +174,7 @@ bool RequestHead::ReadTarget(const std::string& target, HttpRequest& request) {
   return true;
 }
 
-// What ends the body, by RFC 9112, section 6.1 and 6.3, without the forms that other readers refuse or
+// Finds what ends the body (RFC 9112, sections 6.1 and 6.3). Refuses the forms that other readers refuse or
 // mistake.
 bool RequestHead::ReadLength(const HttpRequest& request) {
   const std::string_view encoding = request.Header("transfer-encoding");

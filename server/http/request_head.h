@@ -1,8 +1,8 @@
 #pragma once
 
-// The head of a request: collected up to its empty line, whatever pieces it comes in, and then read. What it
-// may hold is counted here; Boost.Beast, which reads it, counts the bytes of one call, and the memory of a
-// head is twelve times what many short lines are on the wire. Not thread-safe.
+// The head of a request: collected up to its empty line, whatever pieces it comes in, and then read. Its
+// bytes and lines are counted here: Boost.Beast, which reads it, counts only the bytes of one call, and many
+// short lines take twelve times as much memory as on the wire. Not thread-safe.
 
 #include <cstdint>
 #include <optional>
@@ -36,8 +36,8 @@ class RequestHead {
   bool is_whole() const { return is_whole_; }
   const std::optional<HttpRefusal>& refusal() const { return refusal_; }
 
-  // Reads the whole head into method, path and headers of `request`; "host" is who the request is for, also
-  // where that is in the target. False: refusal() says why.
+  // Reads the whole head into method, path and headers of `request`; "host" becomes the host that the request
+  // is for, also where the target names it. False: refusal() says why.
   bool Read(HttpRequest& request);
 
   // After Read:
@@ -63,7 +63,7 @@ class RequestHead {
   std::string text_;  // the lines so far
   int64_t bytes_ = 0;
   int lines_ = 0;
-  bool skipped_empty_ = false;  // an empty line before the request, which some clients send behind a body
+  bool skipped_empty_ = false;  // an empty line before the request, which some clients send after a body
   bool is_whole_ = false;
   std::optional<HttpRefusal> refusal_;
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// Reads one request of a connection from the bytes that have come so far (HTTP/1.0 and 1.1). What could be
-// read in two ways, so that a proxy and this server would see different requests, is refused. The outcome
-// does not depend on the pieces in which the bytes come. No sockets. Not thread-safe.
+// Reads one request of a connection from the bytes that have come so far (HTTP/1.0 and 1.1). Refuses whatever
+// could be read in two ways, so that a proxy and this server never see different requests. The outcome does
+// not depend on the pieces in which the bytes come. No sockets. Not thread-safe.
 
 #include <cstdint>
 #include <optional>

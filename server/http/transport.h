@@ -1,8 +1,8 @@
 #pragma once
 
 // The bytes of one connection, in clear or under TLS. TLS reads and writes the socket itself: with
-// boost::asio::ssl a connection held 68 KB of buffers beside OpenSSL's own, which half a handshake took from
-// anybody. All calls of one transport come from one strand, on which the callbacks run too.
+// boost::asio::ssl a connection would hold 68 KB of buffers in addition to OpenSSL's own, already at half a
+// handshake of a stranger. All calls of one transport come from one strand, on which the callbacks run too.
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -41,13 +41,13 @@ class Transport {
  private:
   using Moved = ByteChannel::Moved;
   struct Operation {
-    std::function<Moved()> step;  // what can be done at once; again when its state says so
+    std::function<Moved()> step;  // does what can be done at once; again once the socket is ready
     Done done;
   };
 
   void Begin(std::function<Moved()> step, Done done);
   void GoOn(const std::shared_ptr<Operation>& operation);
-  // Calls done, unless it waits for the socket.
+  // Calls done, or waits for the socket and then goes on.
   void Settle(const std::shared_ptr<Operation>& operation, Moved moved);
 
   Socket socket_;

@@ -21,11 +21,11 @@ class WaitingConnections {
  public:
   WaitingConnections(int max, int max_per_address) : max_(max), max_per_address_(max_per_address) {}
 
-  // For a connection that arrives, or whose request was answered; never 0.
+  // The number of a connection that arrives, or whose request was answered; never 0.
   uint64_t NextNumber() { return next_number_.fetch_add(1); }
 
-  // `close` may be called until Leave, once, on any thread, also after Leave has begun; and in here, where
-  // the newcomer is the one to go.
+  // `close` is called at most once: by a later Enter, on any thread, or by this one if the newcomer is the
+  // one to go. An Enter that began before Leave may still call it after Leave.
   void Enter(const std::string& address, uint64_t number, std::function<void()> close);
   void Leave(const std::string& address, uint64_t number);
 

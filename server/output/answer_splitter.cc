@@ -14,7 +14,7 @@ int32_t AnswerSplitter::AddToken(int32_t id, int32_t text_bytes) {
   token_bytes_ += text_bytes;
   const int mark = MarkOf(id);
   if (!TakeLineEnd(id) && mark == kNoMark) return 0;
-  // What was held back of an incomplete character comes before the marker. A special token has no text.
+  // Bytes of an incomplete character that were held back come before the marker. A special token has no text.
   const auto length = static_cast<int64_t>(tokenizer_.TokenBytes(id).size());
   const int64_t shown = std::min<int64_t>(length, text_bytes);
   markers_.push_back({token_bytes_ - shown, token_bytes_, mark});

@@ -26,28 +26,27 @@ class AnswerSplitter {
         tokenizer_(tokenizer),
         parser_(std::move(options)) {}
 
-  // The next token, which adds `text_bytes` to the text of the output. Returns how many of them are in no
-  // part of the answer: they spell out a tag of thinking, or line ends that only end a thought
+  // Takes the next token, which adds `text_bytes` to the text of the output. Returns how many of them are in
+  // no part of the answer: they spell out a tag of thinking, or line ends that only end a thought
   // (AnswerOptions::line_ends_behind_thought).
   int32_t AddToken(int32_t id, int32_t text_bytes);
   // Text of the tokens so far, or of an incomplete character at the end.
   void AddText(std::string_view text, AnswerDelta& delta);
-  // After the last text.
+  // Called after the last text.
   void End(AnswerDelta& delta);
 
   const AnswerParser& parser() const { return parser_; }
 
  private:
   static constexpr int kNoMark = -1;
-  // A token in the text of all tokens whose bytes are not the answer's: of markup, or with kNoMark a line
-  // end.
+  // A token whose bytes in the text of all tokens are not the answer's: markup, or with kNoMark a line end.
   struct Marker {
     int64_t begin;
     int64_t end;
     int mark;
   };
   int MarkOf(int32_t id) const;
-  // Whether the token is a line end behind a thought. Called for every token once, in their order.
+  // Whether the token is a line end after a thought. Called for every token once, in their order.
   bool TakeLineEnd(int32_t id);
   // Feeds the markers that the text has reached.
   void PassMarkers(AnswerDelta& delta);

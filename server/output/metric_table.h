@@ -14,7 +14,7 @@ enum class MetricType { kCounter, kGauge, kHistogram };
 struct MetricRow {
   const char* name;
   MetricType type;
-  const char* labels;  // beside model_name, with their values: "kind (prefill, decode)"; "" = none
+  const char* labels;  // in addition to model_name, with their values: "kind (prefill, decode)"; "" = none
   const char* help;
 };
 
@@ -22,7 +22,7 @@ std::span<const MetricRow> MetricTable();
 // The row of `name`; a CHECK fails if there is none.
 const MetricRow& FindMetric(std::string_view name);
 
-// docs/metrics.md.
+// The content of docs/metrics.md.
 std::string MetricsDocument();
 
 }  // namespace foredraft

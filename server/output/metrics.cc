@@ -17,8 +17,8 @@ namespace {
 
 using prometheus::Labels;
 
-// The buckets of OpenTelemetry's GenAI conventions, finer below 10 ms per token: small models are fast. The
-// time to a first token has them up to request_timeout_s by default: queues and long prompts take minutes.
+// The buckets of OpenTelemetry's GenAI conventions, finer below 10 ms per token: small models are fast. Those
+// of the time to a first token reach the default of request_timeout_s: queues and long prompts take minutes.
 const std::vector<double> kFirstTokenSeconds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                                 1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 320, 600};
 const std::vector<double> kPerTokenSeconds = {.0005, .001, .0025, .005, .0075, .01, .025, .05, .075,
@@ -33,7 +33,7 @@ const std::vector<double> kAcceptanceLengths = {1, 1.25, 1.5, 2, 2.5, 3, 3.5, 4,
 const std::vector<double> kChoices = {1, 2, 5, 10, 20, 50, 100};
 const std::vector<double> kBatchSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
-const std::string kNoClient = "none";  // who sends no token, as a label
+const std::string kNoClient = "none";  // the label of callers without a token
 
 std::vector<double> TokenCounts() {
   std::vector<double> bounds;

@@ -44,14 +44,15 @@ struct MetricsOptions {
   std::map<std::string, std::string> config_labels;
 };
 
-// What constrains an output, and why a constraint is refused: the labels of their counters.
+// What constrains an output: the labels of its counter.
 enum class ConstrainedBy { kJsonSchema, kJsonObject, kRegex, kChoice, kGrammar, kStructuralTag, kTools };
 inline constexpr const char* kConstrainedBy[] = {"json_schema", "json_object",    "regex", "choice",
                                                  "grammar",     "structural_tag", "tools"};
-// Why a caller was not let in: no token, no token's form, a token that is not known here, one of too low a
-// role.
+// Why a caller was not let in: no token, a text without a token's form, an unknown token, a token of too low
+// a role.
 enum class TokenRefusal { kMissing, kMalformed, kUnknown, kRole };
 inline constexpr const char* kTokenRefusals[] = {"missing", "malformed", "unknown", "role"};
+// Why a constraint is refused.
 enum class ConstraintRefusal { kOff, kCombination, kSource, kLimit };
 inline constexpr const char* kConstraintRefusals[] = {"off", "combination", "source", "limit"};
 struct ConstraintCacheCounts {
@@ -59,7 +60,7 @@ struct ConstraintCacheCounts {
   int64_t bytes = 0;
 };
 
-// What a daemon may be (server/api/health.h).
+// The states of a daemon (server/api/health.h).
 inline constexpr const char* kDaemonStates[] = {"loading", "serving", "draining", "failed"};
 
 class Metrics : public prometheus::Collectable {
@@ -74,16 +75,16 @@ class Metrics : public prometheus::Collectable {
   void PublishCounts();
   void RecordFirstToken(double ttft_seconds, double queue_seconds);
   void RecordPrompt(int prompt_tokens);
-  // With a stream's first token. Not counted by the scheduler: it may produce the first token of a stream
-  // whose client has left, and that client is never told of its cached tokens.
+  // Called with a stream's first token. The scheduler cannot count this: it may produce the first token of a
+  // stream whose client has left, and that client is never told of its cached tokens.
   void RecordPrefix(int queried_tokens, int cached_tokens);
   void RecordEnd(OutcomeKind outcome, const RequestStats& stats);
-  // The calls of tools in an answer that has ended; has_text: what began like a call was none.
+  // The calls of tools in an answer that has ended; has_text: something began like a call and was none.
   void CountToolCalls(int complete, int incomplete, bool has_text);
 
   // Any thread: a request was refused before the serving loop saw it, or its client left before that.
   void RecordRefused(OutcomeKind outcome);
-  // At its admission; `choices`: of the client's request, which this one is the first of.
+  // Called at a request's admission; RecordChoices only for the first choice of a client's request.
   void RecordMaxTokens(int max_tokens) { max_tokens_->Observe(max_tokens); }
   void RecordChoices(int choices) { choice_counts_->Observe(choices); }
   void CountNotes(NotedWire wire, const FieldNotes& notes);
@@ -161,7 +162,7 @@ class Metrics : public prometheus::Collectable {
     double token_seconds = 0;
   };
 
-  // `name` is a row of the table of that type; called once or, with other labels, several times.
+  // `name` is that of a row of this type in the table. Called once, or once for each set of labels.
   template <class Builder>
   auto& Register(Builder builder, const char* name, MetricType type);
   prometheus::Counter* AddCounter(const char* name, const prometheus::Labels& labels = {});

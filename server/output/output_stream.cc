@@ -16,12 +16,12 @@ double Seconds(SteadyTime from, SteadyTime to) { return std::chrono::duration<do
 double Milliseconds(SteadyTime from, SteadyTime to) { return Seconds(from, to) * 1e3; }
 
 // Whether the last of the update's first `emitted` tokens is an accepted draft, because something cut the
-// step behind it.
+// step after it.
 bool EndsInDraft(const RequestUpdate& update, int emitted) {
   return emitted < static_cast<int>(update.token_ids.size()) || update.step.ends_in_draft;
 }
 
-// The tokens of one update: the prefill's, where it is the first, then those of one step.
+// Marks the tokens of one update: the prefill's, if it is the first update, then those of one step.
 void MarkOrigins(const RequestUpdate& update, std::vector<TokenMark>& marks) {
   if (marks.empty()) return;
   const bool drafted = EndsInDraft(update, static_cast<int>(marks.size()));

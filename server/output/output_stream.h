@@ -30,14 +30,14 @@ struct OutputSpec {
   std::optional<TraceContext> trace;
   int prompt_tokens = 0;
   std::vector<std::string> stop;
-  bool keeps_stop = false;  // the text ends with the stop string that was found
-  int ignored_fields = 0;   // of the request: how many had no effect
-  int32_t min_tokens = 0;   // no stop string ends, or begins in, the text of the first min_tokens tokens
+  bool keeps_stop = false;              // the text ends with the stop string that was found
+  int ignored_fields = 0;               // of the request: how many had no effect
+  int32_t min_tokens = 0;               // the first min_tokens tokens' text is no part of a stop string
   std::vector<int32_t> stop_token_ids;  // the request's own, without EOS
   Phase prompt_phase = Phase::kAnswer;
   ThinkingIds thinking;
   int32_t thought_limit = -1;           // ThinkingBudget::limit; -1: none
-  std::optional<AnswerOptions> answer;  // of chat: how thinking and calls are taken apart from the text
+  std::optional<AnswerOptions> answer;  // of chat: how thinking and calls are separated from the text
   SteadyTime arrival;
   SteadyTime deadline = SteadyTime::max();
   std::shared_ptr<const void> queue_place;  // given back at the first token, or with the stream

@@ -16,7 +16,7 @@
 namespace foredraft {
 namespace {
 
-// From its arrival to its end.
+// Records a request in the trace, from its arrival to its end.
 void TraceRequest(const OutputStream& stream) {
   const RequestStats& stats = stream.stats();
   RecordTrace({.name = "request",

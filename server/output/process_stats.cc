@@ -33,8 +33,7 @@ double StartTime() {
   std::getline(file, line);
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return 0;
-  constexpr int kFieldsBetween =
-      20;  // state, field 3, and those up to the start time, with the space before it
+  constexpr int kFieldsBetween = 20;  // spaces: one before each of the fields 3 to 22
   size_t at = name_end;
   for (int i = 0; i < kFieldsBetween && at != std::string::npos; ++i) at = line.find(' ', at + 1);
   if (at == std::string::npos) return 0;

@@ -15,7 +15,7 @@ struct ProcessStats {
   int64_t max_fds = 0;
 };
 
-// What /proc does not tell is 0.
+// A value that /proc does not have is 0.
 ProcessStats ReadProcessStats();
 
 }  // namespace foredraft

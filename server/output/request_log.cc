@@ -40,8 +40,8 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   return spdlog::level::err;
 }
 
-// A quoted JSON string; spdlog's patterns cannot quote. In ASCII alone, with every other character as \uXXXX:
-// terminals, too, show lines of JSON.
+// A quoted JSON string; spdlog's patterns cannot quote. The result is ASCII, with every other character as
+// \uXXXX: terminals, too, show lines of JSON.
 std::string Quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
@@ -74,10 +74,10 @@ void WriteLine(LogLevel level, std::string_view line, std::string_view request_i
   spdlog::default_logger_raw()->log(SpdlogLevel(level), text);
 }
 
-// Lines per second, and how many more there would have been.
+// Bounds the lines per second, and counts those that it leaves out.
 class LineBudget {
  public:
-  // Lines left out since the last one that was written; -1: this one is left out too.
+  // Returns how many lines were left out since the last one that was written; -1: this one is left out too.
   int64_t Take() {
     const auto now = std::chrono::steady_clock::now();
     std::lock_guard<std::mutex> lock(mutex_);

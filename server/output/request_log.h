@@ -20,18 +20,18 @@ void SetLogLevel(LogLevel level);
 // Lines that were dropped because nobody reads stderr: writing them would stop the daemon.
 uint64_t DroppedLogLines();
 
-// What `serve` shows on a terminal, after InstallLog: a line as it is among those of the log, and lines that
-// stay below it (StderrSink::KeepBelow).
+// What `serve` shows on a terminal, after InstallLog: ShowLine writes a line unchanged among those of the
+// log, and KeepBelowLog sets lines that stay below the log (StderrSink::KeepBelow).
 void ShowLine(std::string_view line);
 void KeepBelowLog(std::string lines);
 
-// Control characters, which clients' texts may have, are written as \\xNN: a line is one line. `fields` are
-// members of a JSON line alone; `trace` is a part of every line.
+// Control characters, which clients' texts may have, are written as \\xNN, so that an entry stays one line.
+// `fields` are in JSON lines only; `trace` is in every line.
 void LogRequest(LogLevel level, std::string_view request_id, std::string_view line, LogFields fields = {},
                 const std::optional<TraceContext>& trace = std::nullopt);
 
 // The access log's line for a call that was refused; `peer` says from where. At most kRefusalLinesPerSecond
-// lines a second: the next one says how many there would have been.
+// lines a second: the next one says how many were left out.
 inline constexpr int kRefusalLinesPerSecond = 10;
 void LogRefusal(std::string_view request_id, std::string_view peer, const absl::Status& status,
                 const std::optional<TraceContext>& trace = std::nullopt);

@@ -1,6 +1,6 @@
 #pragma once
 
-// How a request ended, or why it was refused, so that who reads metrics and logs sees whose fault it was: the
+// How a request ended, or why it was refused, so that readers of metrics and logs see whose fault it was: the
 // label `outcome` of foredraft_requests_total and the log's field.
 
 #include "absl/status/status.h"
@@ -16,7 +16,7 @@ enum class OutcomeKind {
   kError,         // a rank was lost while it ran, memory was short, or a bug
   kRejected,      // the queue was full
   kInvalid,       // refused: what the client asked cannot be
-  kUnauthorized,  // refused: no token, or one that may not
+  kUnauthorized,  // refused: no token, or one without the right
   kUnavailable,   // refused: the daemon loads or drains, or a rank is lost
   kDrained,       // it ran, and a drain or the daemon's end cut it
 };

@@ -58,8 +58,9 @@ struct RequestStats {
 
 // Where a token comes from. The target chose every one of them (docs/speculation.md section 2); a draft only
 // proposed some of them earlier. A request with tokens has one kFirst, and each of its `steps` one kTarget
-// behind its kDrafted. A step that a stop, the limit or the end of a thought cut behind an accepted draft has
-// no kTarget: its last token is kDrafted and yet in none of `accepted_tokens`, as no last token of a step is.
+// after its kDrafted ones. A step that a stop, the limit or the end of a thought cut after an accepted draft
+// has no kTarget: its last token is kDrafted, and still not in accepted_tokens, which never count the last
+// token of a step.
 enum class TokenOrigin : uint8_t {
   kFirst,    // the prefill
   kTarget,   // the token of a decode step for which the target needed no draft, its last one
@@ -69,10 +70,10 @@ enum class TokenOrigin : uint8_t {
 // Where a token of the output comes from, and its share of the text.
 struct TokenMark {
   TokenOrigin origin = TokenOrigin::kTarget;
-  // Bytes of the output's text, 0 where the token completes no character. All tokens' bytes in order are the
-  // text, with what is held back because a stop string may begin in it, and with a stop string that was
-  // found. In a chat answer these bytes are thinking, text and what spells out calls; the tags of thinking
-  // count 0, and so do the line ends between a thought and a constrained answer.
+  // Bytes of the output's text, 0 where the token completes no character. The bytes of all tokens, in order,
+  // are the text, including what is held back because a stop string may begin in it, and a stop string that
+  // was found. In a chat answer these bytes are thinking, text and what spells out calls; the tags of
+  // thinking count 0, and so do the line ends between a thought and a constrained answer.
   int32_t text_bytes = 0;
 };
 
@@ -125,7 +126,7 @@ class ResponseSink {
   // False: the client reads too slowly, and the delta was not taken. Throws std::bad_alloc where there is no
   // memory for it; then nothing but End may follow.
   virtual bool Push(OutputDelta delta) = 0;
-  // Called once, as the last. `delta` has the tokens left to deliver, if any, and the final stats.
+  // Called once, as the last call. `delta` has the tokens left to deliver, if any, and the final stats.
   virtual void End(OutputDelta delta, OutputEnd end) = 0;
   // True once nothing more will be sent.
   virtual bool closed() const = 0;

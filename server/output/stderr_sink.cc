@@ -23,8 +23,8 @@ int OpenAgain(int fd) {
   return open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);
 }
 
-// What takes these lines off the terminal, with the cursor at the end of the last one: to the first line's
-// beginning, and from there everything.
+// The control sequence that erases these lines when the cursor is at the end of the last one: to the
+// beginning of the first line, and everything from there on.
 std::string Erase(const std::string& lines) {
   if (lines.empty()) return "";
   const auto breaks = std::count(lines.begin(), lines.end(), '\n');

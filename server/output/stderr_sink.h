@@ -15,16 +15,16 @@ namespace foredraft {
 
 class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  // Writes to what `fd` is open on, through a description of its own where the system gives one, so that
-  // other users of `fd` keep theirs.
+  // Writes to the file that `fd` is open on, through an open file description of its own where the system
+  // gives one, so that other users of `fd` keep theirs.
   explicit StderrSink(int fd);
   ~StderrSink() override;
 
   // On a terminal: shows lines below everything that is logged, "loading  50%\nloading  40%", in place of
-  // those of the last call. They are erased before a log line and drawn again behind it. Empty: they stay
+  // those of the last call. They are erased before a log line and drawn again after it. Empty: they stay
   // where they are, and the log goes on below them.
   void KeepBelow(std::string lines);
-  // A line as it is, among those of the log.
+  // Writes a line unchanged, among those of the log.
   void WriteLine(std::string_view line);
 
   uint64_t dropped_lines() const { return dropped_lines_.load(); }

@@ -33,7 +33,7 @@ struct Counterpart {
   const LabelValues* labels = nullptr;
 };
 
-// What cut a request is an abort to vLLM. Nothing here ends one for repeating itself.
+// To vLLM every cut of a request is an abort. Nothing here ends a request because it repeats itself.
 const LabelValues kFinishedReasons = {"outcome",
                                       "finished_reason",
                                       {{"stop", "stop"},
@@ -43,7 +43,7 @@ const LabelValues kFinishedReasons = {"outcome",
                                        {"deadline", "abort"},
                                        {"drained", "abort"},
                                        {"-", "repetition"}}};
-// Only requests that have no room wait: none is put off for another reason.
+// Requests wait for room alone: none is put off for another reason.
 const LabelValues kWaitingReasons = {"", "reason", {{"", "capacity"}, {"-", "deferred"}}};
 
 const Counterpart kCounterparts[] = {

@@ -28,8 +28,8 @@ std::string SourceHash(std::string_view page, const std::string& tag) {
                       "'");
 }
 
-// Only what the page itself has may run or be shown, and it may call only its own origin. No other page may
-// show it in a frame, or keep a hold of its window.
+// Only the page's own script, style and images may be used, and it may call only its own origin. No other
+// page may show it in a frame, or keep a reference to its window.
 HttpHeaders SecurityHeaders() {
   return {{"Content-Security-Policy",
            absl::StrCat("default-src 'none'; script-src ", SourceHash(kChatPage, "script"), "; style-src ",

@@ -14,7 +14,7 @@ namespace foredraft {
 
 class ChatPage final : public HttpService {
  public:
-  // Every other path is `api`'s, which outlives this.
+  // Passes every other path to `api`, which outlives this.
   explicit ChatPage(HttpService& api);
 
   std::optional<HttpAnswer> AnswerHead(const HttpRequest& head) override;

@@ -12,10 +12,10 @@ namespace {
 
 constexpr char kWhiteSpace[] = " \n\r\t";
 constexpr size_t kMostNameBytes = 256, kMostKeyBytes = 1024;
-constexpr size_t kMostFenceBytes = 256;  // of white space and backticks behind arguments
+constexpr size_t kMostFenceBytes = 256;  // of white space and backticks after arguments
 
-// Where `text` ends in a beginning of `literal` that is not all of it: the longest one's first byte, or the
-// text's size.
+// The offset of the longest suffix of `text` that is a proper prefix of `literal`; the text's size if there
+// is none.
 size_t BeginningAtEnd(std::string_view text, std::string_view literal) {
   for (size_t length = std::min(text.size(), literal.size() - 1); length > 0; --length) {
     if (text.ends_with(literal.substr(0, length))) return text.size() - length;
@@ -159,7 +159,7 @@ bool AnswerParser::ReadText() {
                 : calls                   ? BeginningAtEnd(pending_, trigger_)
                                           : pending_.size();
   for (int i = 0; calls && calls_.own_lines && i < 2 && safe > 0 && pending_[safe - 1] == '\n'; ++i) --safe;
-  // White space is no answer beside calls: at the beginning it waits for what follows.
+  // White space next to calls is no answer: at the beginning it waits for what follows.
   if (calls && !has_text_ && call_count_ == 0 && pending_.find_first_not_of(kWhiteSpace) >= safe) safe = 0;
   EmitText(pending_.substr(0, safe));
   Drop(safe);
@@ -185,8 +185,8 @@ bool AnswerParser::ReadThinking() {
   return true;
 }
 
-// Some models begin a call without having ended their thought. A section of calls then ends it. Without
-// sections a header that names a tool does; everything else that begins like one is thinking.
+// Some models begin a call without having ended their thought. A section of calls then ends it. In formats
+// without sections, a header that names a tool ends it; anything else that begins like a header is thinking.
 bool AnswerParser::ReadCallInThought(size_t call) {
   if (!calls_.begin.empty()) {
     EmitThinking(pending_.substr(0, call));
@@ -247,8 +247,8 @@ bool AnswerParser::ReadName() {
   return true;
 }
 
-// Arguments end at the call's end, whose first added token or text tells. Another mark of calls within the
-// arguments breaks the call; marks of thinking are text there.
+// Arguments end at the first call_end. Another mark of calls before it breaks the call; marks of thinking are
+// text there.
 bool AnswerParser::ReadJson() {
   const size_t end = pending_.find(calls_.call_end);
   size_t broken = 0;
@@ -350,7 +350,7 @@ void AnswerParser::BeginArgument() {
   if (is_string_) EmitArguments(absl::StrCat(has_arguments_ ? ", " : "{", QuotedJson(keys_.back()), ": \""));
 }
 
-// A value that lacks the mark in front of it may also lack the one behind it.
+// A value that lacks the mark before it may also lack the one after it.
 AnswerParser::ValueEnd AnswerParser::FindValueEnd(size_t from) const {
   ValueEnd end = {.at = pending_.find(calls_.value_end, from), .size = calls_.value_end.size()};
   if (!is_bare_) return end;

@@ -1,13 +1,13 @@
 #pragma once
 
-// Divides a chat answer into thinking, text and calls of tools, while it arrives. What it returns in all does
-// not depend on how the answer is cut into pieces.
+// Divides a chat answer into thinking, text and calls of tools, while it arrives. The whole of its output
+// does not depend on how the answer is cut into pieces.
 //
 // A call is announced once its header is complete and names a tool of the request; its arguments follow as
-// they come. What begins like a call and is none is text, and so is everything behind it: no output is an
+// they come. Whatever begins like a call and is none is text, and so is everything after it: no output is an
 // error. White space in front of the first call is no text. A call that has been announced stays one: if the
-// answer ends within it, or goes on otherwise than
-// the format says, its arguments are as far as they came (`complete` stays false).
+// answer ends within it, or goes on otherwise than the format says, its arguments end there (`complete` stays
+// false).
 
 #include <cstddef>
 #include <string>
@@ -35,17 +35,17 @@ struct CallDelta {
 // Appends deltas that follow those of `calls`.
 void AppendCalls(std::vector<CallDelta>& calls, std::vector<CallDelta> next);
 
-// A stretch of an answer that is one part's, in the order in which the model wrote them.
+// A stretch of an answer that belongs to one part. Runs are in the order in which the model wrote them.
 struct AnswerRun {
   enum class Part { kThinking, kText, kCall };
   Part part;
   int call = 0;      // of kCall: its index
-  size_t bytes = 0;  // of thinking, text or arguments; of kCall, 0 where it is announced alone
+  size_t bytes = 0;  // of thinking, text or arguments; of kCall, 0 where it is only announced
 
   bool operator==(const AnswerRun&) const = default;
 };
 
-// Appends a run; one of the part that the last run has makes that longer.
+// Appends a run, or makes the last run longer if that is of the same part.
 void AppendRun(std::vector<AnswerRun>& runs, const AnswerRun& next);
 
 struct AnswerDelta {
@@ -60,7 +60,7 @@ struct AnswerOptions {
   bool begins_in_thinking = false;
   std::vector<ChatTool> tools;  // empty: nothing is a call
   bool parallel_calls = true;
-  // Up to so many line ends directly behind a thought are in no part of the answer (AnswerSplitter).
+  // Up to so many line ends directly after a thought are in no part of the answer (AnswerSplitter).
   int line_ends_behind_thought = 0;
   std::string id_prefix;  // call i has the id "<id_prefix>_<i>" where the format has no ids
 };
@@ -72,7 +72,7 @@ class AnswerParser {
 
   // Takes marked text (call_syntax.h), not cut within a mark.
   void Feed(std::string_view marked, AnswerDelta& delta);
-  // The rest, after the last Feed.
+  // Reads the rest, after the last Feed.
   void End(AnswerDelta& delta);
 
   int complete_calls() const { return complete_calls_; }
@@ -80,7 +80,7 @@ class AnswerParser {
   int incomplete_calls() const { return call_count_ - complete_calls_; }
   // Whether something began like a call and was none.
   bool has_broken_call() const { return has_broken_call_; }
-  // The answer is over behind its first call, because calls are not parallel.
+  // Whether the answer is over after its first call, because calls are not parallel.
   bool is_over() const { return !options_.parallel_calls && complete_calls_ > 0; }
 
  private:
@@ -95,7 +95,7 @@ class AnswerParser {
     kBeforeValue,  // kTagged: between key and value
     kStringValue,
     kJsonValue,
-    kPlain,  // behind what was no call: all is text
+    kPlain,  // after something that was no call: all is text
   };
   enum class Match { kYes, kNo, kMore };  // kMore: a beginning of the literal is all that has come
 
@@ -119,7 +119,7 @@ class AnswerParser {
   bool ReadJsonValue();
 
   Match At(const std::string& literal) const;
-  // Moves bytes of pending_ behind held_.
+  // Moves bytes of pending_ to the end of held_.
   void Hold(size_t bytes);
   void HoldWhiteSpace();
   void Drop(size_t bytes) { pending_.erase(0, bytes); }
@@ -130,7 +130,8 @@ class AnswerParser {
   void EmitThinking(std::string_view marked);
   void EmitText(std::string_view marked);
   void EmitArguments(std::string_view json);
-  // What pending_ may yet add to the JSON arguments is held back; its first `end` bytes are the arguments'.
+  // Emits the first `end` bytes of pending_ as JSON arguments; holds back an end of them that may be no
+  // argument.
   void EmitJson(size_t end, bool is_last);
   void Announce(std::string id, const ChatTool& tool);
   void CompleteCall();
@@ -145,7 +146,7 @@ class AnswerParser {
   State state_;
   std::string pending_;  // marked text that is not read yet
   std::string held_;     // what was read since the section began, while nothing is announced
-  std::string blanks_;   // white space behind calls: text if text follows
+  std::string blanks_;   // white space after calls: text if text follows
   bool behind_calls_ = false;
   bool has_text_ = false;
   int call_count_ = 0;

@@ -18,7 +18,7 @@ constexpr char kWhiteSpace[] = " \n\r\t";
 // References may double from level to level, and lead back to themselves.
 constexpr int kMostSteps = 20000;  // schemas and enumerated values that are read for one argument
 constexpr int kMostDepth = 32;
-constexpr size_t kMostValues = 64;  // of more only the types count
+constexpr size_t kMostValues = 64;  // if there are more, only their types count
 
 constexpr unsigned kNullType = 1, kBooleanType = 2, kNumberType = 4, kStringType = 8, kArrayType = 16,
                    kObjectType = 32, kAnyType = ~0u;
@@ -123,7 +123,7 @@ class TypeReader {
     return all;
   }
 
-  // The schemas that hold for the arguments together: the root, and what it refers to.
+  // Appends the schemas that hold for the arguments together: the root, and what it refers to.
   void Parts(const json& schema, std::vector<const json*>& parts, int depth = 0) {
     if (!schema.is_object() || depth > kMostDepth || --steps_left_ < 0) return;
     parts.push_back(&schema);

@@ -1,7 +1,7 @@
 #pragma once
 
 // What a tool's schema says of the values of its arguments. In formats that write a string like any other
-// value this decides which of the two a text is.
+// value, this decides whether a text is a string.
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -31,9 +31,9 @@ class ArgumentTypes {
   ArgumentTypes() = default;
   explicit ArgumentTypes(const ChatTool& tool);
 
-  // `$ref` and allOf followed. Any type where the schema does not say, or is too large to be read here.
+  // Follows `$ref` and allOf. Any type where the schema does not say, or is too large to be read here.
   ArgumentType Of(const std::string& key) const;
-  // No property is declared and others may come, so that a key may also come twice.
+  // Whether no property is declared and any others are allowed, so that a key may also come twice.
   bool is_dictionary() const;
 
  private:

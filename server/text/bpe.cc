@@ -32,7 +32,7 @@ struct Candidate {
 class CandidateHeap {
  public:
   explicit CandidateHeap(size_t count) { heap_.reserve(count); }
-  // Before the first Pop, from left to right.
+  // Called before the first Pop, from left to right.
   void PushFirst(Candidate candidate) { heap_.push_back(candidate); }
   void Order() { std::make_heap(heap_.begin(), heap_.end(), std::greater<>()); }
   void Push(Candidate candidate) {
@@ -53,7 +53,7 @@ class CandidateHeap {
 
 // Gives the candidates of a long piece in the order of the heap above, which would miss the CPU's caches at
 // every level. A queue per rank has its candidates from left to right. Nearly all arrive in that order,
-// because merges of one rank go from left to right; the others have a heap.
+// because merges of one rank go from left to right; late ones go into a heap.
 class CandidateQueues {
  public:
   explicit CandidateQueues(size_t /*count*/) {}

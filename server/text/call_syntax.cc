@@ -5,7 +5,7 @@
 namespace foredraft {
 namespace {
 
-// The second byte of a mark continues a character, so that no literal's text begins at it.
+// The second byte of a mark is a UTF-8 continuation byte, so that no literal's text begins at it.
 constexpr int kFirstMarkByte = 0x80;
 constexpr int kMarkCount = 0x40;
 

@@ -21,8 +21,8 @@ constexpr char kUser[] = "<｜User｜>";
 constexpr char kAssistant[] = "<｜Assistant｜>";
 constexpr char kEndOfSentence[] = "<｜end▁of▁sentence｜>";
 
-// What a template's source has to have, so that its other versions are not taken for it: GLM-4.5, for one,
-// puts a line break behind <|user|>, and Kimi-K2's first template writes no calls.
+// What a template's source has to have and to lack, so that other versions are not taken for it: GLM-4.5, for
+// one, puts a line break after <|user|>, and Kimi-K2's first template writes no calls.
 struct TemplateMark {
   ChatTemplate chat_template;
   std::vector<std::string_view> has;
@@ -78,7 +78,7 @@ std::string JoinedParts(const ChatMessage& message, const std::string& part_join
   return joined.append(content.substr(begin));
 }
 
-// What each tool is where a message stands: as the request has it, or as the last message defined it.
+// The definition of each tool at a message: the request's, or that of the last message that defined it.
 using ToolsByName = std::map<std::string_view, const ChatTool*>;
 
 // The definitions of the tools that a message refers to, which the prompt's head does not have.
@@ -92,12 +92,12 @@ std::string Definitions(const std::vector<std::string>& names, const ToolsByName
   return absl::StrCat(setup.references_begin, absl::StrJoin(lines, "\n"), setup.references_end);
 }
 
-// The content with its changes of tools, between empty lines, as texts of blocks are.
+// The content with its changes of tools set between empty lines, as texts of blocks are.
 std::string WithToolChanges(const ChatMessage& message, ToolsByName& tools, const ChatSetup& setup) {
   const std::string_view content = message.content;
   std::string whole;
   size_t begin = 0;
-  const auto append_up_to = [&](size_t end) {  // the text behind a text begins with its empty line
+  const auto append_up_to = [&](size_t end) {  // parts of `content` bring their own empty lines
     if (begin == 0 && end > 0 && !whole.empty()) whole += "\n\n";
     whole.append(content.substr(begin, end - begin));
     begin = end;
@@ -120,7 +120,7 @@ std::vector<ChatMessage> Arranged(std::span<const ChatMessage> messages, const s
   arranged.reserve(order.size());
   ToolsByName tools_by_name;  // a tool that a message defines anew is the second one of its name
   for (const ChatTool& tool : tools.tools) tools_by_name.emplace(tool.name, &tool);
-  bool is_leading = true;  // in front of all messages that are no system texts
+  bool is_leading = true;  // before the first message that is no system text
   for (const size_t i : order) {
     ChatMessage& message = arranged.emplace_back(messages[i]);
     if (!message.part_ends.empty()) message.content = JoinedParts(message, setup.part_join);
@@ -153,8 +153,8 @@ bool IsArranged(std::span<const ChatMessage> messages, const std::vector<size_t>
          });
 }
 
-// The tools of the prompt's head; `kept` holds copies, where some are left out. Where all are deferred, they
-// stand there, since the head says how calls are written.
+// The tools of the prompt's head; `kept` holds copies, where some are left out. If all are deferred, the head
+// has them all, since it says how calls are written.
 std::span<const ChatTool> DeclaredTools(const ChatTools& tools, std::vector<ChatTool>& kept) {
   if (!tools.has_effect()) return {};
   const std::vector<ChatTool>& all = tools.tools;

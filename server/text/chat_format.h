@@ -21,9 +21,9 @@ namespace foredraft {
 
 enum class ChatTemplate { kDeepseekR1, kDeepseekV31, kDeepseekV32, kDeepseekV4, kGlm, kKimiK2 };
 
-// FAILED_PRECONDITION for a template that is none of these, and for two of different families. Without a
-// template the model's own format is taken: "deepseek_r1", "deepseek_v32" or "deepseek_v4"
-// (ModelKind::chat_format); where that is empty, as of GLM and Kimi, chat needs a template.
+// FAILED_PRECONDITION for a template that is none of these, and for two templates of different families.
+// Without a template the model's own format is taken: "deepseek_r1", "deepseek_v32" or "deepseek_v4"
+// (ModelKind::chat_format); where that is empty, as for GLM and Kimi, chat needs a template.
 absl::StatusOr<ChatTemplate> RecognizeTemplate(const Tokenizer& tokenizer, std::string_view own_format);
 
 // Immutable; thread-safe. The tokenizer outlives it.
@@ -34,9 +34,9 @@ class ChatFormat {
   static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer,
                                            std::string_view own_format = "deepseek_r1");
 
-  // Past answers lose their thinking, but for those that the family keeps. INVALID_ARGUMENT names the message
-  // as chat.messages[i], or the choice that the template does not have. `notes`, where set, are told what has
-  // no effect, such as an effort that the family has no word for. The tools are checked already
+  // Past answers lose their thinking, except where the family keeps it. INVALID_ARGUMENT names the message as
+  // chat.messages[i], or the choice that the template does not have. `notes`, if set, gets the fields without
+  // effect, such as an effort that the family has no word for. The tools have been checked
   // (RequestValidator).
   absl::StatusOr<std::vector<int32_t>> Render(std::span<const ChatMessage> messages,
                                               const ChatChoices& choices = {}, const ChatTools& tools = {},
@@ -57,7 +57,8 @@ class ChatFormat {
         family_(&family),
         setup_(std::move(setup)),
         answers_(family.calls(), tokenizer) {}
-  // Whether the answer begins with thinking. INVALID_ARGUMENT where the template always thinks and must not.
+  // Whether the answer begins with thinking. INVALID_ARGUMENT where the template always thinks and the
+  // request forbids it.
   absl::StatusOr<bool> Thinks(const ChatChoices& choices, const ChatTools& tools, FieldNotes& notes) const;
   // The template's word for the asked effort.
   std::string EffortOf(const ChatChoices& choices, bool thinks, FieldNotes& notes) const;

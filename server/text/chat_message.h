@@ -29,12 +29,12 @@ struct ToolCall {
   std::string arguments;  // JSON text: an object
 };
 
-// What a message says of a tool, from there on.
+// A change of a tool that a message makes; it holds from there on.
 struct ToolChange {
   std::string name;
   bool removes = false;                     // false: its definition stands here, and it may be called
   std::optional<ChatTool> definition = {};  // replaces an earlier one, or adds the tool
-  size_t at = 0;                            // the byte of the message's content in front of which it stands
+  size_t at = 0;                            // the byte of the message's content before which it stands
 };
 
 struct ChatMessage {
@@ -45,7 +45,7 @@ struct ChatMessage {
   std::string thinking;              // assistant: what came before the content, without its tags
   // Where the content came in parts: the end of each part but the last one. The family joins them.
   std::vector<size_t> part_ends = {};
-  std::vector<std::string> tool_references = {};  // tool: names of deferred tools, behind the content
+  std::vector<std::string> tool_references = {};  // tool: names of deferred tools, after the content
   std::vector<ToolChange> tool_changes = {};      // system, in the order of the content
 };
 
@@ -58,7 +58,7 @@ struct ChatTools {
   std::string choice;  // "auto" (or empty), "none", "required", "function:NAME"
   // Names: the model sees all tools and may call these alone. Empty: all of them.
   std::vector<std::string> allowed;
-  bool parallel = true;      // false: the answer ends behind its first call
+  bool parallel = true;      // false: the answer ends after its first call
   bool has_removed = false;  // a tool that the prompt shows may not be called under any definition
 
   // With "none" the model does not see the tools, and nothing that it writes is a call.
@@ -73,7 +73,7 @@ struct ChatTools {
     if (names_function()) return tool.name == function();
     return allowed.empty() || std::find(allowed.begin(), allowed.end(), tool.name) != allowed.end();
   }
-  // Whether not every answer is allowed, removed tools aside.
+  // Whether some answers are not allowed, apart from calls of removed tools.
   bool constrain() const {
     return has_effect() && (is_forced() || !allowed.empty() || strict_tool() < tools.size());
   }
@@ -97,7 +97,7 @@ struct ChatChoices {
   std::string schema;                     // JSON text, which the answer follows and the model is shown
 };
 
-// Bytes of text in them.
+// The bytes of all texts in the argument.
 size_t TextBytes(const ChatMessage& message);
 size_t TextBytes(const ChatTools& tools);
 

@@ -48,8 +48,8 @@ absl::Status CheckMessage(const ChatMessage& message, size_t i) {
   return absl::OkStatus();
 }
 
-// The calls of one answer, and which of the results behind it is each one's. There may be as many as a body
-// holds, so that nothing here looks at all of them for one result.
+// The calls of one answer, and for each call its result among those after the answer. There may be as many as
+// a body holds, so nothing here looks at all of them for one result.
 class CallResults {
  public:
   CallResults(std::span<const ChatMessage> messages, size_t answer)
@@ -80,7 +80,7 @@ class CallResults {
     return absl::OkStatus();
   }
 
-  // Puts the answer and its results behind what is in `order`.
+  // Appends the answer and its results to `order`.
   void AppendTo(ConversationOrder& order, FieldNotes& notes) {
     order.messages.push_back(answer_);
     order.call_of.push_back(kNoCall);
@@ -155,7 +155,7 @@ absl::StatusOr<ConversationOrder> OrderOfMessages(std::span<const ChatMessage> m
       order.call_of.push_back(kNoCall);
       continue;
     }
-    // The results may stand behind other messages, up to the next answer.
+    // The results may stand after other messages, up to the next answer.
     CallResults results(messages, i);
     size_t end = i + 1;
     for (; end < messages.size() && messages[end].role != "assistant"; ++end) {

@@ -20,11 +20,11 @@ inline constexpr size_t kNoCall = static_cast<size_t>(-1);
 
 // What is rendered of a conversation.
 struct ConversationOrder {
-  // The messages' own order, but for the results of an answer's calls: they follow the answer, in the order
-  // of its calls, wherever they stand in front of the next answer.
+  // The messages' own order, except that the results of an answer's calls follow the answer, in the order of
+  // its calls, wherever they stand before the next answer.
   std::vector<size_t> messages;
-  // By place in `messages`: the index of the call that a result answers among those of its answer, else
-  // kNoCall.
+  // By place in `messages`: for a result, the index of the call that it answers among the calls of its
+  // answer; else kNoCall.
   std::vector<size_t> call_of;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Incremental detokenization. The pieces of text joined, Flush included, equal Tokenizer::Decode of all ids:
+// Incremental detokenization. The joined pieces of text, Flush included, equal Tokenizer::Decode of all ids:
 // a character whose bytes are spread over several tokens is returned when it is complete.
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace foredraft {
 namespace {
 
-// A stranger's names beyond these count no further, so that they take no memory.
+// The most further names that are counted, so that a stranger's names take no more memory.
 constexpr size_t kMostFurther = 1024;
 
 }  // namespace

@@ -54,8 +54,8 @@ class FieldNotes {
   absl::flat_hash_set<uint64_t> further_;  // hashes of names that are counted and not kept
 };
 
-// A path without the indices in its brackets, in letters, digits and _.[]- alone: what else a client wrote is
-// shown as '?', so that it can neither end a header nor a line of the log.
+// A path without the indices in its brackets, in letters, digits and _.[]- alone: every other character is
+// shown as '?', so that it can end neither a header nor a line of the log.
 std::string NoteName(std::string_view path);
 
 }  // namespace foredraft

@@ -13,7 +13,8 @@ size_t SkipSpace(std::string_view text, size_t at) {
   return next == std::string_view::npos ? text.size() : next;
 }
 
-// Behind the string that begins at `at`. A quote that ends it has an even number of backslashes before it.
+// The offset after the string that begins at `at`. A quote that ends it has an even number of backslashes
+// before it.
 size_t EndOfString(std::string_view text, size_t at) {
   const size_t begin = at + 1;
   for (size_t quote = text.find('"', begin); quote != std::string_view::npos;
@@ -25,7 +26,7 @@ size_t EndOfString(std::string_view text, size_t at) {
   return text.size();
 }
 
-// Behind the value that begins at `at`.
+// The offset after the value that begins at `at`.
 size_t EndOfValue(std::string_view text, size_t at) {
   if (at >= text.size()) return text.size();
   if (text[at] == '"') return EndOfString(text, at);
@@ -53,10 +54,10 @@ void ForEachMember(std::string_view object, const Visit& visit) {
   if (at >= object.size() || object[at] != '{') return;
   for (at = SkipSpace(object, at + 1); at < object.size() && object[at] == '"';) {
     const size_t key_end = EndOfString(object, at);
-    const size_t begin = SkipSpace(object, SkipSpace(object, key_end) + 1);  // behind the colon
+    const size_t begin = SkipSpace(object, SkipSpace(object, key_end) + 1);  // after the colon
     const size_t end = EndOfValue(object, begin);
     if (!visit(object.substr(at, key_end - at), object.substr(begin, end - begin))) return;
-    at = SkipSpace(object, SkipSpace(object, end) + 1);  // behind the comma
+    at = SkipSpace(object, SkipSpace(object, end) + 1);  // after the comma
   }
 }
 

@@ -30,7 +30,7 @@ std::string ErrorText(int code) {
 struct RegexScratch::Buffers {
   pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  pcre2_jit_stack* jit_stack = nullptr;  // of a match that the 32 KiB of a thread's stack are too small for
+  pcre2_jit_stack* jit_stack = nullptr;  // for a match that needs more than 32 KiB of the thread's stack
 
   Buffers() {
     if (!complete()) return;
@@ -43,8 +43,8 @@ struct RegexScratch::Buffers {
     pcre2_match_data_free(match);
   }
   bool complete() const { return match != nullptr && context != nullptr; }  // else memory was short
-  // False: it was there before, or memory is short. Pages of 8 MiB are asked for, so few matches pay for
-  // them.
+  // False: it was there before, or memory is short. It asks for 8 MiB, so only matches that need it pay for
+  // it.
   bool TakeJitStack() {
     if (jit_stack != nullptr) return false;
     jit_stack = pcre2_jit_stack_create(64 * 1024, kJitStackBytes, nullptr);

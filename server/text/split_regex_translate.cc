@@ -113,7 +113,7 @@ class Translator {
     return absl::OkStatus();
   }
 
-  // The offset behind a class that begins at `begin`; npos if none does.
+  // The offset after a class that begins at `begin`; npos if none does.
   size_t EndOfClass(size_t begin) const {
     if (begin >= pattern_.size() || pattern_[begin] != '[') return std::string_view::npos;
     for (size_t at = begin + 1; at < pattern_.size(); ++at) {

@@ -38,7 +38,7 @@ struct RankedToken {
   int32_t rank = 0;
 };
 
-// "IQ== 0".
+// Reads a line such as "IQ== 0".
 absl::StatusOr<RankedToken> ReadLine(std::string_view text, int line) {
   const size_t space = text.find(' ');
   RankedToken token;
@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<std::string>> ReadRanks(std::string_view model) {
       "%d tokens with ranks up to %d, allowed the ranks from 0 on without a gap", count, tokens.size() - 1));
 }
 
-// Each byte is a token, and no two tokens are the same bytes.
+// Checks that each byte is a token, and that no two tokens have the same bytes.
 absl::Status CheckRanks(const std::vector<std::string>& tokens) {
   absl::flat_hash_map<std::string_view, size_t> ranks;
   std::array<bool, 256> has_byte = {};

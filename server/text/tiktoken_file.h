@@ -1,10 +1,9 @@
 #pragma once
 
 // Reads tiktoken.model, the vocabulary of Moonshot's checkpoints that have no tokenizer.json (Kimi-K2 to
-// K2.7). A line has a token's bytes in base64 and its rank, which is its id. The 256 ids behind the last rank
-// are special tokens, whose names are in added_tokens_decoder of tokenizer_config.json. The regex that
-// splits text before the merges is a constant here: the Python code of all these checkpoints has the same
-// one.
+// K2.7). A line has a token's bytes in base64 and its rank, which is its id. The 256 ids after the last rank
+// are special tokens, whose names are in added_tokens_decoder of tokenizer_config.json. The regex that splits
+// text before the merges is a constant here: the Python code of all these checkpoints has the same one.
 
 #include <string_view>
 #include <vector>

@@ -36,8 +36,8 @@ std::string TokenizerFileOf(const std::string& directory);
 // Immutable; thread-safe.
 class Tokenizer {
  public:
-  // Reads tokenizer.json, or the file that is named tiktoken.model, and tokenizer_config.json beside it where
-  // it exists. The chat template is that of chat_template.jinja, else chat_template.json, else
+  // Reads tokenizer.json, or a file named tiktoken.model, and tokenizer_config.json next to it where that
+  // exists. The chat template is that of chat_template.jinja, else chat_template.json, else
   // tokenizer_config.json.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   // Load from the files' texts; an empty `tokenizer_config_json` = none.
@@ -48,9 +48,9 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> ParseTiktoken(std::string_view tiktoken_model,
                                                                   std::string_view tokenizer_config_json);
 
-  // INVALID_ARGUMENT for text that is not UTF-8, is over 1 GiB, has a byte for which a vocabulary of less
-  // than 256 tokens has none, or exceeds the match limits of the file's regexes; the caller prefixes the name
-  // of its field.
+  // INVALID_ARGUMENT for text that is not UTF-8, is over 1 GiB, has a byte that a vocabulary of less than 256
+  // tokens lacks, or exceeds the match limits of the file's regexes; the caller prefixes the name of its
+  // field.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   // The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids unknown to the tokenizer become nothing.

@@ -125,7 +125,7 @@ absl::Status ReadModel(const Field& model, TokenizerJson& out) {
   return absl::OkStatus();
 }
 
-// An added token but for its id.
+// Reads an added token except its id.
 absl::StatusOr<TokenizerJson::AddedToken> ReadAddedToken(const Field& entry) {
   TokenizerJson::AddedToken token = {.id = -1};
   ASSIGN_OR_RETURN(token.content, ReadString(entry["content"]));
@@ -154,7 +154,7 @@ absl::Status ReadAddedTokens(const Field& list, const Field& vocab, TokenizerJso
   return absl::OkStatus();
 }
 
-// No normalizer, or one that does nothing.
+// Accepts no normalizer, or one that does nothing.
 absl::Status ReadNormalizer(const Field& normalizer) {
   if (normalizer.value.is_null()) return absl::OkStatus();
   const Field steps = normalizer["normalizers"];
@@ -203,7 +203,7 @@ absl::Status ReadDecoder(const Field& decoder) {
   return TypeOf(decoder) == "ByteLevel" ? absl::OkStatus() : decoder["type"].Refuse("ByteLevel");
 }
 
-// A template that puts one token, or none, before the text.
+// Reads a template that puts one token, or none, before the text.
 absl::Status ReadTemplate(const Field& field, TokenizerJson& out) {
   const Field single = field["single"];
   const size_t count = single.value.is_array() ? single.value.size() : 0;
@@ -241,7 +241,7 @@ absl::StatusOr<Json> ParseObject(std::string_view text) {
   return json;
 }
 
-// "<s>" or {"content": "<s>", ...}.
+// Reads "<s>" or {"content": "<s>", ...}.
 absl::StatusOr<std::string> ReadTokenContent(const Field& field) {
   if (field.value.is_null()) return std::string();
   return ReadString(field.value.is_object() ? field["content"] : field);

@@ -30,7 +30,7 @@ struct TokenizerJson {
 
   std::vector<std::string> tokens;                          // [vocab size] by id; empty = no such token
   std::vector<std::pair<std::string, std::string>> merges;  // by rank
-  // Above 0: instead of `merges`, tiktoken's of the tokens below it (server/text/tiktoken_file.h).
+  // Above 0: the merges are tiktoken's of the tokens below it, not `merges` (server/text/tiktoken_file.h).
   int32_t rank_count = 0;
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;

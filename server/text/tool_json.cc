@@ -8,7 +8,7 @@
 namespace foredraft {
 namespace {
 
-// The end of the JSON string that begins at `text[begin]`, behind its closing quote.
+// The end of the JSON string that begins at `text[begin]`, after its closing quote.
 size_t EndOfString(std::string_view text, size_t begin) {
   size_t at = begin + 1;
   while (text[at] != '"') at += text[at] == '\\' ? 2 : 1;

@@ -19,8 +19,8 @@ void AppendEscapedJson(std::string_view text, std::string& out);
 // `json` with this spacing. Text that is not JSON is returned as it is.
 std::string SpacedJson(std::string_view json, JsonSpacing spacing);
 
-// {"name": ..., "description": ..., "parameters": ..., "strict": ...}: of the last three what the client
-// sent. GLM-5.2's template leaves `strict` out.
+// {"name": ..., "description": ..., "parameters": ..., "strict": ...}: of the last three, those that the
+// client sent. GLM-5.2's template leaves `strict` out.
 std::string FunctionJson(const ChatTool& tool, JsonSpacing spacing, bool shows_strict = true);
 // {"type": "function", "function": FunctionJson}
 std::string ToolJson(const ChatTool& tool, JsonSpacing spacing);

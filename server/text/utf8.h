@@ -24,7 +24,7 @@ Utf8Step ReadUtf8(std::string_view text);
 size_t FirstInvalidUtf8(std::string_view text);
 inline bool IsValidUtf8(std::string_view text) { return FirstInvalidUtf8(text) == text.size(); }
 
-// Without the white space at both ends, as Python's str.strip takes it.
+// `text` without the white space at both ends, as Python's str.strip defines it.
 std::string_view StripWhiteSpace(std::string_view text);
 
 void AppendUtf8(char32_t code_point, std::string& out);

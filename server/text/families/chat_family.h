@@ -31,7 +31,7 @@ struct Conversation {
   std::string_view schema;                // JSON text, which the answer follows; empty: none is shown
   // The client's index of each message, for the names of fields in errors.
   std::span<const size_t> indices;
-  // By message: of a result, which of its answer's calls it answers (ConversationOrder).
+  // By message: for a result, which of its answer's calls it answers (ConversationOrder).
   std::span<const size_t> call_of;
 
   size_t size() const { return messages.size(); }
@@ -54,11 +54,10 @@ struct ChatEffort {
 
 // What GLM's templates differ in.
 struct GlmDialect {
-  bool bare_functions = false;  // 5.2: tools without {"type": "function"} around each
-  bool empty_thinking = false;  // 5.2: <think></think> where 4.7 writes </think>
-  bool strips_thinking = true;  // 4.7: white space around a past answer's thinking
-  bool keeps_past_thinking =
-      false;  // 5.3: of every past answer; else of those behind the last user's message
+  bool bare_functions = false;       // 5.2: tools without {"type": "function"} around each
+  bool empty_thinking = false;       // 5.2: <think></think> where 4.7 writes </think>
+  bool strips_thinking = true;       // 4.7: white space around a past answer's thinking
+  bool keeps_past_thinking = false;  // 5.3: of every past answer; else of those after the last user's message
 };
 
 // What Kimi's templates differ in.
@@ -71,7 +70,7 @@ struct KimiDialect {
 // What a tokenizer and its chat template say about a family's format. Constant once read.
 struct ChatSetup {
   std::vector<int32_t> opening;  // of every prompt: BOS, or [gMASK] <sop>
-  int32_t end_of_answer = -1;    // behind each past answer; -1 = none
+  int32_t end_of_answer = -1;    // after each past answer; -1 = none
   // Tokens that end an answer, in addition to the checkpoint's EOS: the markup that opens the turn of another
   // role, which the model writes when its own turn is over.
   std::vector<int32_t> stop_ids;
@@ -99,7 +98,7 @@ struct ChatSetup {
 struct ChatFamily {
   // FAILED_PRECONDITION if the tokenizer lacks the family's markup.
   absl::StatusOr<ChatSetup> (*read)(const Tokenizer& tokenizer);
-  // Writes the whole prompt but for its opening.
+  // Writes the whole prompt except its opening.
   void (*render)(const Conversation& chat, const ChatSetup& setup, PromptWriter& prompt);
   CallSyntax (*calls)();
 };
@@ -109,7 +108,7 @@ absl::StatusOr<int32_t> FindMarkup(const Tokenizer& tokenizer, std::string_view 
 
 // The thinking of a past answer: the message's own, or what its content has before </think>.
 std::string_view ThinkingOf(const ChatMessage& message);
-// The content behind its last </think>.
+// The content after its last </think>.
 std::string_view AnswerOf(const ChatMessage& message);
 
 // How a family begins an answer that goes on.
@@ -118,8 +117,8 @@ struct ContinuedStyle {
   std::string closed;           // in front of a text without thinking
   bool keeps_thinking = false;  // of a text with thinking in front of it
 };
-// The last message, which the answer goes on with: no end of its turn. Thinking alone is a thought that goes
-// on.
+// Writes the last message, which the answer goes on with, without the end of its turn. A message with
+// thinking alone is a thought that goes on.
 void WriteContinued(const Conversation& chat, const ContinuedStyle& style, PromptWriter& prompt);
 
 // An argument of a call, in the order of the JSON object.

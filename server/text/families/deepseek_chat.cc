@@ -27,7 +27,7 @@ constexpr char kSeparator[] = "<｜tool▁sep｜>";
 constexpr char kOutputsBegin[] = "<｜tool▁outputs▁begin｜>", kOutputsEnd[] = "<｜tool▁outputs▁end｜>";
 constexpr char kOutputBegin[] = "<｜tool▁output▁begin｜>", kOutputEnd[] = "<｜tool▁output▁end｜>";
 
-// What R1's and V3's templates put behind their last marker: "<think>", "<think>\n" or nothing.
+// What R1's and V3's templates put after their last marker: "<think>", "<think>\n" or nothing.
 std::string OpeningOfThinking(const Tokenizer& tokenizer) {
   if (!tokenizer.chat_template().has_value()) {
     return tokenizer.AddedTokenId(kThink).has_value() ? absl::StrCat(kThink, "\n") : "";
@@ -158,7 +158,7 @@ void WriteResult(const Conversation& chat, size_t i, bool v31, PromptWriter& pro
   if (!v31 && is_last) prompt.Markup(kOutputsEnd);
 }
 
-// The role of the message before, but for system texts, which stand in front of the conversation.
+// The role of the message before, skipping system texts, which stand in front of the conversation.
 std::string_view RoleBefore(const Conversation& chat, size_t i) {
   while (i > 0 && chat.role(i - 1) == "system") --i;
   return chat.role_before(i);
@@ -208,7 +208,7 @@ void RenderV31(const Conversation& chat, const ChatSetup& setup, PromptWriter& p
                                .keeps_thinking = chat.thinks},
                               prompt);
       }
-      // An answer is opened only behind a user's message, and cut at its first </think>.
+      // An answer is opened only after a user's message, and cut at its first </think>.
       if (after_user) prompt.Markup(absl::StrCat(kAssistant, kEndThink));
       const std::string_view content = message.content;
       const size_t end = content.find(kEndThink);

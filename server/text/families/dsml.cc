@@ -26,7 +26,7 @@ void WriteCalls(const Conversation& chat, size_t i, const char* block, PromptWri
       prompt.Content(field, argument.value);
       prompt.Markup(absl::StrCat(EndTag("parameter"), "\n"));
     }
-    // The encoders join no parameters to an empty line.
+    // For a call without parameters the encoders write an empty line.
     if (ArgumentsOf(call).empty()) prompt.Markup("\n");
     prompt.Markup(absl::StrCat(EndTag("invoke"), "\n"));
   }

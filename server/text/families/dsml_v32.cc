@@ -4,8 +4,8 @@
 //   BOS system-texts tools (<｜User｜> text <｜Assistant｜> OPENING | THINKING text EOS | results OPENING)...
 // clang-format on
 //
-// OPENING is <think> or </think>: with thinking, behind the last user's message and what follows it. THINKING
-// is a past answer's, with </think>, where its opening was <think>.
+// OPENING is </think>; with thinking, it is <think> after the last user's message and after what follows it.
+// THINKING is a past answer's, with </think>, where its opening was <think>.
 
 #include "absl/strings/str_cat.h"
 #include "server/text/families/dsml.h"
@@ -66,7 +66,7 @@ void Render(const Conversation& chat, const ChatSetup& setup, PromptWriter& prom
       if (!continues_next(i)) prompt.Markup(opening(i, /*behind_results=*/true));
     }
   }
-  // The encoder opens an answer behind a user's message and results alone.
+  // The encoder opens an answer only after a user's message or results.
   const std::string& last = chat.messages.back().role;
   if (last == "user" || last == "tool") return;
   prompt.Markup(absl::StrCat(kAssistant, chat.thinks ? kThink : kEndThink));

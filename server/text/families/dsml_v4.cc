@@ -6,8 +6,8 @@
 //
 // OPENING is <think> or </think>, THINKING a past answer's with </think>. Results are folded into the user's
 // turn, where messages that follow each other have an empty line between them. All thinking is kept where
-// there are tools, else none. The texts of efforts and of the schema are those of encoding_dsv4.py beside the
-// checkpoints since 2026-07-31 (MIT).
+// there are tools, else none. The texts of efforts and of the schema are those of encoding_dsv4.py next to
+// the checkpoints since 2026-07-31 (MIT).
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -40,7 +40,7 @@ constexpr char kMax[] =
 absl::StatusOr<ChatSetup> ReadV4(const Tokenizer& tokenizer) {
   ASSIGN_OR_RETURN(ChatSetup setup, Read(tokenizer));
   setup.opens_thinking = true;
-  // DeepSeek's API gives the words that its encoder does not know these meanings.
+  // The words that the encoder does not know have these meanings in DeepSeek's API.
   setup.efforts = {{"minimal", ""},  {"low", ""},   {"medium", kHigh}, {"high", kHigh},
                    {"xhigh", kHigh}, {"max", kMax}, {"ultra", kMax}};
   setup.default_effort = kHigh;
@@ -68,7 +68,7 @@ void DeclareTools(const Conversation& chat, PromptWriter& prompt) {
 // Users' messages and results that follow each other are one turn.
 bool IsUsersTurn(std::string_view role) { return role == "user" || role == "tool"; }
 
-// An answer's turn is opened by the encoder behind a user's turn, and behind a reminder within one.
+// The encoder opens an answer's turn after a user's turn, and after a reminder within one.
 bool OpensAnswer(std::string_view role) { return IsUsersTurn(role) || role == "latest_reminder"; }
 
 void Render(const Conversation& chat, const ChatSetup& setup, PromptWriter& prompt) {

@@ -7,7 +7,7 @@
 //                text calls ...)... <|assistant|> <think> or <think></think>
 // clang-format on
 //
-// Answers behind the last user's message keep their thinking, in <think> and </think>; in 5.3 all answers do.
+// Answers after the last user's message keep their thinking, in <think> and </think>; in 5.3 all answers do.
 // Before an answer without thinking there is no effort. 5.3 always thinks.
 
 #include "absl/strings/str_cat.h"
@@ -27,8 +27,8 @@ constexpr char kCall[] = "<tool_call>", kCallEnd[] = "</tool_call>";
 constexpr char kKey[] = "<arg_key>", kKeyEnd[] = "</arg_key>";
 constexpr char kValue[] = "<arg_value>", kValueEnd[] = "</arg_value>";
 
-// The differences between the templates, each by the piece of its source that makes it. RecognizeTemplate has
-// checked that it is one of these.
+// Reads in what the template differs from others, each difference by the piece of source that makes it.
+// RecognizeTemplate has checked that the template is one of GLM's.
 void ReadDialect(std::string_view source, ChatSetup& setup) {
   const auto has = [&](std::string_view piece) { return source.find(piece) != std::string_view::npos; };
   setup.glm = {.bare_functions = has("tool['function']") || has("tool.function"),
@@ -41,7 +41,7 @@ void ReadDialect(std::string_view source, ChatSetup& setup) {
   setup.references_begin = "<tools>\n";
   setup.references_end = "\n</tools>";
   if (!has(kEffort)) return;
-  // Z.ai's own API gives the words that the templates do not know these meanings.
+  // The words that the templates do not know have these meanings in Z.ai's own API.
   const char* const low = has("'low'") ? "Low" : "High";
   setup.efforts = {{"minimal", low}, {"low", low},   {"medium", "High"}, {"high", "High"},
                    {"xhigh", "Max"}, {"max", "Max"}, {"ultra", "Max"}};
@@ -84,7 +84,7 @@ void DeclareTools(const Conversation& chat, const GlmDialect& dialect, PromptWri
       "{arg-key-2}", kKeyEnd, kValue, "{arg-value-2}", kValueEnd, "...", kCallEnd));
 }
 
-// `keeps_thinking`: the answer is behind the last user's message, or all keep theirs.
+// `keeps_thinking`: the answer is after the last user's message, or all answers keep their thinking.
 void WriteAnswer(const Conversation& chat, size_t i, bool keeps_thinking, const GlmDialect& dialect,
                  PromptWriter& prompt) {
   const ChatMessage& message = chat.messages[i];

@@ -8,9 +8,9 @@
 //
 // The first turn is a system text: the template's own, if it has one, where the conversation begins with
 // another role. A call's id, "functions.NAME:INDEX", is part of the format: INDEX counts the calls of the
-// conversation. Calls of clients that have other ids are given such ones. K2-Thinking opens its thinking
-// itself. Answers since the last one without calls keep theirs; from K2.6 on a request may have all kept, and
-// K2.7 keeps all. A thinking model may begin its calls without having ended its thought.
+// conversation. Clients' calls that have other ids are given ids of this form. K2-Thinking opens its thinking
+// itself. Answers since the last one without calls keep their thinking; from K2.6 on a request may ask that
+// all do, and in K2.7 all do. A thinking model may begin its calls without having ended its thought.
 
 #include <algorithm>
 #include <map>
@@ -35,7 +35,8 @@ constexpr char kFunctions[] = "functions.";
 constexpr const char* kDefaultSystems[] = {"You are Kimi, an AI assistant created by Moonshot AI.",
                                            "You are a helpful assistant"};
 
-// What the template differs in from the first one's, each by the piece of its source that makes it.
+// Reads in what the template differs from the first one, each difference by the piece of source that makes
+// it.
 void ReadDialect(std::string_view source, ChatSetup& setup) {
   const auto has = [&](std::string_view part) { return source.find(part) != std::string_view::npos; };
   setup.has_thinking = has(kNoThought);

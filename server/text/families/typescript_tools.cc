@@ -22,8 +22,8 @@ using Json = nlohmann::json;  // objects are sorted by key
 
 constexpr char kIndent[] = "  ";
 
-// Each line of a schema that is nested deeply is indented anew. A declaration that would be larger than so
-// many times its tool, as no real one is, is not written.
+// Deep nesting indents every line. A declaration is not written if it would be larger than kMostGrowth times
+// its tool plus kFreeBytes, as no real one is.
 constexpr size_t kMostGrowth = 4, kFreeBytes = size_t{64} << 10;
 
 // A number as Python writes it: the shortest digits that give it back, with an exponent below 1e-4 and from
@@ -71,7 +71,7 @@ std::string PythonText(const Json& scalar) {
   return scalar.is_number_float() ? PythonFloat(scalar.get<double>()) : scalar.dump();
 }
 
-// What Python takes for false.
+// Whether Python takes the value for false.
 bool IsFalsy(const Json& value) {
   if (value.is_string()) return value.get_ref<const std::string&>().empty();
   if (value.is_number()) return value == 0;
@@ -94,7 +94,7 @@ struct Type {
   const Json* default_value = nullptr;  // null: none
 };
 
-// Declares one function. What a schema has and declarations have not makes the whole fail.
+// Declares one function. Fails as a whole if the schema has something for which declarations have no words.
 class Declaration {
  public:
   explicit Declaration(const ChatTool& tool)
@@ -102,7 +102,7 @@ class Declaration {
   std::optional<std::string> Write(const ChatTool& tool);
 
  private:
-  // Counts what is written; false, and the declaration fails, where it is too much.
+  // Counts what is written. False if it is too much; the declaration then fails.
   bool Spend(size_t bytes) {
     failed_ |= bytes > left_;
     left_ -= std::min(bytes, left_);
@@ -130,7 +130,7 @@ class Declaration {
   std::vector<std::string> Interfaces(const Type& root);
 
   using Definition = std::pair<std::string, const Json*>;
-  std::vector<Definition> definitions_;  // $defs, as they were met first
+  std::vector<Definition> definitions_;  // $defs, in the order in which they were met
   bool refers_to_root_ = false;
   bool failed_ = false;
   size_t left_;  // bytes that may still be written
@@ -168,14 +168,14 @@ Type Declaration::ParseEnum(const Json& schema) {
   const Json& values = schema["enum"];
   if (!values.is_array()) return Fail();
   Json type = schema.value("type", Json());
-  if (type.is_array()) {  // one type, or one beside null
+  if (type.is_array()) {  // one type, or one type and null
     if (type.size() == 2 && type[0] != "null" && type[1] != "null") return Fail();
     if (type.empty() || type.size() > 2) return Fail();
     type = Json(type[0] == "null" && type.size() == 2 ? type[1] : type[0]);
   }
   std::vector<std::string> texts;
   for (const Json& value : values) {
-    const bool is_integer = value.is_number_integer() || value.is_boolean();  // a bool is one to Python
+    const bool is_integer = value.is_number_integer() || value.is_boolean();  // as bool is to Python
     const bool fits = value.is_null() || (type == "string"    ? value.is_string()
                                           : type == "number"  ? is_integer || value.is_number()
                                           : type == "integer" ? is_integer
@@ -364,7 +364,7 @@ std::vector<std::string> Declaration::Interfaces(const Type& root) {
     const std::string text = absl::StrJoin(members, ",\n");
     interfaces.push_back(absl::StrCat("interface parameters {", text.empty() ? "" : "\n" + text + "\n", "}"));
   }
-  const auto definitions = definitions_;  // their own $defs have none
+  const auto definitions = definitions_;  // a copy: $defs within these get no interface
   for (const auto& [name, schema] : definitions) {
     if (!schema->is_object()) failed_ = true;
     if (failed_) return {};
