@@ -135,7 +135,7 @@ class Leader {
   // Usable once all ranks are ready; the same objects in every life. Their errors name the rank at fault.
   std::vector<Executor*> executors() const;
 
-  // Not ok: the group's life is over, and why.
+  // Not ok once the group's life is over; the status says why.
   absl::Status health() const;
 
   // Ends the life in order, with no plan in flight: the workers end by themselves. Cuts the streams that are

@@ -18,10 +18,10 @@ class LeaderStream final
   // Sends the challenge that answers `opening`.
   LeaderStream(Leader& leader, grpc::CallbackServerContext& context, const Opening& opening);
 
-  // What `join` must have; empty where the worker's certificate is enough.
+  // The proof that `join` must have; empty where the worker's certificate is enough.
   const std::string& expected_proof() const { return expected_proof_; }
 
-  // Any thread, while the leader counts the stream as open (StreamOpened to StreamGone).
+  // Called by any thread, while the leader counts the stream as open (StreamOpened to StreamGone).
   void Send(worker::v1::LeaderMessage message) { Start(outbox_.Push(std::move(message))); }
   void End(const absl::Status& status);  // after the messages sent so far; the first status is the stream's
   void Cut();                            // at once, also if the peer is unreachable

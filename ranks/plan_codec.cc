@@ -62,7 +62,8 @@ class FieldWriter : public FieldVisitor<FieldWriter> {
   }
 };
 
-// After the first fault it empties all further lists and leaves all further values as they were.
+// Decodes fields. After the first fault it empties all further lists and leaves all further values as they
+// were.
 class FieldReader : public FieldVisitor<FieldReader> {
  public:
   FieldReader(absl::string_view bytes, const PlanLimits& limits) : FieldVisitor(limits), bytes_(bytes) {}

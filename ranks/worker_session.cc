@@ -36,7 +36,7 @@ class WorkerStream final
   WorkerStream(worker::v1::WorkerService::Stub& stub, const std::string& authorization,
                WorkerStreamCallbacks callbacks);
 
-  // Any thread, before `gone`.
+  // Called by any thread, before `gone`.
   void Send(worker::v1::WorkerMessage message) { Start(outbox_.Push(std::move(message))); }
   void Cut();  // at once, also if the peer is unreachable; `gone` follows
 
@@ -254,7 +254,7 @@ absl::Status WorkerSession::DialOnce() {
 
 // ---- what the stream delivers ----
 
-// Until the leader has proved itself, nothing but its challenge counts.
+// Until the leader has proved itself, only its challenge counts.
 void WorkerSession::AnswerChallenge(const worker::v1::WorkerChallenge& challenge, WorkerStream& stream) {
   worker::v1::WorkerMessage join = JoinMessage();
   if (!options_.secret.empty()) {

@@ -76,7 +76,7 @@ class WorkerSession : public RendezvousStore {
   absl::Status Run(Executor& executor, int index, const PlanLimits& limits);
 
  private:
-  // From kProven on, the leader has proved that it is one.
+  // From kProven on, the leader has proved itself.
   enum class Stage { kDialing, kProven, kJoined, kEnded };
 
   explicit WorkerSession(const WorkerOptions& options);

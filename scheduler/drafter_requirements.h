@@ -1,8 +1,8 @@
 #pragma once
 
-// What the scheduler and the sizes of a rank depend on in the drafter in use (docs/speculation.md sections
-// 1.6 and 5). Plain data: the drafter's kind computes it from configuration and model
-// (engine/kinds/drafter_kinds.h).
+// Properties of the drafter in use, on which the scheduler and the sizes of a rank depend
+// (docs/speculation.md sections 1.6 and 5). Plain data: the drafter's kind computes it from configuration and
+// model (engine/kinds/drafter_kinds.h).
 
 namespace foredraft {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a list of fields (scheduler/plan_fields.h) is made of: ranges, the limits of a rank that they depend
-// on, and the base of whatever goes through the fields. Pure.
+// The parts of a list of fields (scheduler/plan_fields.h): ranges, the limits of a rank that they depend on,
+// and the base class of visitors. Pure.
 
 #include <algorithm>
 #include <cstdint>

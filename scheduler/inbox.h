@@ -50,7 +50,7 @@ class Inbox {
   // All items in order of arrival. Waits up to `timeout` for the first; returns at once when closed.
   std::vector<InboxItem> TakeAll(std::chrono::steady_clock::duration timeout);
 
-  // How many of the requests taken so far still wait in the scheduler's queue.
+  // Sets how many of the requests taken so far still wait in the scheduler's queue.
   void SetWaiting(int waiting);
 
   // Submit returns `reason` (not ok) until AcceptRequests. Requests that are here stay.

@@ -64,7 +64,7 @@ class MaskJob {
   // RESOURCE_EXHAUSTED also where there is no memory.
   bool Run(int64_t allowance, bool waits);
 
-  // From MaskWorkers::Later to the end of that attempt another thread may work on it; then is_done.
+  // True from MaskWorkers::Later on. Another thread may then work on the job until is_done.
   bool is_queued() const { return is_queued_; }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
 

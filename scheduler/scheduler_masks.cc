@@ -145,7 +145,7 @@ void Scheduler::HoldForMasks(IterationPlan* plan) {
   counters_.held_slots += lacking.size();
 }
 
-// Waits until one of the sequences has its masks, and removes all that have theirs.
+// Waits until one of the sequences has its masks, and removes all that have their masks.
 void Scheduler::WaitForMasks(std::vector<Sequence*>* lacking) {
   for (Sequence* sequence : *lacking) {
     if (!sequence->mask_job->is_queued()) MakeLater(sequence->mask_job);

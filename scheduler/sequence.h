@@ -142,7 +142,7 @@ struct Sequence {
 
   bool replays() const { return replay_planned < replay_len; }
 
-  // Nothing is left to decode.
+  // Whether nothing is left to decode, whatever the unresolved steps emit.
   bool surely_finished() const { return length_lower() >= length_limit; }
 };
 

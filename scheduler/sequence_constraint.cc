@@ -26,7 +26,7 @@ SlotGate SlotGateOf(const Request& request) {
   // Where the prompt itself has closed the thought, the model must not open another one.
   const bool closed = !request.prompt_ids.empty() && request.prompt_ids.back() == request.thinking.end;
   gate.opens_thought = request.thinking.begin >= 0 && !closed;
-  // Without triggers the output is not complete before the grammar has been there.
+  // Without triggers the output is complete only after the grammar.
   if (constraint.trigger_ids.empty()) gate.barred_stop_count = constraint.turn_end_count;
   return gate;
 }

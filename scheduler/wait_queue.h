@@ -4,8 +4,8 @@
 //
 // clang-format off
 //   interrupted    Sequences that a lost rank interrupted come first, in the order of their first admissions.
-//   priority       Of the others the next one has the priority of the request that ComesFirst puts first: the
-//                  highest priority or, with ageing, the one whose arrival less priority x ageing is earliest.
+//   priority       Then come requests of the priority that the first one by ComesFirst has: the highest priority or,
+//                  with ageing, that of the request whose arrival minus priority x ageing is earliest.
 //   turns          Among the requests of that priority clients take turns: next is the client that has waited
 //                  longest since its last turn, or since its first waiting request of that priority came; of its
 //                  requests the one that ComesFirst puts first. So a client that sends one request waits for one

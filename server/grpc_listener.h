@@ -42,7 +42,7 @@ class GrpcListener {
   // Usable until Shutdown.
   HealthService& health() { return health_; }
   int port() const { return acceptor_->port(); }
-  // As configured; a port of 0 is replaced by the port that the kernel chose.
+  // The address as configured; a port of 0 is replaced by the port that the kernel chose.
   std::string address() const;
   // Thread-safe.
   Acceptor& acceptor() { return *acceptor_; }

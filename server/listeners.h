@@ -61,7 +61,8 @@ class Listeners {
   const Access& tokens() const { return tokens_; }  // lets everyone in, too, without server.auth.tokens_file
 
   bool is_open() const { return grpc_ != nullptr; }
-  // As configured; a port of 0 is replaced by the port that the kernel chose. Empty: no such listener.
+  // The addresses as configured; a port of 0 is replaced by the port that the kernel chose. Empty: no such
+  // listener.
   std::string grpc_address() const;
   std::string metrics_address() const;
   std::string gateway_address() const;
@@ -71,7 +72,7 @@ class Listeners {
   int gateway_port() const { return gateway_ == nullptr ? 0 : gateway_->port(); }
   int metrics_port() const { return metrics_listener_ == nullptr ? 0 : metrics_listener_->port(); }
   int http_port() const { return http_listener_ == nullptr ? 0 : http_listener_->port(); }
-  // For clients in this process.
+  // A channel for clients in this process.
   std::shared_ptr<grpc::Channel> InProcessChannel() { return grpc_->server().InProcessChannel({}); }
 
  private:

@@ -37,7 +37,7 @@ absl::StatusOr<GenerationConfig> LoadGenerationConfig(const Config& config);
 
 // The ids of <think> and </think>, where the tokenizer has them.
 ThinkingIds TokenizerThinkingIds(const Tokenizer& tokenizer);
-// As configured, else the tokenizer's.
+// The ids as configured, else the tokenizer's.
 ThinkingIds ThinkingIdsOf(const Config& config, const ThinkingIds& of_tokenizer);
 // INVALID_ARGUMENT where thoughts could begin and not end, or end and not begin.
 absl::Status CheckThinkingIds(const ThinkingIds& ids);

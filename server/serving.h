@@ -68,7 +68,7 @@ class Serving {
   void SetConstraints(const std::optional<ConstraintsConfig>& constraints);
 
   SchedulerLoad load() const;
-  // When the slower one of the loop and the output thread began its last turn; none before Start.
+  // When the slower of the loop and the output thread began its last turn; none before Start.
   std::optional<SteadyTime> last_turn() const;
 
  private:

@@ -38,7 +38,7 @@ struct WireContext {
 struct Wires {
   Wires(const FrontendOptions& options, const AdminHooks& hooks, const WireContext& context);
 
-  // By listener.
+  // The services of each listener.
   std::vector<grpc::Service*> api_services();
   std::vector<grpc::Service*> admin_services() { return {&admin}; }
   std::vector<grpc::Service*> gateway_services() { return {&vllm_engine}; }

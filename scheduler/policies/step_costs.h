@@ -23,7 +23,7 @@ class StepCosts {
   // Called after the last Add.
   void Solve();
 
-  // In seconds. Never decreases as the bucket, K or v grows. 0 where nothing was measured.
+  // The predicted time in seconds. Never decreases as the bucket, K or v grows. 0 where nothing was measured.
   double Seconds(int bucket, StepShape shape) const;
 
  private:

@@ -43,7 +43,7 @@ class StepTimes {
   // Steps since this shape was last measured, or all measured steps if it never was.
   int age(StepShape shape) const;
 
-  // In seconds, of a known shape. Estimate never decreases as K or v grows.
+  // The time of a known shape, in seconds. Estimate never decreases as K or v grows.
   double Measured(StepShape shape) const;
   double Estimate(StepShape shape) const;
 

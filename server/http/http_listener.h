@@ -45,10 +45,10 @@ class HttpListener {
   ~HttpListener();  // Shutdown
 
   int port() const { return acceptor_->port(); }
-  // As configured; a port of 0 is replaced by the port that the kernel chose.
+  // The address as configured; a port of 0 is replaced by the port that the kernel chose.
   std::string address() const;
 
-  // For connections from now on. Thread-safe.
+  // Sets the certificate for connections from now on. Thread-safe.
   absl::Status SetCertificate(const ServerPems& certificate);
 
   // Whether connections have freed so much since the last call that the allocator should be trimmed.

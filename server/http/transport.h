@@ -26,7 +26,7 @@ class Transport {
   Transport(Socket socket, const TlsContextPtr& tls);
 
   // `done` is called once, never before the call has returned, and keeps the transport alive. One Handshake
-  // or ReadSome at a time, and one WriteAll beside it.
+  // or ReadSome may run at a time, and one WriteAll together with it.
   void Handshake(Done done);
   // The error eof: the peer sends nothing more, and may still read.
   void ReadSome(boost::asio::mutable_buffer into, Done done);

@@ -98,7 +98,7 @@ class Metrics : public prometheus::Collectable {
   void RecordReload(bool accepted);
   void RecordRankFailure();
   void RecordGroupRestart();
-  // Any thread: the listeners.
+  // Called on any thread, by the listeners.
   void RecordRefusedConnection() { connections_refused_->Increment(); }
   void RecordRefusedWorkerConnection() { worker_connections_refused_->Increment(); }
   void RecordRankDisagreement() { rank_disagreements_->Increment(); }
@@ -147,7 +147,7 @@ class Metrics : public prometheus::Collectable {
     prometheus::Gauge *start_time, *resident_bytes, *virtual_bytes, *open_fds, *max_fds;
   };
 
-  // Not yet published.
+  // Counts that are not yet published.
   struct StepCounts {
     int64_t drafts = 0;
     int64_t draft_tokens = 0;

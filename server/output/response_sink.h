@@ -136,7 +136,7 @@ class ResponseSink {
 
 // "stop", "length", "cancelled", "deadline", "error"; "" for kNone.
 const char* FinishReasonName(FinishReason finish);
-// As clients get it: the reason's name, or "tool_calls".
+// The reason as clients get it: its name, or "tool_calls".
 const char* FinishReasonName(const OutputEnd& end);
 
 }  // namespace foredraft

@@ -15,8 +15,9 @@
 namespace foredraft {
 namespace {
 
-// Pipes and terminals can be opened again through /proc; sockets cannot. A file's writes do not wait for a
-// reader, and with a description of its own the sink would not share the file's offset with other writers.
+// Pipes and terminals can be opened again through /proc; sockets cannot. Files are left out: their writes do
+// not wait for a reader, and with an open file description of its own the sink would not share the file's
+// offset with other writers.
 int OpenAgain(int fd) {
   struct stat status {};
   if (fstat(fd, &status) != 0 || S_ISREG(status.st_mode)) return -1;

@@ -20,7 +20,7 @@ class Detokenizer {
 
   // The text that later tokens cannot change.
   std::string Append(std::span<const int32_t> ids);
-  // At the end of the ids: an incomplete last character, as U+FFFD.
+  // Called at the end of the ids: returns an incomplete last character as U+FFFD.
   std::string Flush() { return repair_.Flush(); }
 
  private:

@@ -58,7 +58,8 @@ class Tokenizer {
 
   // The bytes of token `id`; empty for an id unknown to the tokenizer.
   std::string_view TokenBytes(int32_t id) const;
-  // As the file says: a special token is markup, skipped in decoded text. R1's <think> is not special.
+  // Whether the file says that the token is special: markup, skipped in decoded text. R1's <think> is not
+  // special.
   bool IsSpecial(int32_t id) const;
   std::optional<int32_t> AddedTokenId(std::string_view content) const;
   // Every added token, by content.

@@ -36,7 +36,7 @@ class Utf8Repair {
  public:
   // Returns all complete characters; an incomplete last one is held back.
   std::string Append(std::string_view bytes);
-  // At the end of the stream: what was held back, as U+FFFD.
+  // Called at the end of the stream: returns what was held back, as U+FFFD.
   std::string Flush();
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a family's chat format is made of: a row per family, each in a file of its own beside this one.
+// What a family's chat format is made of: a row per family, each in a file of its own next to this one.
 
 #include <cstddef>
 #include <cstdint>
@@ -52,7 +52,7 @@ struct ChatEffort {
   std::string written;
 };
 
-// What GLM's templates differ in.
+// The differences between GLM's templates.
 struct GlmDialect {
   bool bare_functions = false;       // 5.2: tools without {"type": "function"} around each
   bool empty_thinking = false;       // 5.2: <think></think> where 4.7 writes </think>
@@ -60,7 +60,7 @@ struct GlmDialect {
   bool keeps_past_thinking = false;  // 5.3: of every past answer; else of those after the last user's message
 };
 
-// What Kimi's templates differ in.
+// The differences between Kimi's templates.
 struct KimiDialect {
   // From K2.5 on: tools as TypeScript, and <think> or <think></think> in front of the answer to come.
   bool is_k25 = false;

@@ -27,7 +27,7 @@ constexpr char kCall[] = "<tool_call>", kCallEnd[] = "</tool_call>";
 constexpr char kKey[] = "<arg_key>", kKeyEnd[] = "</arg_key>";
 constexpr char kValue[] = "<arg_value>", kValueEnd[] = "</arg_value>";
 
-// Reads in what the template differs from others, each difference by the piece of source that makes it.
+// Reads how the template differs from others, each difference by the piece of source that makes it.
 // RecognizeTemplate has checked that the template is one of GLM's.
 void ReadDialect(std::string_view source, ChatSetup& setup) {
   const auto has = [&](std::string_view piece) { return source.find(piece) != std::string_view::npos; };

@@ -15,7 +15,7 @@ namespace foredraft {
 // another document. Keys are in the order of their bytes, whatever the client's order was.
 std::optional<std::string> TypescriptTools(std::span<const ChatTool> tools);
 
-// What the prompt has instead then: the tools as compact JSON with sorted keys.
+// What the prompt has where there are no declarations: the tools as compact JSON with sorted keys.
 std::string SortedToolsJson(std::span<const ChatTool> tools);
 
 }  // namespace foredraft
