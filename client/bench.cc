@@ -164,7 +164,7 @@ class Bench {
     });
   }
 
-  // Errors are not reported: a request that fails here fails again in the measured run.
+  // Errors are not reported: what fails here fails again in the measured run.
   absl::Status WarmUp(BenchClient& client, LoadOptions load) {
     if (options_.warmup > 0) {
       ASSIGN_OR_RETURN(const std::unique_ptr<WarmUpWorkload> workload,

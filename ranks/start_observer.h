@@ -47,8 +47,7 @@ class StartObserver {
   // Device and numerics class are known.
   virtual void RanksKnown(const RankGroupSummary&) {}
   virtual void Loading(int /*rank*/, int64_t /*done_bytes*/, int64_t /*total_bytes*/) {}
-  // All weights are loaded; every step now runs for the first time, which may take minutes. Not reported
-  // where nothing is loaded (random weights).
+  // All weights are loaded; every step now runs for the first time, which may take minutes.
   virtual void WarmingUp() {}
   virtual void WarmedUp(int /*graph_count*/, double /*seconds*/) {}
   virtual void Serving(const ServedAddresses&) {}

@@ -87,7 +87,7 @@ struct Sequence {
   bool may_offer = true;      // false once swapped: it then has other blocks than those the prefill filled
   // Windows: the prefixes, by their lengths, whose ends it keeps until it has offered them. Ascending.
   std::vector<int32_t> ends;
-  // The history block to which the prefix end of its answer belongs, if it added one; else scratch.
+  // The history block of the prefix end that its answer has added; scratch if there is none.
   int32_t answer_end = kScratchBlock;
 
   // Output.

@@ -24,8 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kSmallBytes = 32 << 10;
 
-// For a message of this size Gloo asks for twice as much; the kernel grants at most net.core.wmem_max, by
-// default 208 KiB, and doubles that.
+// Gloo asks for a send buffer of twice this size; the kernel grants at most net.core.wmem_max, by default
+// 208 KiB, and doubles that.
 constexpr size_t kFirstMessageBytes = 256 << 10;
 constexpr int kFirstMessageSlot = 2;  // after the slots of a channel's two turns
 

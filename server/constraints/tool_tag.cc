@@ -127,7 +127,7 @@ std::optional<std::pair<size_t, int32_t>> FirstAdded(std::string_view text, cons
   return std::nullopt;
 }
 
-// One or more of the calls.
+// The format of one or more calls; of exactly one if `single`.
 std::string Calls(const CallSyntax& calls, const std::vector<std::string>& tags, bool single) {
   return absl::StrCat("{\"type\":\"tags_with_separator\",\"tags\":[", absl::StrJoin(tags, ","),
                       "],\"separator\":", QuotedJson(calls.spacing.between_calls),

@@ -31,7 +31,7 @@ class ChunkedBody {
   enum class Part { kSize, kData, kDataEnd, kTrailers, kDone };
 
   void TakeFraming(char byte, const std::string& body);
-  // The line that line_ holds.
+  // Takes the line that line_ holds.
   void TakeLine(const std::string& body);
   bool ReadSize(std::string_view line, const std::string& body);
   bool Refuse(int status, std::string text);  // false

@@ -9,8 +9,8 @@
 namespace foredraft {
 
 // Reads everything except quantization_config's format and the token ids, which are read as for other models.
-// Absent fields have the values of transformers' DeepseekV4Config; only the kinds of the layers must be
-// present. `fields` keeps the first fault; the result is then unspecified.
+// Optional fields that are absent have the values of transformers' DeepseekV4Config. `fields` keeps the first
+// fault; the result is then unspecified.
 void ReadDeepseekV4(JsonFields& fields, ModelConfig& config);
 
 // If config.projections is an FP8 or FP4 format, sets projections to FP8 blocks with powers of two as scales

@@ -207,7 +207,7 @@ class Int8Tile {
     }
   }
 
-  // Rows [row, row + count), count <= R, of the group at `w`.
+  // Adds the group at `w` for rows [row, row + count), count <= R.
   template <int R>
   void AddRows(const unsigned char* w, int32_t group, int32_t row, int32_t count) const {
     if constexpr (R > 1) {

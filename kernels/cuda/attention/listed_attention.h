@@ -71,7 +71,7 @@ class RowAttention {
     heads_.Clear([&](int head) { return fmaxf(Sink(head), kFirstMax); });
     paged_ = attended_.Page(named_);
     named_ = attended_.Name(LookedUpKey(1));
-    // At least one tile: the row's own key.
+    // There is at least one tile: a row has its own key.
     heads_.Attend(*this, 0, (attended_.count + kKeyTile - 1) / kKeyTile);
     StoreOutput();
   }

@@ -47,7 +47,7 @@ __device__ __forceinline__ SlotPages PagesOfSlot(const KvLayer& layer, int32_t s
           page_rows};
 }
 
-// Begins a load of `bytes` bytes, which all blocks of the cluster wait for.
+// Announces a load of `bytes` bytes, which all blocks of the cluster wait for.
 template <int kBlocks>
 __device__ __forceinline__ void ExpectLoad(Mbarrier& full, uint32_t bytes) {
   if constexpr (kBlocks == 1) {

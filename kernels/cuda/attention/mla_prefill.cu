@@ -124,8 +124,8 @@ class QueryTileAttention {
     }
   }
 
-  // The state of head head_ of row r: value_ outputs, then the maximum, and from index value_ + 4 on the four
-  // lanes' sums.
+  // The state of head head_ of row r: value_ outputs, then the maximum; at value_ + 4 begin the sums of the
+  // four lanes.
   __device__ __forceinline__ float* State(int32_t r) const {
     return p_.op.state.row(r) + static_cast<int64_t>(head_) * (value_ + kPrefillStateExtra);
   }

@@ -16,8 +16,8 @@ namespace foredraft {
 class AdminService final : public v1::AdminService::CallbackService {
  public:
   // `refusal` is empty on the admin listener. Elsewhere it says where that listener is, and methods that
-  // change something are refused with it. The access outlives the service. Methods that read need the role
-  // api, the others admin.
+  // change something are refused with it. The access outlives the service. The admin listener's callers need
+  // the role admin, others the role api.
   AdminService(AdminHooks hooks, std::function<ServerLoad()> load, const Access& access, std::string refusal)
       : hooks_(std::move(hooks)), load_(std::move(load)), access_(access), refusal_(std::move(refusal)) {}
 

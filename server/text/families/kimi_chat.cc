@@ -35,7 +35,7 @@ constexpr char kFunctions[] = "functions.";
 constexpr const char* kDefaultSystems[] = {"You are Kimi, an AI assistant created by Moonshot AI.",
                                            "You are a helpful assistant"};
 
-// Reads how the template differs from the first one, each difference by the piece of source that makes it.
+// Reads how the template differs from Kimi-K2's first, each difference by the source text that makes it.
 void ReadDialect(std::string_view source, ChatSetup& setup) {
   const auto has = [&](std::string_view part) { return source.find(part) != std::string_view::npos; };
   setup.has_thinking = has(kNoThought);
