@@ -7,14 +7,14 @@ std::vector<StepKey> StepsOf(const std::vector<int>& batch_sizes, int max_draft_
   std::vector<StepKey> steps;
   for (const int bucket : batch_sizes) {
     for (int draft_len = 0; draft_len <= max_draft_len; ++draft_len) {
-      for (const TokenChoice choice : {TokenChoice::kSample, TokenChoice::kArgmax}) {
+      for (const SamplingMode sampling_mode : {SamplingMode::kSample, SamplingMode::kArgmax}) {
         for (int verified = 1; cuts && verified < draft_len; ++verified) {
           steps.push_back({.bucket = bucket,
                            .draft_len = draft_len,
                            .verify_rows = bucket * (verified + 1),
-                           .choice = choice});
+                           .sampling_mode = sampling_mode});
         }
-        steps.push_back({.bucket = bucket, .draft_len = draft_len, .choice = choice});
+        steps.push_back({.bucket = bucket, .draft_len = draft_len, .sampling_mode = sampling_mode});
       }
     }
   }
@@ -47,7 +47,7 @@ void DecodeStep(const Rank& rank, const StepKey& key) {
                        .target_output = target_output,
                        .bucket = key.bucket,
                        .draft_len = key.draft_len,
-                       .choice = key.choice},
+                       .sampling_mode = key.sampling_mode},
                       key.draft_len);
 }
 

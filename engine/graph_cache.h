@@ -1,13 +1,13 @@
 #pragma once
 
-// The captured decode steps, one per (bucket, K, rows, choice of tokens). Filled at start; nothing is
+// The captured decode steps, one per (bucket, K, rows, sampling mode). Filled at start; nothing is
 // captured afterwards. Owner: RankEngine.
 
 #include <memory>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "engine/spec/token_choice.h"
+#include "engine/spec/sampling_mode.h"
 #include "kernels/device.h"
 
 namespace foredraft {
@@ -17,14 +17,14 @@ struct StepKey {
   int bucket = 0;
   int draft_len = 0;    // K
   int verify_rows = 0;  // rows of the target's forward; 0: one for every draft, bucket * (K + 1)
-  TokenChoice choice = TokenChoice::kSample;
+  SamplingMode sampling_mode = SamplingMode::kSample;
 
   bool cuts() const { return verify_rows > 0; }
   int rows() const { return cuts() ? verify_rows : bucket * (draft_len + 1); }
   bool operator==(const StepKey&) const = default;
   template <class H>
   friend H AbslHashValue(H hash, const StepKey& key) {
-    return H::combine(std::move(hash), key.bucket, key.draft_len, key.verify_rows, key.choice);
+    return H::combine(std::move(hash), key.bucket, key.draft_len, key.verify_rows, key.sampling_mode);
   }
 };
 

@@ -44,12 +44,12 @@ void FirstTokens(Rank& rank, const RankPlan& plan, const ChunkRows& target, cons
                  int draft_count) {
   if (rank_ended.total() == 0) return;
   const std::span<const PrefillChunk> chunks = plan.prefill_chunks;
-  TokenChoice choice = TokenChoice::kArgmax;
+  SamplingMode sampling_mode = SamplingMode::kArgmax;
   ChunkRows ended;
   std::vector<int32_t> target_rows;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (!chunks[i].last) continue;
-    if (!rank.slots.greedy(chunks[i].slot)) choice = TokenChoice::kSample;
+    if (!rank.slots.greedy(chunks[i].slot)) sampling_mode = SamplingMode::kSample;
     CHECK(!rank.slots.needs_first_mask(chunks[i].slot) || HasFirstMask(plan, chunks[i].slot))
         << "no-mask-no-token: slot " << chunks[i].slot;
     const int row = target.spans[i].first_row + target.spans[i].row_count - 1;
@@ -65,7 +65,7 @@ void FirstTokens(Rank& rank, const RankPlan& plan, const ChunkRows& target, cons
   rank.ops().copy_rows(
       *rank.stream,
       {.out = ended_output, .x = b.target_output, .x_index = b.ended_index, .rows = ended.count()});
-  AcceptFirstTokens(rank, rank_ended, ended.count(), choice,
+  AcceptFirstTokens(rank, rank_ended, ended.count(), sampling_mode,
                     rank.parts.masks.SetFirst(*rank.stream, plan, ended.slots));
   if (rank.drafter == nullptr) return;
   rank.drafter->FirstDraft(rank.step(),
@@ -73,7 +73,7 @@ void FirstTokens(Rank& rank, const RankPlan& plan, const ChunkRows& target, cons
                             .target_output = ended_output,
                             .bucket = ended.count(),
                             .draft_len = 0,
-                            .choice = choice,
+                            .sampling_mode = sampling_mode,
                             .rank_rows = &rank_ended},
                            draft_count);
 }

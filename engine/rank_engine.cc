@@ -38,11 +38,11 @@ void RankEngine::Submit(const IterationPlan& plan, int index, const std::functio
   if (HasPrefill(plan)) RunPrefill(rank_, plan, index, abandoned);
   pending.EndPrefill(rank_);
   for (StepPart* const part : rank_.parts.list) part->BeforeDecode(submitted);
-  const bool replayed =
-      plan.decode_bucket > 0 && SubmitDecodeStep({.bucket = plan.decode_bucket,
-                                                  .draft_len = plan.draft_len,
-                                                  .verify_rows = plan.verify_rows,
-                                                  .choice = ChoiceFor(plan, rank_plan.live_slots)});
+  const bool replayed = plan.decode_bucket > 0 &&
+                        SubmitDecodeStep({.bucket = plan.decode_bucket,
+                                          .draft_len = plan.draft_len,
+                                          .verify_rows = plan.verify_rows,
+                                          .sampling_mode = SamplingModeFor(plan, rank_plan.live_slots)});
   pending.Download(rank_, replayed);
 }
 
@@ -95,10 +95,10 @@ std::unique_ptr<Graph> RankEngine::CaptureStep(const StepKey& key) {
   return rank_.device->Capture(*rank_.stream, [&] { DecodeStep(rank_, key); });
 }
 
-TokenChoice RankEngine::ChoiceFor(const IterationPlan& plan, std::span<const int32_t> slots) const {
-  if (!plan.argmax) return TokenChoice::kSample;
+SamplingMode RankEngine::SamplingModeFor(const IterationPlan& plan, std::span<const int32_t> slots) const {
+  if (!plan.argmax) return SamplingMode::kSample;
   for (const int32_t slot : slots) CHECK(rank_.slots.greedy(slot)) << "slot " << slot;
-  return TokenChoice::kArgmax;
+  return SamplingMode::kArgmax;
 }
 
 bool RankEngine::SubmitDecodeStep(const StepKey& key) {

@@ -80,7 +80,7 @@ class RankEngine {
   std::vector<StepKey> CapturedSteps() const;
 
   void ApplyStateChanges(const RankPlan& plan);
-  TokenChoice ChoiceFor(const IterationPlan& plan, std::span<const int32_t> slots) const;
+  SamplingMode SamplingModeFor(const IterationPlan& plan, std::span<const int32_t> slots) const;
   SubmittedPlan Submitted(const IterationPlan& plan, const RankPlan& rank_plan);
   // True where a graph was replayed.
   bool SubmitDecodeStep(const StepKey& key);

@@ -57,7 +57,7 @@ struct StepBufferShape {
 };
 
 struct StepBuffers {
-  // Rows going into a forward, or into the choice of tokens.
+  // Rows going into a forward, or into sampling.
   RowBuffers target;               // [R]
   RowBuffers ended;                // [B] the last prompt token of each prompt that ends in this prefill
   int32_t* row_in_slot = nullptr;  // [S]

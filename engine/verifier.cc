@@ -10,7 +10,7 @@ void Verify(const Rank& rank, const StepKey& key) {
   const Matrix<float> logits = b.logits.first_rows(rows);
   rank.model->Logits(stream, /*level=*/0, b.target_output.first_rows(rows), logits,
                      /*rank_rows=*/nullptr);
-  ChooseTokens(ops, stream, key.choice,
+  SampleTokens(ops, stream, key.sampling_mode,
                {.out = b.sampled,
                 .logprobs = b.logprobs,
                 .logits = logits,
@@ -38,13 +38,13 @@ void Verify(const Rank& rank, const StepKey& key) {
                              .first_rows = rank.parts.cuts.first_rows(key.verify_rows)});
 }
 
-void AcceptFirstTokens(const Rank& rank, const RankRows& rank_counts, int count, TokenChoice choice,
+void AcceptFirstTokens(const Rank& rank, const RankRows& rank_counts, int count, SamplingMode sampling_mode,
                        const RowMasks& masks) {
   const StepBuffers& b = rank.buffers;
   Stream& stream = *rank.stream;
   const Matrix<float> logits = b.logits.first_rows(count);
   rank.model->Logits(stream, /*level=*/0, b.ended_output.first_rows(count), logits, &rank_counts);
-  ChooseTokens(rank.ops(), stream, choice,
+  SampleTokens(rank.ops(), stream, sampling_mode,
                {.out = b.sampled,
                 .logprobs = b.first_logprobs,
                 .logits = logits,

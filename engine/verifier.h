@@ -16,7 +16,7 @@ void Verify(const Rank& rank, const StepKey& key);
 
 // Chooses the first token of each of the `count` prompts of buffers.ended, from buffers.ended_output. Fills
 // buffers.first_outputs and first_logprobs. rank_counts: every tensor group's count. masks: of the prompts.
-void AcceptFirstTokens(const Rank& rank, const RankRows& rank_counts, int count, TokenChoice choice,
+void AcceptFirstTokens(const Rank& rank, const RankRows& rank_counts, int count, SamplingMode sampling_mode,
                        const RowMasks& masks);
 
 }  // namespace foredraft

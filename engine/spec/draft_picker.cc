@@ -22,7 +22,7 @@ void DraftPicker::Pick(const StepContext& step, const DraftInput& input, int dra
                                       .outputs = input.outputs,
                                       .bucket = input.bucket,
                                       .draft_index = draft_index - 1});
-  ChooseTokens(step.ops(), stream, input.choice,
+  SampleTokens(step.ops(), stream, input.sampling_mode,
                {.out = draft_ids_,
                 .logits = logits,
                 .index = rows_.index(input.bucket),

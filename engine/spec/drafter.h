@@ -6,7 +6,7 @@
 // Thread: the one that submits plans.
 
 #include "engine/comm/rank_rows.h"
-#include "engine/spec/token_choice.h"
+#include "engine/spec/sampling_mode.h"
 #include "engine/step_buffers.h"
 #include "kernels/device.h"
 #include "kernels/slot_arrays.h"
@@ -23,7 +23,7 @@ struct DraftInput {
   Matrix<const float> target_output;
   int bucket = 0;     // of the decode step; after a prefill, the number of prompts that ended
   int draft_len = 0;  // K of the step; 0 after a prefill
-  TokenChoice choice = TokenChoice::kSample;
+  SamplingMode sampling_mode = SamplingMode::kSample;
   const RankRows* rank_rows = nullptr;  // `bucket` of every rank; null: all equal, as in a decode step
 };
 

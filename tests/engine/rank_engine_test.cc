@@ -171,7 +171,7 @@ TEST_F(RankEngineTest, WithoutPaddingASizeWithoutAGraphRunsEagerly) {
 TEST_F(RankEngineTest, TheArgmaxIsWhatFullSamplingChooses) {
   const auto argmax = MakeEngine({.draft_len = 3, .max_batch_size = 4});
   const auto sampling = MakeEngine({.draft_len = 3, .max_batch_size = 4});
-  ASSERT_FALSE(argmax->CaptureStep({.bucket = 1, .draft_len = 3, .choice = TokenChoice::kArgmax})
+  ASSERT_FALSE(argmax->CaptureStep({.bucket = 1, .draft_len = 3, .sampling_mode = SamplingMode::kArgmax})
                    ->SameNodes(*argmax->CaptureStep({1, 3})));
   IterationPlan a = Start(0, ShortRequest(1), 3);
   IterationPlan b = a;

@@ -8,12 +8,12 @@
 
 namespace foredraft {
 
-enum class TokenChoice { kSample, kArgmax };
+enum class SamplingMode { kSample, kArgmax };
 
 // Chooses only tokens below p.token_count. Fills p.out, and with kSample p.logprobs where a request wants
 // them.
-inline void ChooseTokens(const Ops& ops, Stream& stream, TokenChoice choice, const SampleParams& p) {
-  if (choice == TokenChoice::kArgmax) {
+inline void SampleTokens(const Ops& ops, Stream& stream, SamplingMode sampling_mode, const SampleParams& p) {
+  if (sampling_mode == SamplingMode::kArgmax) {
     ops.argmax(stream, {.out = p.out, .logits = p.logits.columns(0, p.choices()), .masks = p.masks});
   } else {
     ops.sample(stream, p);
