@@ -51,8 +51,8 @@ void NoMemory() {
 }  // namespace
 
 void KeepMemoryReserve(size_t bytes) {
-  // By default glibc raises both thresholds to the sizes of freed blocks. Threads then keep up to 64 MiB
-  // each, which malloc_trim leaves.
+  // By default glibc raises both thresholds with the sizes of freed blocks. A thread may then keep up to
+  // 64 MiB, which malloc_trim leaves.
   mallopt(M_MMAP_THRESHOLD, kFreeBytes);
   mallopt(M_TRIM_THRESHOLD, kFreeBytes);
   reserve_bytes.store(bytes);

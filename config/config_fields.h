@@ -45,7 +45,7 @@ enum class ConfigChange { kRestart, kReload };
 // Which ranks read a key, and whether they must agree on it.
 enum class ConfigRanks {
   kSame,    // all ranks: a worker with another value may not join
-  kOwn,     // each rank its own: paths, threads, time limits, and what hash and class compare anyway
+  kOwn,     // each rank its own: paths, threads, time limits, keys that the model's hash or the class covers
   kDaemon,  // the daemon alone; where it concerns a step, the plan carries it to the ranks
 };
 

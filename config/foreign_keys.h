@@ -2,8 +2,8 @@
 
 // Keys of TensorRT-LLM's files (LLM API arguments, and the flags of its commands by those names) that
 // foredraft does not have. Each one is translated into ours, ignored because nothing depends on it here, or
-// refused with advice what to write instead; none is ignored in silence. A key that would change which tokens
-// or requests are served is never ignored. Keys that both programs have are in config_fields.h.
+// refused with what to write instead; none is ignored in silence. A key that would change which tokens or
+// requests are served is never ignored. Keys that both programs have are in config_fields.h.
 
 #include <span>
 #include <string>
@@ -52,7 +52,7 @@ std::string_view KeyForNameElsewhere(std::string_view path);
 bool IsForeignKey(std::string_view path);
 // Whether foreign keys are below this block, as below "moe_config".
 bool IsForeignBlock(std::string_view path);
-// True for keys that limit the graphs, which become a list cuda_graph_config.batch_sizes up to
+// True for keys that limit the graphs: they become a list cuda_graph_config.batch_sizes, up to
 // max_batch_size.
 bool SetsBatchSizes(std::string_view path);
 

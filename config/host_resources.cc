@@ -35,8 +35,8 @@ int64_t LimitIn(const path& file) {
   return ReadLimit(text);
 }
 
-// Calls visit(folder, is_v2) for each cgroup of the process that `controller` limits, and for the groups
-// around it.
+// Calls visit(folder, is_v2) for each cgroup of the process that may have limits of `controller`, and for the
+// groups around it.
 template <class Visit>
 void ForEachGroup(const std::string& groups, const std::string& root, std::string_view controller,
                   const Visit& visit) {

@@ -24,7 +24,7 @@ struct HostResources {
 HostResources ReadHostResources();
 
 // The lowest limits of the cgroups in `groups`, and of the cgroups around them; 0: none. `groups` is the text
-// of /proc/self/cgroup (v1 or v2), the limits' files are below `root` (/sys/fs/cgroup).
+// of /proc/self/cgroup (v1 or v2); the limits' files are below `root` (/sys/fs/cgroup).
 struct CgroupLimits {
   double cores = 0;  // CPU time per period, divided by the period
   std::string cores_file;

@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> CompileConstraint(
 // in their matchers. Thread-safe; compiling holds no lock, so two requests may compile the same constraint.
 class GrammarCache {
  public:
-  // Above max_bytes or kMaxGrammars, the cache drops grammars.
+  // Above max_bytes or kMaxGrammars, the cache drops grammars, but never the newest.
   GrammarCache(std::shared_ptr<const Vocabulary> vocabulary, GrammarLimits limits, int64_t max_bytes);
   static constexpr size_t kMaxGrammars = 10'000;
 

@@ -279,7 +279,7 @@ absl::StatusOr<GrammarRows> Matcher::RowsAlong(std::span<const int32_t> drafts, 
 }
 
 absl::StatusOr<std::optional<int32_t>> Matcher::ForcedToken(const TokenMask& mask, MaskWork* work) {
-  constexpr size_t kMostBytes = 128;  // longer than any token of text
+  constexpr size_t kMostBytes = 128;  // longer than tokens of text are
   if (mask.count == 1 && mask.is_list()) return mask.ids.front();
   ASSIGN_OR_RETURN(const std::string text, ForcedBytes(kMostBytes, work));
   const Vocabulary& vocabulary = grammar_->vocabulary();

@@ -132,8 +132,8 @@ class Matcher {
 
   // The rows of one step: row 0 chooses the next token, row j the token after draft j. Drafts are taken as
   // long as each is in the mask of the row before it; tokens of text that the grammar forces, if any, follow
-  // them. A draft that ends the output or exceeds a limit ends the rows. The matcher does not move. Returns
-  // an error only if Mask would here.
+  // them. A draft that ends the output or exceeds a limit ends the rows. The matcher does not move.
+  // Errors other than ABORTED are those of Mask here.
   absl::StatusOr<GrammarRows> RowsAlong(std::span<const int32_t> drafts, const RowLimits& limits,
                                         MaskWork* work = nullptr) const;
 

@@ -36,8 +36,8 @@ struct NumberRange {
   bool is_fraction = false;  // no integers
   std::optional<Decimal> min, max;
   bool excludes_min = false, excludes_max = false;
-  // The number is a multiple of divisor / 10^places, and has at most `places` fraction digits. Where places >
-  // 0, 10 does not divide the divisor.
+  // The number is a multiple of divisor / 10^places, with at most `places` fraction digits. If places > 0,
+  // 10 does not divide the divisor.
   int64_t divisor = 1;
   int places = kMaxPlaces;
   void RaiseMin(const Decimal& bound, bool is_exclusive);

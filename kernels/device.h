@@ -84,7 +84,7 @@ struct DeviceOptions {
   int threads = 1;       // CPU: worker threads, the caller included
   bool pin = false;      // CPU: pin the threads to cores
   int ranks_here = 1;    // CPU: ranks on this machine, this one included; their threads share the cores
-  bool numa = false;     // CPU: threads read the memory of their own NUMA node; needs ranks_here 1
+  bool numa = false;     // CPU: threads read the memory of their own NUMA node; only if ranks_here is 1
   std::string topology;  // CPU: a made-up machine, in hwloc's synthetic form; for tests
   std::string isa;       // CPU: "" or "auto" for the widest, or "amx", "avx512", "avx2", "portable"
   // CPU: products with 4-bit weights round their input rows to 8 bits (kernels/cpu/gemm/int8_rows.h). This

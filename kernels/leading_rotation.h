@@ -1,7 +1,7 @@
 #pragma once
 
 // Which of a row's first values RoPE rotates as a pair. In the rotated part DeepSeek-V3.2's indexer pairs
-// each value of the first half with one of the second, GLM-5's indexer pairs adjacent values.
+// each value of the first half with one of the second; GLM-5's indexer pairs adjacent values.
 
 #include <cstdint>
 

@@ -18,7 +18,7 @@ struct RowMasks {
   // [masks, MaskWordCount(V)]: token v is allowed where bit v % 32 of word v / 32 is set.
   const uint32_t* words = nullptr;
   const int32_t* of_row = nullptr;      // [R]: the row's mask; -1: none. Null: no row has one
-  const uint32_t* of_others = nullptr;  // the mask of rows that have none; null: every token
+  const uint32_t* of_others = nullptr;  // the mask of rows without their own; null: every token
 
   constexpr const uint32_t* Of(int32_t row, int32_t vocab_size) const {
     if (of_row == nullptr || of_row[row] < 0) return of_others;

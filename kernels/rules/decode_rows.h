@@ -3,7 +3,7 @@
 // Slot ops for one seat of the bucket, or for one row: those that lay out rows (decode_rows, emitted_rows,
 // next_draft_rows), border_blocks and store_drafts (docs/speculation.md sections 1, 3 and 5). The backends
 // share these functions and call them for every seat: a CPU in a loop, a GPU in a thread per seat. Integers
-// only, and constexpr, so that device code may call it.
+// only, and constexpr, so that device code may call them.
 
 #include "kernels/ops/slots.h"
 

@@ -22,10 +22,10 @@
 
 namespace foredraft {
 
-// RunInRegisters is for loops with a fixed number of sums in registers, not FOREDRAFT_WIDE: GCC leaves a
+// Loops with a fixed number of sums in registers need RunInRegisters instead of FOREDRAFT_WIDE: GCC leaves a
 // vector that is wider than a clone's registers in memory. Body::Run<kFloats>(args...), always inlined, is
-// compiled for registers of 4, 8 and 16 floats, and the machine's widest is called. Its bits do not depend on
-// kFloats.
+// compiled for registers of 4, 8 and 16 floats; RunInRegisters calls the widest that the machine has. Run's
+// bits must not depend on kFloats.
 #if defined(__x86_64__)
 inline int RegisterFloats() {
   static const int floats = __builtin_cpu_supports("avx512f") ? 16 : __builtin_cpu_supports("avx2") ? 8 : 4;

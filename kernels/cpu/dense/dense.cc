@@ -70,7 +70,7 @@ void RmsNorm(const CpuContext& context, const RmsNormParams& p) {
         }
         x = p.sum.row(r);
       }
-      // out_bf16 precedes out, which may be x itself.
+      // out_bf16 is written before out, which may be x itself.
       if (p.out_bf16) NormToBf16(x, p.weight, p.eps, width, p.out_bf16.row(r));
       if (p.out) NormRow(x, p.weight, p.eps, width, p.out.row(r));
     }

@@ -118,8 +118,8 @@ struct TileScoresArgs {
 };
 using TileScoresFn = void (*)(const TileScoresArgs& args);
 
-// Like tile_scores, but reads keys as they lie in memory, and gives other bits: for few queries, packing keys
-// takes as long as scoring them.
+// Like tile_scores, but reads keys as they lie in memory: for few queries, packing keys takes as long as
+// scoring them. Gives other bits than tile_scores.
 struct RowScoresArgs {
   float* scores;             // [query_count][64]
   const Bf16Pair* queries;   // [query_count][(a_len + 1) / 2 + (b_len + 1) / 2]

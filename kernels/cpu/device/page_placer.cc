@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
 
 void Place(void* first, size_t bytes, int mode, std::span<const int> os_nodes) {
-  // Only whole pages are placed: mbind refuses others, and neighbours own shared ones, too.
+  // Only whole pages are placed: mbind refuses parts, and a shared page belongs to its neighbour, too.
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGE_SIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(first) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(first) + bytes) / page * page;

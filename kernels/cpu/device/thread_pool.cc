@@ -67,7 +67,7 @@ void PinTo(pthread_t thread, const std::vector<int>& cpus) {
 
 bool Fits(int threads, int pools) { return threads * pools <= static_cast<int>(AllowedCores().size()); }
 
-// Puts thread i on the i-th allowed core if `pin`.
+// Puts thread i on the i-th allowed core if `pin`, for which there must be enough cores.
 ThreadPlacement PlaceInOrder(int threads, bool pin) {
   CHECK_GE(threads, 1);
   ThreadPlacement placement = PlaceOnOneNode(threads);

@@ -103,7 +103,7 @@ class ThreadPool {
     // done; Run does not overwrite it in that time.
     Job job{};
     alignas(64) std::atomic<int64_t> pending_units{0};
-    // Every job reads it and it rarely changes, so no job writes its line.
+    // Every job reads it and it rarely changes, so it has a line that no job writes.
     alignas(64) std::atomic<int> parked_workers{0};
     int node = 0;
     int first_thread = 0;

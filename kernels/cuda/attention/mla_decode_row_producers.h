@@ -107,10 +107,11 @@ __host__ __device__ constexpr KvRowLayout Fp8RowLayout() { return {kLatent, kChu
 __device__ const uint4 kZeroFp8Row[Fp8RowLayout().bytes() / sizeof(uint4)] = {};
 
 // Decodes tiles of keys. A thread has 16 of each chunk's 64 columns, for two keys, 32 keys apart; with two
-// blocks, each block decodes half of the keys and stores them in both. A part is a thread's codes of a chunk;
-// its elements of a key's RoPE chunk are two parts of eight. As soon as a part is stored, the load of the
-// part kInFlight after it begins. These loads keep 16 KB in flight (10 KB with two blocks), too little for
-// the latency of device memory, so whole rows are prefetched into the L2 cache kTilesAhead tiles before.
+// blocks, each block decodes one of these halves of the keys, and stores it in both. A part is a thread's
+// codes of a chunk; its elements of a key's RoPE chunk are two parts, eight elements each. As soon as a part
+// is stored, the load of the part kInFlight after it begins. These loads keep 16 KB in flight (10 KB with two
+// blocks), too little for the latency of device memory, so whole rows are prefetched into the L2 cache
+// kTilesAhead tiles before.
 template <int kBlocks>
 class Fp8KeyProducer {
  public:

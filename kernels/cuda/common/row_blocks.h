@@ -19,7 +19,7 @@ inline constexpr int kChunkThreads = 256;  // of a block; each thread has 16 col
 constexpr int32_t ChunksOf(int32_t columns) { return (columns + kChunkColumns - 1) / kChunkColumns; }
 
 // How many chunks each block takes: as few as possible while the blocks of all rows are at most
-// `resident_blocks`, which the device runs at once.
+// `resident_blocks`, which the device runs at once; with more rows than that, all of a row.
 constexpr int32_t ChunksPerBlock(int32_t rows, int32_t columns, int32_t resident_blocks) {
   const int32_t chunks = ChunksOf(columns);
   const int32_t blocks = std::clamp(resident_blocks / std::max(rows, 1), 1, std::max(chunks, 1));

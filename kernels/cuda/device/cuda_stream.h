@@ -89,8 +89,8 @@ class CudaStream : public Stream {
     after_kernel_ = false;
     return handle_;
   }
-  // The handle for Launch only. Sets `programmatic` if the kernel may be launched programmatically, directly
-  // after another one.
+  // The handle for Launch only. `programmatic` becomes whether the kernel directly follows another one and
+  // may be launched programmatically.
   cudaStream_t HandleForKernel(bool& programmatic) {
     programmatic = std::exchange(after_kernel_, true) && options_.pdl && cuda::LaunchesProgrammatically();
     return handle_;

@@ -61,7 +61,7 @@ __device__ __forceinline__ Weight MassOf(float largest, float logit) {
   return mass > 0.0f ? static_cast<Weight>(mass * kMassOne) : 0;  // NaN: 0
 }
 
-// The least mass of a prefix that has probability p, where all tokens have mass `total`.
+// The least mass of a prefix that has probability p, where all tokens together have mass `total`.
 __device__ __forceinline__ Weight MassTarget(float p, Weight total) {
   const double target = ceil(static_cast<double>(p) * static_cast<double>(total));
   return max(static_cast<Weight>(target), Weight{1});
