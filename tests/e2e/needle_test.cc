@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kTopK = 64;
+constexpr std::chrono::seconds kPatience(300);  // a prefill of 65,000 tokens, beside other tests
 
 int PromptLen() { return std::getenv("FOREDRAFT_FULL") != nullptr ? 65000 : 8000; }
 int MaxPositions() { return std::getenv("FOREDRAFT_FULL") != nullptr ? 65536 : 8192; }
@@ -40,7 +42,7 @@ json Ask(const Daemon& daemon, const NeedlePrompt& prompt) {
                      {"ignore_eos", true},
                      {"return_token_ids", true},
                      {"temperature", 0}};
-  HttpClient client(std::stoi(address.substr(address.rfind(':') + 1)));
+  HttpClient client(std::stoi(address.substr(address.rfind(':') + 1)), kPatience);
   client.Send(HttpText("POST", "/v1/completions", body.dump()));
   const HttpReply reply = client.Read();
   EXPECT_EQ(reply.status, 200) << reply.body;

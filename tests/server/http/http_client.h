@@ -18,7 +18,8 @@ struct HttpReply {
 
 class HttpClient {
  public:
-  explicit HttpClient(int port);
+  // patience: how long a read waits for the next bytes.
+  explicit HttpClient(int port, std::chrono::seconds patience = std::chrono::seconds(20));
   ~HttpClient() { Close(); }
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -29,7 +30,7 @@ class HttpClient {
   HttpReply Read();
   // The head of the next answer; what follows is read by ReadSome.
   HttpReply ReadHead();
-  // Bytes that have come, at most 20 s later; empty at the end.
+  // The next bytes; empty at the end, and after `patience`.
   std::string ReadSome();
   // Whether the peer has closed, within `patience`.
   bool IsClosedWithin(std::chrono::milliseconds patience);
