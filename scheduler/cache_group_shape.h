@@ -38,9 +38,9 @@ struct CacheGroupShape {
   int EndBlocks() const { return BlocksFor(lookback); }
 
   // The most blocks that a sequence owns while it decodes; all_positions: those that it may ever own. In a
-  // window it owns positions length_lower - lookback .. length_upper + K + A (plan-bound in scheduler.h). A
-  // step without a result adds at most Kmax + 1 to length_upper and at least 1 to length_lower, so these are
-  // lookback + 2 Kmax + A + 1 positions.
+  // window it owns positions length_lower - lookback .. length_upper + K + A (plan-bound in scheduler.h). The
+  // one step that may be without a result adds at most Kmax + 1 to length_upper and 1 to length_lower, so
+  // these are at most lookback + 2 Kmax + A + 1 positions.
   int DecodeExtent(int all_positions, int max_draft_len, int rows_ahead) const {
     if (is_history()) return BlocksFor(all_positions);
     return std::min(BlocksFor(all_positions), BlocksAnywhere(lookback + 2 * max_draft_len + rows_ahead + 1));
@@ -48,8 +48,8 @@ struct CacheGroupShape {
 
   // The blocks that a prompt takes at its admission, without those of a reused prefix. prompt_positions: the
   // positions that it owns when it ends, Kmax + A + 1 more than its tokens. Window: the blocks that a chunk
-  // reads, those of the prefix ends that the prompt keeps, and those that the next chunk or the first decode
-  // step reads.
+  // reads, those of the prefix ends that the prompt keeps, and those that the chunk leaves for the next chunk
+  // or for the first decode step.
   int FreshBlocks(int prompt_positions, int reused_len, int end_count, int max_draft_len,
                   int rows_ahead) const {
     const int whole = BlocksFor(prompt_positions) - reused_len / tokens_per_block;

@@ -55,7 +55,7 @@ class MaskJob {
   const uint64_t client;
   const std::string caller;
 
-  // Sets what LineEnds::RowsAlong is asked for. The scheduler's thread, before an attempt.
+  // Sets what LineEnds::RowsAlong is asked for. Called by the scheduler's thread, before an attempt.
   void Aim(std::span<const int32_t> drafts, const RowLimits& limits);
   std::span<const int32_t> drafts() const { return drafts_; }
 

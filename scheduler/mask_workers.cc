@@ -12,7 +12,7 @@ namespace foredraft {
 namespace {
 
 constexpr std::chrono::hours kIdleWait(1);  // every wait has a deadline; a job ends this one at once
-constexpr int64_t kStepsPerNumber = 1'000;  // owed steps that a place earlier in the queue outweighs
+constexpr int64_t kStepsPerNumber = 1'000;  // owed steps that one place earlier in the queue outweighs
 
 }  // namespace
 

@@ -19,8 +19,8 @@ namespace foredraft {
 
 class MaskWorkers {
  public:
-  // thread_count: of the threads that run jobs, the caller's included, >= 1. With 1, long jobs still get a
-  // worker. Workers start with the first call that needs them.
+  // thread_count: how many threads run jobs, the caller's included, at least 1. With 1, a worker still runs
+  // long jobs. Workers start with the first call that needs them.
   explicit MaskWorkers(int thread_count);
   ~MaskWorkers();  // waits for the jobs that run, and drops the others
 
@@ -30,7 +30,7 @@ class MaskWorkers {
   // Runs the job to its end on a worker. Jobs with a smaller `owed` run first, but each later job counts as
   // owing a fixed amount more, so no job waits for ever.
   void Later(std::shared_ptr<MaskJob> job, int64_t owed);
-  // Returns when one more job of Later has ended, or none is left. The caller runs one, too.
+  // Returns when one more job of Later has ended, or none is left. If one has not begun, the caller runs it.
   void FinishOne();
 
  private:

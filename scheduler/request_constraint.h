@@ -12,8 +12,8 @@ class Grammar;
 // makes masks of it. A value; the grammar is shared by all requests with the same constraint.
 struct RequestConstraint {
   std::shared_ptr<const Grammar> grammar;  // null: no constraint, and the other fields mean nothing
-  // Tokens that end this request, in addition to those of the grammar's vocabulary: such as its special stop
-  // ids.
+  // Tokens that end this request, in addition to those of the grammar's vocabulary: for example the request's
+  // special stop ids.
   std::vector<int32_t> end_ids;
   // The output is free until one of these tokens, which the grammar takes first. Empty: the grammar holds
   // from the first token of the answer on.

@@ -107,8 +107,8 @@ struct SchedulerOptions {
   int mask_threads = 1;  // that make masks, the scheduler's included
   // The most admitted sequences with a constraint per rank; further ones wait as for a slot.
   int max_live_constraints = 256;
-  // For tests: true makes a plan take the masks of a slot as not ready, although they may be. Changes no
-  // token.
+  // For tests: if it returns true, a plan takes the masks of a slot as not ready, although they may be.
+  // Changes no token.
   std::function<bool()> masks_are_late;
 
   RequestSizeLimits request_size() const {
@@ -168,7 +168,7 @@ struct SchedulerLoad {
   // Accounting of constrained sequences.
   uint64_t held_slots = 0;              // slots that a step left as they were, because they had no masks
   uint64_t mask_steps = 0;              // decode steps with masks, which were launched without overlap
-  uint64_t masks = 0;                   // rows that chose with a mask, without first tokens
+  uint64_t masks = 0;                   // rows that chose with a mask; first tokens are not counted
   uint64_t drafts_outside_grammar = 0;  // slot-steps with a draft that the grammar refuses
   uint64_t forced_drafts = 0;           // SlotMasks::forced_drafts
   double mask_seconds = 0;              // of CPU, to make the masks of all these steps

@@ -111,7 +111,7 @@ bool Scheduler::LacksMasks(const Sequence& sequence) const {
 }
 
 // Leaves out of the plan the sequences whose masks are not ready. If nothing would be left to do, the plan
-// waits for masks: then it harms nobody what their clients owe.
+// waits for masks, because then nobody suffers from what their clients owe.
 void Scheduler::HoldForMasks(IterationPlan* plan) {
   CountLongJobs();
   mask_budget_.Pay();
@@ -145,7 +145,7 @@ void Scheduler::HoldForMasks(IterationPlan* plan) {
   counters_.held_slots += lacking.size();
 }
 
-// Waits until one of the sequences has its masks, and removes all that have their masks.
+// Waits until one of the sequences has its masks, and removes all sequences that have theirs.
 void Scheduler::WaitForMasks(std::vector<Sequence*>* lacking) {
   for (Sequence* sequence : *lacking) {
     if (!sequence->mask_job->is_queued()) MakeLater(sequence->mask_job);
