@@ -42,7 +42,7 @@ struct Opening {
   std::string worker_nonce;
   std::string secret;
 };
-// Reads a call's `authorization`. Nothing unless one of `secrets` proves it.
+// Reads a call's `authorization`. nullopt unless one of `secrets` proves it.
 std::optional<Opening> ReadOpening(std::string_view authorization, const std::vector<std::string>& secrets);
 
 }  // namespace foredraft

@@ -17,7 +17,7 @@ class Outbox {
  public:
   enum class Next { kNothing, kWrite, kEnd };  // kWrite: current()
 
-  // Queues the message; once End was called, drops it.
+  // Queues the message; drops it if End has been called.
   [[nodiscard]] Next Push(Message message) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!ending_) waiting_.push_back(std::move(message));

@@ -35,8 +35,8 @@ class WorkerPortTrust {
   // All secrets that a call may have: own_secret(), and the content of parallel.token_file.
   std::vector<std::string> secrets() const;
 
-  // Reads token and certificates again and logs what came of it. Where a file has an error, its earlier
-  // content stays in force. New certificates are in use within a second.
+  // Reads token and certificates again and logs what came of it. If the token or the certificates have an
+  // error, those read before stay in force. New certificates are in use within a second.
   void Reload();
   void WarnOfExpiry() const { certificates_->WarnOfExpiry(); }
 
