@@ -41,7 +41,7 @@ inline constexpr char kQuantizationReportFile[] = "quantization_report.tsv";
 // Writes config.json with a quantization_config, the tensors, the report, and copies of the other files
 // (tokenizer, generation_config.json). Holds a band of rows and one tensor's scales at a time.
 // INVALID_ARGUMENT names the tensor or field: a checkpoint that is already quantised, a weight that is NaN or
-// infinite, or experts of which only some projections fit 4-bit groups.
+// infinite, or experts with a projection whose columns are no multiple of the 4-bit group.
 absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeOptions& options,
                                                   const LoadProgress& progress);
 

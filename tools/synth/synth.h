@@ -31,8 +31,8 @@ absl::StatusOr<WrittenCheckpoint> WriteRandomCheckpoint(const RandomCheckpointOp
                                                         const LoadProgress& progress = {});
 
 // Writes a random Eagle3 head for the model of options.config_json. The file `head_json` has its shape and
-// becomes its config.json. If it has a vocabulary of its own, the tokens are spread over all of the target's.
-// Its projections are in BF16.
+// becomes its config.json. If the head has a vocabulary of its own, its tokens are spread over all of the
+// target's. Its projections are in BF16.
 absl::StatusOr<WrittenCheckpoint> WriteRandomHead(const RandomCheckpointOptions& options,
                                                   const std::string& head_json,
                                                   const LoadProgress& progress = {});

@@ -93,8 +93,7 @@ std::vector<int32_t> CommittedDrafts::OfModule(const std::vector<int32_t>& token
   const int last = static_cast<int>(tokens.size()) - 1;  // P
   std::vector<float> output =
       device_.LastRow(Forward(MtpDevice::Part::kForward, tokens, /*first=*/1, prompt_len, target));
-  const int32_t last_row = last - std::max(1, prompt_len);  // index among the forward's rows in the decode
-                                                            // form
+  const int32_t last_row = last - std::max(1, prompt_len);  // among the forward's decode-form rows
   std::vector<int32_t> drafts;
   while (static_cast<int>(drafts.size()) < count) {
     if (!drafts.empty()) {

@@ -32,7 +32,7 @@ class DSparkReference : private ReferenceParts {
   // - 1.
   BlockStreams Stage(int stage, const BlockStreams& streams, int position,
                      const std::vector<Vector>& context);
-  // The experts that each row of the last Stage chose.
+  // How each row of the last Stage chose its experts.
   const std::vector<ExpertChoice>& choices() const { return choices_; }
 
   // U, [V]: the logits of a row of the last stage's output, without the bias.

@@ -67,8 +67,7 @@ class ModuleCheck {
   int64_t drafts_ = 0, drafts_left_out_ = 0;
   std::map<int, Outputs> own_;  // by slot: the full chain's outputs of the last row
   std::map<int, reference::Vector> own_logits_;
-  std::set<int> uncertain_;  // slots whose full chain had a near tie since it last took an output of the
-                             // target
+  std::set<int> uncertain_;  // slots whose full chain had a near tie since it last took a target output
 };
 
 }  // namespace foredraft

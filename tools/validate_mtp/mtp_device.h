@@ -75,7 +75,7 @@ class MtpDevice : private LayerReader {
   std::vector<float> MainX(int rows);
   std::vector<float> StageKeys(int stage, const DeviceRows& rows);
   // [T][R, W]: the output of each tapped layer. Runs the target's layers again, one by one, over the rows of
-  // its last forward, which writes the same cache rows again. Overwrites taps and main_x.
+  // its last forward, which writes the same values to the cache again. Overwrites taps and main_x.
   std::vector<std::vector<float>> TappedStreams(const DeviceRows& rows);
   // [R, V]: what the drafter's Markov head adds to the logits of the token after each id.
   std::vector<float> MarkovBias(const std::vector<int32_t>& ids);
@@ -85,7 +85,8 @@ class MtpDevice : private LayerReader {
   const std::vector<std::vector<float>>& read_layers() const { return read_layers_; }
 
   // Sparse attention (docs/deepseek-v3.md section 9): [R][index_topk], the positions that the rows of the
-  // module's last forward attend, followed by -1. Empty for rows that see at most index_topk positions.
+  // module's last forward attend, followed by -1. Meaningless for rows that see at most index_topk positions,
+  // which attend all of them.
   std::vector<std::vector<int32_t>> SelectedPositions(const DeviceRows& rows);
 
   // The part whose outputs the module or head takes.

@@ -39,8 +39,7 @@ class ServingDrafter {
     int prompt_len = 0;
     std::vector<int32_t> tokens;  // committed: the prompt, then what was emitted
     std::vector<int32_t> plain;   // the tokens that the target generates without drafts
-    int right = 0;                // drafts of the next step that were replaced by right tokens and have rows
-                                  // in it
+    int right = 0;                // drafts with rows in the next step that were replaced by right tokens
 
     int emitted() const { return static_cast<int>(tokens.size()) - prompt_len; }
   };

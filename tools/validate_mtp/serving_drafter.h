@@ -6,7 +6,7 @@
 // fault changes drafts but no tokens, so comparing tokens alone does not find it; a wrong cache row changes
 // few drafts, so comparing drafts alone may not find it either.
 //
-// As in the chain (mtp_chain.h), before each step from the second on some of the drafts to be verified are
+// As in the chain (mtp_chain.h), before each step from the second on, some of the drafts to be verified are
 // replaced by right tokens: 0, 1, .. K of them in turn. So steps that accept any number of drafts precede a
 // comparison.
 
