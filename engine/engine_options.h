@@ -27,8 +27,7 @@ struct EngineOptions {
   bool cuts_drafts = false;
   int tokens_per_block = 32;  // cache groups may have longer blocks (engine/cache/cache_groups.h)
   int block_count = 2049;     // of the history, scratch included; 0 = as many as the device has room for
-  double free_memory_fraction = 0.9;  // used if block_count is 0: share of the memory that weights and
-                                      // buffers leave free
+  double free_memory_fraction = 0.9;  // if block_count is 0: share of what weights and buffers leave free
   KvFormat kv_format;                 // of the KV cache
   bool nvfp4_inputs = false;          // ModelConfig::nvfp4_inputs
   int64_t host_cache_bytes = int64_t{1} << 30;  // of swapped sequences

@@ -24,8 +24,8 @@ class LocalExecutor : public Executor {
 
   absl::Status Launch(const IterationPlan& plan) override;
   absl::StatusOr<RankResult> Collect() override;
-  // A rank alone on a CPU ends the prefill after the layer that it is in. Otherwise the prefill runs to its
-  // end; a GPU has all of its work by then.
+  // A rank that is alone submits no layers of the prefill after the present one: a CPU stops with that layer,
+  // a GPU has all of them by then. With other ranks the prefill runs to its end.
   void AbandonPrefill(uint64_t plan_number) override;
 
  private:

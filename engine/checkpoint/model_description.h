@@ -73,8 +73,7 @@ struct TensorSpec {
 };
 
 // The member of a model's weights that a weight becomes.
-struct VectorMember {  // the tensors (vectors or matrices) one after another in FP32, after `leading_zeros`
-                       // zeros
+struct VectorMember {  // the tensors (also matrices) one after another in FP32, after `leading_zeros` zeros
   const float** out;
   int leading_zeros = 0;
 };

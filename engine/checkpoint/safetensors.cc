@@ -264,8 +264,7 @@ const TensorEntry* SafetensorsFile::Find(const std::string& name) const {
 
 absl::Status SafetensorsFile::Read(const TensorEntry& tensor, int64_t offset, int64_t bytes,
                                    void* out) const {
-  constexpr int64_t kPieceBytes = int64_t{1} << 18;  // small enough to be checked while it is in the
-                                                     // processor's cache
+  constexpr int64_t kPieceBytes = int64_t{1} << 18;  // stays in the processor's cache until it is checked
   const std::string what = absl::StrFormat("%s: tensor %s", path_, tensor.name);
   for (int64_t done = 0; done < bytes; done += kPieceBytes) {
     char* const piece = static_cast<char*>(out) + done;

@@ -40,7 +40,7 @@ HostId ThisHost() {
   return id;
 }
 
-// What a rank tells the others of its window.
+// What a rank tells the others about its window.
 struct WindowOffer {
   HostId host = ThisHost();
   ProcessId process = ThisProcess();

@@ -14,8 +14,7 @@ namespace foredraft {
 struct CheckpointSummary {
   ModelConfig config;             // num_nextn_predict_layers: the MTP modules that can be loaded
   int64_t parameters = 0;         // of the target, with embedding and head, without scales and copies
-  int64_t active_parameters = 0;  // the parameters that one token uses: of the routed experts,
-                                  // num_experts_per_tok
+  int64_t active_parameters = 0;  // of those, what one token uses: num_experts_per_tok of the routed experts
   int64_t mtp_parameters = 0;     // of all MTP modules, shared embedding and head not counted
   int64_t drafter_bytes = 0;      // of ModelConfig::drafter
   int64_t unread_bytes = 0;       // of the vision part of a multimodal model
@@ -26,8 +25,7 @@ struct CheckpointSummary {
   std::map<std::string, int64_t> dtype_bytes;  // `bytes` by dtype: "BF16", "F8_E4M3"...
   int64_t kv_bytes_per_token = 0;              // of the target's layers, BF16
   int64_t kv_bytes_per_token_of_module = 0;    // what each MTP module that runs adds
-  int64_t window_bytes_per_sequence = 0;  // the most bytes of rows that are kept for a sequence's last tokens
-                                          // only
+  int64_t window_bytes_per_sequence = 0;  // the most bytes of rows kept for a sequence's last tokens only
   // Bytes per token with kv_cache_config.dtype fp8; 0 where the model has no such rows.
   int64_t fp8_kv_bytes_per_token = 0;
   int64_t fp8_kv_bytes_per_token_of_module = 0;

@@ -76,8 +76,7 @@ struct ExpertActivations {
   // rows, or in a tensor group what GroupActivations says.
   Matrix<float> partials_out;  // [N * M, D] what this rank's experts add to every row
   Matrix<float> partials_in;   // [N, M, D] or [G, D]
-  Matrix<float> subtree;       // [M, D] with several groups of several ranks: the sum over the ranks of equal
-                               // place
+  Matrix<float> subtree;       // [M, D] with several groups of several ranks: sums over ranks of equal place
   Matrix<bf16> partials_out_bf16;
   Matrix<bf16> partials_in_bf16;
 

@@ -64,8 +64,7 @@ class ExpertExchange {
   // The partial sums of every row that SumExperts fills where experts are spread over ranks.
   struct PartialRows {
     Matrix<float> rows;      // or
-    Matrix<bf16> rows_bf16;  // where every rank has one slice: the slice's sum is a BF16 value, which takes
-                             // half the bytes
+    Matrix<bf16> rows_bf16;  // where every rank has one slice, whose sum is a BF16 value: half the bytes
     GatherPart exchanged;    // the same sums, as they cross the ranks
   };
   PartialRows Partials(int gathered_rows) const;

@@ -32,7 +32,7 @@ struct MlaActivations {
   Matrix<bf16> k_pe;           // [C, rope] prefill form
   Matrix<bf16> kv;             // [C, H * (nope + v)] prefill form
   // [R, H * (v + kPrefillStateExtra)] prefill form, state between segments; absent where one segment has all
-  // positions. Lies in the memory of Activations::gate_up, which attention does not use otherwise.
+  // positions. Lies in the memory of Activations::gate_up, which other ops use between two attentions only.
   Matrix<float> softmax_state;
 };
 
@@ -52,8 +52,7 @@ void AllocateMla(ActivationAllocator& allocate, const ModelConfig& config, const
 // Rows that see more than `count` positions attend only the positions of their lists; other rows attend all
 // that they see.
 struct SelectedPositions {
-  const int32_t* lists = nullptr;  // [R, count], a list per row of the forward, as in MlaDecodeParams; null:
-                                   // none
+  const int32_t* lists = nullptr;  // [R, count]: a list per row of the forward (MlaDecodeParams); null: none
   int32_t count = 0;
 };
 

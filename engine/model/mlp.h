@@ -40,7 +40,7 @@ struct MoeRecipe {
 LeftToAdd MixtureOfExperts(const Forward& f, const MoeWeights& w, const MoeRecipe& recipe, const InputRows& x,
                            Matrix<float> hidden);
 
-// Sets in `size` what these experts need of the activations on this device.
+// Adds to `size` what these experts need of the activations on this device.
 void AddExperts(const Device& device, const MoeWeights& w, ActivationSize& size);
 
 }  // namespace foredraft

@@ -26,8 +26,7 @@ class StepCuts : public StepPart {
   int32_t* verify_lens_ = nullptr;           // [bucket]
   float* chances_ = nullptr;                 // [step rows]
   DraftCalibration* calibration_ = nullptr;  // [kMaxDraftLen]
-  std::vector<DraftCalibration> host_;       // the calibration on the device; empty before the first plan
-                                             // with one
+  std::vector<DraftCalibration> host_;       // the device's calibration; empty before the first plan with one
 };
 
 }  // namespace foredraft

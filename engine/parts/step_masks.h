@@ -40,8 +40,7 @@ class StepMasks : public StepPart {
   SlotStepMasks* by_slot_ = nullptr;  // [slots]: SlotArrays::step_masks
   int32_t* row_masks_ = nullptr;      // [step_rows]
   int32_t* first_masks_ = nullptr;    // [bucket]
-  uint32_t* present_ = nullptr;       // [MaskWordCount]: every token except missing_tokens; null where none
-                                      // is missing
+  uint32_t* present_ = nullptr;       // [MaskWordCount]: all except missing_tokens; null if none is missing
 
   // Host.
   std::vector<uint32_t> host_words_;

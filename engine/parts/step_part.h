@@ -2,7 +2,7 @@
 
 // A step part is something that a plan brings to a step besides its slots: a rule, masks, given tokens, cuts.
 // Each is one object, which owns its device memory and acts in the phases of a step. The engine calls the
-// parts from a list (engine/parts/step_parts.h), so a new part adds a line there and none to the engine.
+// parts from a list (engine/parts/step_parts.h), so a new part adds a line there and none to its callers.
 //
 // A part allocates in Allocate alone, and its addresses are fixed, because captured steps hold them
 // (docs/invariants.md, captured-step). Owner: Rank. Thread: the one that submits plans.

@@ -34,7 +34,7 @@ QuantizationError QuantizeNvfp4Group(const float* weights, float tensor_scale, u
                                      uint8_t* scale);
 
 // Quantises a block of rows x columns, at most 128 x 128; `weight_stride` and `code_stride` are in elements.
-// `scale` is the multiplier (weight_scale_inv), with `power_of_two`, as E8M0 scales need, a power of two.
+// `scale` is the multiplier (weight_scale_inv): a power of two if `power_of_two`, which E8M0 scales need.
 // Weights are finite.
 QuantizationError QuantizeF8Block(const float* weights, int64_t weight_stride, int rows, int columns,
                                   uint8_t* codes, int64_t code_stride, float* scale,

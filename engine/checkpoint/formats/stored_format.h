@@ -127,7 +127,7 @@ class FormatChoice {
 // Returns INVALID_ARGUMENT, naming file and tensor.
 absl::Status RefuseTensor(const TensorLocation& tensor, const std::string& what);
 absl::Status CheckStoredDType(const TensorLocation& tensor, const std::string& allowed);
-// `why` names what requires the other shape.
+// `why` names what makes the tensor's shape `shape`.
 absl::Status CheckStoredShape(const TensorLocation& tensor, const std::vector<int64_t>& shape,
                               const std::string& why = "config.json");
 // The shape of a weight's grid of scales: [rows, columns].

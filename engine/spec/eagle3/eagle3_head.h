@@ -66,8 +66,7 @@ class Eagle3Head : public DraftLevels, public LayerReader {
   Activations activations_;      // of min(R, kEagle3RowsAtOnce) rows, or those of a decode step
   MlaActivations mla_activations_;
   const float* cos_sin_ = nullptr;        // [positions, rope / 2, 2]
-  const int32_t* draft_index_ = nullptr;  // [V] the head's own id of each token, or -1; null: its ids are the
-                                          // target's
+  const int32_t* draft_index_ = nullptr;  // [V] the head's own id of each token, or -1; null: equal ids
   Matrix<float> draft_logits_;            // [S, Vd] absent where draft_index_ is null
 };
 
