@@ -45,7 +45,7 @@ class TurnPool {
   // called.
   absl::Status Add(const std::string& client, Size size, int max_waiting, Job job);
 
-  // Calls the jobs that wait with `reason`, on this thread. Jobs that run go on.
+  // Calls the waiting jobs with `reason`, on this thread. Running jobs go on.
   void Close(const absl::Status& reason);
   // Close, then joins the threads. Owner's thread; safe to call twice.
   void Stop();

@@ -26,8 +26,8 @@ struct Automaton {
     int32_t target;  // where to go on, after the call or loop
     friend auto operator<=>(const Edge&, const Edge&) = default;
   };
-  // A repeat that is counted at run time. Its body is never the empty word, starts at `body` and ends in a
-  // final state.
+  // A repeat that is counted at run time. Its body has no empty word, starts at `body` and ends in a final
+  // state.
   struct Loop {
     int32_t body;
     int32_t exit;

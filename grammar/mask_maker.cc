@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxTextStates = 32;  // explored to find out whether any text is allowed
 constexpr int kTextShare = 8;       // one such search may take 1 / kTextShare of max_mask_steps
-constexpr int kAllTextShare = 4;    // all searches of a mask: 1 / kAllTextShare, then it is walked
+constexpr int kAllTextShare = 4;    // all searches of a mask: 1 / kAllTextShare; then tries are walked
 constexpr int kNodesBetweenChecks = 4096;
 constexpr int kMaxCharStates = 4;  // states to which one character of a counted string may lead
 constexpr int kJsonSlice = 0;

@@ -27,7 +27,7 @@ XmlFormat GlmXml();
 // Whether a property of this name can be written so that a reader of the parameters finds the same name.
 bool IsXmlName(std::string_view name);
 
-// The parameters of an object schema: its declared properties in their order or, of a dictionary (which
+// The parameters of an object schema: its declared properties in their order or, for a dictionary (which
 // declares none), any names, which may repeat. INVALID_ARGUMENT: another schema, or a declared name that
 // IsXmlName refuses.
 absl::StatusOr<NodeId> AddXmlParameters(Ir& ir, const JsonValue& schema, const Vocabulary& vocabulary,

@@ -64,8 +64,8 @@ class Guard {
   void Take(std::shared_ptr<GuardedListener> listener, int listener_fd, int fd);
   // Tells the guard that a call of this peer, as gRPC names it, was admitted. Any thread.
   void Admitted(std::string_view grpc_peer);
-  // Whether strangers have made memory grow so much since the last call that it should be given back. Any
-  // thread.
+  // Whether strangers may have left much memory behind since the last call, so that it should be given back.
+  // Any thread.
   bool TakeFlood() { return report_.TakeFlood(); }
 
   // Called after the servers have closed their connections: passes on what they sent last, for at most a

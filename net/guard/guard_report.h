@@ -26,7 +26,7 @@ class GuardReport {
   // A stranger's connection has ended, by either side.
   void StrangerLeft() { strangers_left_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Whether strangers have made memory grow so much since the last call that it should be given back.
+  // Whether strangers may have left much memory behind since the last call, so that it should be given back.
   bool TakeFlood();
 
  private:

@@ -22,7 +22,7 @@ std::optional<GuardedPeer> ReadGuardedPeer(std::string_view grpc_peer);
 // The client's address as people read it, of guarded and other connections.
 std::string ShownPeer(std::string_view grpc_peer);
 
-// What limits by address count as one peer: an IPv4 host, or an IPv6 /64 network, all of which one host may
+// The peer to which limits by address apply: an IPv4 host, or an IPv6 /64 network, all of which one host may
 // own.
 std::string LimitedAddress(std::string_view peer_address);
 

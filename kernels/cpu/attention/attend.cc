@@ -46,7 +46,7 @@ struct SubnormalWeights {
   SubnormalWeights(const float* const* scales, int32_t group, int32_t count) {
     float largest = 0;
     for (int32_t t = 0; t < count; ++t) largest = std::max(largest, scales[t][group]);
-    // From this unit on every weight is rounded to 0. NaN scales have NaN values.
+    // From this unit on every weight is rounded to 0. Where a scale is NaN, the values are, too.
     constexpr float kLargestUnit = 0x1p46f;
     for (int32_t t = 0; t < kTileLen; ++t) {
       units[t] = t < count ? std::min(kLargestUnit, 0x1p6f * (largest / scales[t][group])) : 0.0f;

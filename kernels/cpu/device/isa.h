@@ -256,8 +256,8 @@ void TileSoftmaxAvx512(const TileSoftmaxArgs& args);
 void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);
 
-// AMX functions complement AVX-512's. Whether the machine has AMX with BF16 and INT8 (and GFNI, as all with
-// AMX do) and lets this process use it.
+// The AMX path uses the functions below and some of AVX-512's. MayUseAmx: whether the machine has AMX with
+// BF16 and INT8 (and GFNI, as all with AMX do) and lets this process use it.
 bool MayUseAmx();
 void GemmBf16Amx(const GemmTileArgs& args);
 void GemmF8Amx(const GemmTileArgs& args);

@@ -109,7 +109,7 @@ Step StepAt(const GemmTileArgs& args, int32_t first, int32_t block) {
 
 // The distance in bytes between adjacent rows; 0 if there is more than one distance.
 int64_t RowDistance(const GemmTileArgs& args) {
-  if (args.rows == 1) return kStepK * 2;  // any but 0
+  if (args.rows == 1) return kStepK * 2;  // any value except 0 will do
   const auto distance_to = [&](int32_t row) {
     return reinterpret_cast<intptr_t>(args.x[row]) - reinterpret_cast<intptr_t>(args.x[row - 1]);
   };
