@@ -13,8 +13,9 @@
 
 namespace foredraft {
 
-// Element (row, column) of item i has number offset + i * item_stride + row * row_stride + column *
-// column_stride, plus `jump` where row >= jump_row: so a weight can be two ranges of rows of a larger matrix.
+// Element (row, column) of item i has number
+// offset + i * item_stride + row * row_stride + column * column_stride, plus `jump` where row >= jump_row:
+// so a weight can be two ranges of rows of a larger matrix.
 struct RandomWeight {
   int32_t n = 0;
   int32_t k = 0;

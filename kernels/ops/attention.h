@@ -131,9 +131,9 @@ inline constexpr int32_t kPrefillStateExtra = 8;  // floats per head: maxima and
 // ---- windows and compressed entries: head width d (docs/deepseek-v4.md sections 3 and 4) ----
 
 // Rows of one layer in a cache group's blocks (docs/deepseek-v4.md section 10). Row `index` of a slot (a
-// position, or the number of an entry) is row index % rows_per_block of block block_tables[slot *
-// table_stride + index / rows_per_block]. Block 0 means that the slot has no memory for the row: ops do not
-// write such rows, and reading one is a broken invariant.
+// position, or the number of an entry) is row index % rows_per_block of block
+// block_tables[slot * table_stride + index / rows_per_block]. Block 0 means that the slot has no memory for
+// the row: ops do not write such rows, and reading one is a broken invariant.
 template <class T>
 struct PagedRows {
   T* data = nullptr;                      // [blocks, rows_per_block, width]
@@ -209,11 +209,11 @@ struct CompressParams {
   float eps;
 };
 
-// The indexer's choice (section 4.3; docs/deepseek-v3.md section 9): among the visible entries [first_entry,
-// (position + 1) / ratio), the top_k with the highest scores (ties: the lower entry), or all if no more than
-// top_k are visible. Lists them in ascending order, then -1. Idle rows get -1. The score of an entry is the
-// sum over heads of relu(q_h . entry) * (weight_h * scale); a NaN product counts as 0, a NaN score as
-// -infinity.
+// The indexer's choice (section 4.3; docs/deepseek-v3.md section 9): among the visible entries
+// [first_entry, (position + 1) / ratio), the top_k with the highest scores (ties: the lower entry), or all if
+// no more than top_k are visible. Lists them in ascending order, then -1. Idle rows get -1. The score of an
+// entry is the sum over heads of relu(q_h . entry) * (weight_h * scale); a NaN product counts as 0, a NaN
+// score as -infinity.
 struct SelectEntriesParams {
   int32_t* selected;              // [R, top_k]
   Matrix<float> scores;           // [R, at least the largest number of visible entries]: workspace

@@ -6,8 +6,8 @@
 namespace foredraft {
 namespace {
 
-// 16-bit sums of a run, those of even k beside those of odd k. VPMADDUBSW adds two products to at most 2 * 24
-// * 127 in magnitude, so it does not saturate.
+// 16-bit sums of a run, those of even k beside those of odd k. VPMADDUBSW adds two products to at most
+// 2 * 24 * 127 in magnitude, so it does not saturate.
 struct LanesAvx2 : Lanes256 {
   using Sums = __m256i;
   static Sums Start(const unsigned char* start) { return BroadcastWord(start); }

@@ -20,9 +20,9 @@ __device__ __forceinline__ T* MappedRow(const PagedRows<T>& rows, int32_t slot, 
 }
 
 // Divides by a number of rows that the host passes to the kernel. The compiler does not know it, so an
-// ordinary division by it takes about 30 instructions; this one takes three. With 2^(shift - 1) < rows <=
-// 2^shift, (2^32 + multiplier) / 2^(32 + shift) is so little above 1 / rows that quotients of numbers below
-// 2^31 are exact.
+// ordinary division by it takes about 30 instructions; this one takes three. With
+// 2^(shift - 1) < rows <= 2^shift, (2^32 + multiplier) / 2^(32 + shift) is so little above 1 / rows that
+// quotients of numbers below 2^31 are exact.
 class RowDivisor {
  public:
   explicit RowDivisor(int32_t rows) {

@@ -276,8 +276,8 @@ class Fp8Item {
 
   // The key of scores[i].
   __device__ __forceinline__ int Key(int i) const { return i / 4 * 8 + lane_ % 4 * 2 + i % 2; }
-  // Factors of TileScales for this thread's keys among 16: the keys of scores[8 i], [8 i + 1], [8 i + 4], [8
-  // i + 5].
+  // Factors of TileScales for this thread's keys among 16: the keys of scores[8 i], [8 i + 1], [8 i + 4] and
+  // [8 i + 5].
   struct KeyFactors {
     float x[4];
   };

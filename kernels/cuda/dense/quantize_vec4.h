@@ -21,10 +21,10 @@ inline constexpr float kSmallestAmax = 1e-4f;
 // columns' quotients fill their latency, which they cannot where each division tests for its slow case.
 // `reciprocal` is 1 / divisor rounded. The first correction is within a unit in the last place, and from such
 // a quotient the second one is exact (Markstein, "Computation of elementary functions on the IBM RISC
-// System/6000 processor", 1990), unless something leaves the normal floats: divisors are from kSmallestAmax /
-// 448 to FLT_MAX / 448, and a quotient too small for this has code 0 either way. The corrections would lose
-// the sign of a zero. For a divisor of infinity the caller passes 0 and a reciprocal of 0: the quotients are
-// 0, or NaN for an x that is not finite.
+// System/6000 processor", 1990), unless something leaves the normal floats: divisors are from
+// kSmallestAmax / 448 to FLT_MAX / 448, and a quotient too small for this has code 0 either way. The
+// corrections would lose the sign of a zero. For a divisor of infinity the caller passes 0 and a reciprocal
+// of 0: the quotients are 0, or NaN for an x that is not finite.
 __device__ __forceinline__ float Quotient(float x, float divisor, float reciprocal) {
   float quotient = __fmul_rn(x, reciprocal);
   quotient = __fmaf_rn(__fmaf_rn(-divisor, quotient, x), reciprocal, quotient);

@@ -293,8 +293,8 @@ __device__ IndexedKeyBits LastKeptOfRow(const SamplePlan& plan, int32_t r, const
 // Gumbel() of kernels/philox.h with the device's logarithm.
 __device__ float GumbelOf(uint32_t x) { return static_cast<float>(-log(-log(UnitInterval(x)))); }
 
-// An upper bound of GumbelOf(x): as -log u >= 1 - u, the noise is at most -log(1 - u), and 1 - u is (~x +
-// 0.5) 2^-32. The errors of the approximate logarithm and of all roundings, here and in GumbelOf, are
+// An upper bound of GumbelOf(x): as -log u >= 1 - u, the noise is at most -log(1 - u), and 1 - u is
+// (~x + 0.5) 2^-32. The errors of the approximate logarithm and of all roundings, here and in GumbelOf, are
 // together below 1e-4; ten times that is added.
 __device__ __forceinline__ float GumbelBound(uint32_t x) {
   constexpr float kLn2 = 0.693147181f;
