@@ -47,7 +47,7 @@ class GrpcListener {
   // Thread-safe.
   Acceptor& acceptor() { return *acceptor_; }
 
-  // Makes a connection to the server itself, around listener and guard; the caller closes it. -1: no
+  // Makes a connection to the server itself, bypassing listener and guard; the caller closes it. -1: no
   // descriptors.
   int Dial();
 

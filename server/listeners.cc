@@ -125,7 +125,7 @@ absl::Status Listeners::OpenMetrics() {
   return absl::OkStatus();
 }
 
-// If only this host's processes reach a listener, and it asks them for no token, it must not serve pages in
+// If only this host's processes reach a listener, and it asks them for no token, it must not answer pages in
 // their browsers that reach it under an unknown name (DNS rebinding).
 BrowserRules Listeners::PageRules() const {
   BrowserRules rules{.origins = {}, .asks_for_known_host = nullptr, .hosts = options_.server.http_hosts};

@@ -1,7 +1,7 @@
 #pragma once
 
 // The protocols that clients and operators speak: the services of gRPC, and those over HTTP with the chat
-// page, over one Admission. The listeners of Frontend carry them. This header is apart, because the headers
+// page, over one Admission. The listeners of Frontend carry them. This is a header of its own, because those
 // of gRPC's services take seconds to compile.
 
 #include <grpcpp/impl/service_type.h>

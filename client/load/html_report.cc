@@ -23,7 +23,7 @@ constexpr int kHistogramBars = 44;
 Json LatencyJson(const std::vector<WeightedSample>& samples) {
   const Summary summary = Summarize(samples);
   if (summary.count == 0 || summary.max <= 0) return nullptr;
-  // The bars end near p99: the few largest samples would leave no room for the rest.
+  // The bars end at 1.25 * p99 at most: the few largest samples would leave no room for the rest.
   const double bar_ms =
       std::max(std::min(summary.max * (1 + 1e-9), 1.25 * summary.p99), 1e-6) / kHistogramBars;
   std::vector<int64_t> counts(kHistogramBars);
@@ -88,8 +88,8 @@ std::string Page(Json report, const std::string& text) {
   std::strftime(date, sizeof(date), "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
   report["date"] = date;
   const std::string json = report.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // Neither text can end its HTML element: "<" is an escape in the JSON and a character reference in the
-  // report.
+  // Neither JSON nor text can end its HTML element: "<" is an escape in the JSON, and a character reference
+  // in the text.
   return absl::StrReplaceAll(
       kReportPage, {{"@REPORT@", absl::StrReplaceAll(json, {{"<", "\\u003c"}})},
                     {"@TEXT@", absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}})}});

@@ -73,7 +73,7 @@ class NumberedNames {
 
 // Who `peer` (CallContext::peer) is, without the port: "ipv4:10.0.0.7".
 std::string ClientOf(const std::string& peer);
-// Whose turn a request takes: `caller`, the name of its token, or ClientOf(peer) if that is empty.
+// Whose turn a request takes: `caller`, the name of its token; without a token, ClientOf(peer).
 std::string ClientName(const std::string& peer, const std::string& caller);
 
 // Bytes of an input that have to be tokenized; 0 for token ids.

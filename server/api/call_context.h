@@ -18,7 +18,7 @@ class CallContext {
   virtual std::string peer() const = 0;
   // The server's name for the connection; empty if it has none.
   virtual std::string connection() const { return ""; }
-  // The value of the header Authorization, "Bearer ..."; empty without one.
+  // What Access::Check takes of the caller, "Bearer ..."; empty without a token.
   virtual std::string authorization() const = 0;
   // The header that names the client's trace (trace_context.h); empty without one.
   virtual std::string traceparent() const = 0;

@@ -58,7 +58,7 @@ struct ClientRequest {
   // Text and ids: keep only this many ids, the last of the prompt; -1: as many as the context has room for.
   std::optional<int32_t> truncate_prompt_tokens;
   std::optional<int32_t> max_tokens;
-  bool lowers_max_tokens = false;  // to what the context has room for, if it is less
+  bool lowers_max_tokens = false;  // to what the context has room for, if that is less
   std::vector<std::string> stop;
   bool keeps_stop = false;  // the text ends with the stop string that ended it
   std::vector<int32_t> stop_token_ids;

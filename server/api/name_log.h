@@ -14,8 +14,8 @@ namespace foredraft {
 
 class NameLog {
  public:
-  // Logs a line for each note that is new on this wire. After kMostNames lines, one more says that no further
-  // ones come.
+  // Logs a line for each note that is new on this wire, kMostNames lines in all. The last one says that no
+  // further ones come.
   void Log(NotedWire wire, const FieldNotes& notes);
 
   static constexpr size_t kMostNames = 256;

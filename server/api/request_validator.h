@@ -50,7 +50,7 @@ struct CheckedRequest {
 class RequestValidator {
  public:
   // All arguments outlive the validator. Without a chat format (null), chat is refused for the reason
-  // `no_chat`; without a compiler, every constraint is refused.
+  // `no_chat`; without a compiler, a request that constrains its output is refused (CheckConstraint).
   RequestValidator(RequestLimits limits, const Tokenizer& tokenizer, const ChatFormat* chat_format,
                    std::string no_chat = "", ConstraintCompiler* constraints = nullptr)
       : limits_(std::move(limits)),

@@ -42,8 +42,7 @@ class ConstraintCompiler {
 
   bool is_on() const { return Cache() != nullptr; }
   bool is_forced() const;
-  // Whether `id` is an added token, which can come only as the end of an output. False while constraints are
-  // off.
+  // Whether `id` is an added token, which can come only as the end of an output. False without a vocabulary.
   bool IsAddedToken(int32_t id) const;
   bool has_end_ids() const { return vocabulary_ != nullptr && !vocabulary_->end_ids().empty(); }
 

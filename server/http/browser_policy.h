@@ -33,7 +33,8 @@ class BrowserPolicy {
   std::optional<Refusal> Refuse(const HttpRequest& head) const;
   // The headers for the answer to a page of `origin`; none for an origin that is not allowed.
   HttpHeaders HeadersFor(std::string_view origin) const;
-  // Answers what a browser asks before it sends a request with JSON or a token; nothing for other requests.
+  // Answers what a browser asks before it sends a request with JSON or a token. Nothing for other requests,
+  // and for origins that are not allowed.
   std::optional<HttpAnswer> Preflight(const HttpRequest& head) const;
 
  private:

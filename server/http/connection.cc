@@ -408,7 +408,7 @@ void Connection::WatchSilence() {
   AwaitTime();
 }
 
-// A pending wait goes on if the time that is due becomes later: a request sets several times, and cancelling
+// A pending wait goes on if what is due becomes later: a request sets the time more than once, and to cancel
 // a wait wakes another thread. No wait is longer than a head may take, so the wait of an idle connection
 // serves for the next head, too.
 void Connection::AwaitTime() {

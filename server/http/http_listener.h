@@ -51,7 +51,7 @@ class HttpListener {
   // Sets the certificate for connections from now on. Thread-safe.
   absl::Status SetCertificate(const ServerPems& certificate);
 
-  // Whether connections have freed so much since the last call that the allocator should be trimmed.
+  // Whether connections have freed so much since the last true answer that the allocator should be trimmed.
   // Thread-safe.
   bool TakeFlood();
 

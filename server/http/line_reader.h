@@ -1,7 +1,7 @@
 #pragma once
 
 // Reads one line of a head, of chunks or of trailers, byte by byte. A line ends with CRLF. CR, LF and other
-// control characters before that are refused: some readers take them for a line's end and others do not.
+// control characters before that, except tabs, are refused: only some readers take them for a line's end.
 
 #include <string>
 

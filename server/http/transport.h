@@ -1,8 +1,8 @@
 #pragma once
 
 // The bytes of one connection, in clear or under TLS. TLS reads and writes the socket itself: with
-// boost::asio::ssl a connection would hold 68 KB of buffers in addition to OpenSSL's own, already at half a
-// handshake of a stranger. All calls of one transport come from one strand, on which the callbacks run too.
+// boost::asio::ssl a connection held 68 KB of buffers in addition to OpenSSL's own, and half a handshake by
+// anybody took them. All calls of one transport come from one strand, on which the callbacks run too.
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>

@@ -130,8 +130,8 @@ class AnswerParser {
   void EmitThinking(std::string_view marked);
   void EmitText(std::string_view marked);
   void EmitArguments(std::string_view json);
-  // Emits the first `end` bytes of pending_ as JSON arguments; holds back an end of them that may be no
-  // argument.
+  // Emits the first `end` bytes of pending_ as JSON arguments, except white space at their end and, where the
+  // format has fences, backticks: these stay in pending_, or are dropped if `is_last`.
   void EmitJson(size_t end, bool is_last);
   void Announce(std::string id, const ChatTool& tool);
   void CompleteCall();

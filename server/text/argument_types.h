@@ -33,7 +33,7 @@ class ArgumentTypes {
 
   // Follows `$ref` and allOf. Any type where the schema does not say, or is too large to be read here.
   ArgumentType Of(const std::string& key) const;
-  // Whether no property is declared and any others are allowed, so that a key may also come twice.
+  // Whether no property is declared and any may come, so that a key may also come twice.
   bool is_dictionary() const;
 
  private:

@@ -97,7 +97,7 @@ std::string WithToolChanges(const ChatMessage& message, ToolsByName& tools, cons
   const std::string_view content = message.content;
   std::string whole;
   size_t begin = 0;
-  const auto append_up_to = [&](size_t end) {  // parts of `content` bring their own empty lines
+  const auto append_up_to = [&](size_t end) {  // later parts begin with their own empty line
     if (begin == 0 && end > 0 && !whole.empty()) whole += "\n\n";
     whole.append(content.substr(begin, end - begin));
     begin = end;

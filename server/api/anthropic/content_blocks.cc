@@ -73,7 +73,8 @@ bool ReadTextBlock(FieldReader& fields, const std::string& type, ChatMessage& me
   return true;
 }
 
-// Whether blocks of `type` are left out: calls that Anthropic's servers ran, their results, hidden thoughts.
+// Whether blocks of `type` are left out, such as calls that Anthropic's servers ran, their results, and
+// hidden thoughts.
 bool IsDropped(const std::string& type) {
   return type == "redacted_thinking" || type == "server_tool_use" || type == "mcp_tool_use" ||
          type == "fallback" || type == "compaction" ||

@@ -125,7 +125,7 @@ void ReadResponseFormat(FieldReader& fields, std::string_view body, SingleConstr
   fields.Keep(format.status());
 }
 
-// Anthropic's form: {"format": {"type": "json_schema", "schema": ...}, "effort"}. ReadThinking reads the
+// Anthropic's form: {"format": {"type": "json_schema", "schema": ...}, "effort": ...}. ReadThinking reads the
 // effort.
 void ReadOutputConfig(FieldReader& fields, std::string_view body, SingleConstraint& constraint) {
   const json* config = fields.Find("output_config");

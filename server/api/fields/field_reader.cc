@@ -149,8 +149,8 @@ void FieldReader::EndUnknown(const std::string& scope, const std::string& key) {
 }
 
 void FieldReader::End() {
-  // A message has few fields, most of which were asked for. In an object with many, each is looked up in the
-  // list.
+  // A message has few fields, most of which were asked for. In an object with many, each one's class is
+  // looked up first.
   constexpr size_t kFewFields = 32;
   const bool is_small = object_.size() <= kFewFields;
   std::string scope;

@@ -25,8 +25,8 @@ ChatTools ReadTools(FieldReader& fields, std::string_view body, std::set<std::st
 // A list of tools. Equal ones count once.
 class ToolList {
  public:
-  // `read` is called for each member of the list `name` with the member's name and text. `text` is the
-  // list's.
+  // `read` is called for each member of the list `name` with the member's text and its place in the request,
+  // such as "tools[3]". `text` is the list's.
   using ReadTool = std::function<absl::Status(const nlohmann::json& object, std::string_view text,
                                               const std::string& name)>;
   static absl::Status ForEach(const nlohmann::json& list, std::string_view text, const std::string& name,

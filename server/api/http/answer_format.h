@@ -41,7 +41,7 @@ class AnswerFormat {
   // The events for `delta`, which ends choice `index` if `end` is given; empty if there is nothing to say.
   virtual std::string Delta(int index, const OutputDelta& delta, const OutputEnd* end,
                             const ResponseLabels& labels) = 0;
-  // The event by which a silent stream is kept alive, at any time between Begin and the stream's end.
+  // What keeps a silent stream alive, at any time between Begin and the stream's end.
   virtual std::string KeepAlive() { return ": keep-alive\n\n"; }
   // The events after those of the last choice.
   virtual std::string StreamEnd(const std::vector<ChoiceEnd>& choices) = 0;

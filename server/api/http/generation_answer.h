@@ -77,7 +77,7 @@ class GenerationAnswer : public std::enable_shared_from_this<GenerationAnswer> {
   std::vector<ChoiceEnd> choices_;  // guarded by mutex_; constant once all have ended
   int begun_count_ = 0;             // guarded by mutex_; calls that were submitted or refused
   int ended_count_ = 0;             // guarded by mutex_
-  bool has_begun_ = false;          // a part of the stream is sent
+  bool has_begun_ = false;          // guarded by mutex_; a part of the stream is sent
   bool has_failed_ = false;         // guarded by mutex_
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // The tools of OpenAI's Responses API: functions, custom tools and namespaces of them. The model sees only
-// functions; the client gets a call back as one of the tool that it sent.
+// functions; the answer turns each call into one of the tool that the client sent.
 
 #include <map>
 #include <string>

@@ -85,7 +85,7 @@ json ResponsesFormat::ItemOf(size_t index, const AnswerBlock& block, const char*
   return item;
 }
 
-// The length limit leaves the last item incomplete, unless that is a whole call.
+// A call that is not whole is incomplete; so is a last thought or text that the length limit cut.
 const char* ResponsesFormat::StatusOf(size_t index, const OutputEnd* end) const {
   const AnswerBlock& block = blocks_.blocks()[index];
   const bool is_last = index + 1 == blocks_.blocks().size();
