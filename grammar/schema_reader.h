@@ -70,8 +70,8 @@ class SchemaReader {
   // Adds a schema, and those that its $ref and allOf add to it.
   absl::Status Expand(const JsonValue& schema, Conjunction& conjunction);
   absl::StatusOr<MergedSchema> Merge(const Conjunction& conjunction);
-  // The branches of the part's anyOf or oneOf, each joined with the rest of the conjunction. Branches that
-  // contradict the rest are left out.
+  // The branches of the part's anyOf or oneOf, each joined with the rest of the conjunction. Branches of a
+  // oneOf exclude what other branches match.
   absl::StatusOr<std::vector<Conjunction>> Branches(const Conjunction& conjunction, int part);
   // The schemas of the value of the key `name`; OthersOf: of the values of undeclared keys that match exactly
   // the patterns of `matched`.
