@@ -43,8 +43,8 @@ void ConstraintOptions::Add(CLI::App& command) {
   group->add_option("--structural-tag", structural_tag_, "text with structured parts: JSON text, or a file")
       ->type_name("FILE");
   group->require_option(0, 1);
-  CLI::Option* compact =
-      command.add_flag("--compact", compact_, "JSON of --json-schema, --json-object without white space");
+  CLI::Option* compact = command.add_flag(
+      "--compact", compact_, "JSON without white space: of --json-schema, --json-object, --structural-tag");
   compact->group("Structured output");
 }
 
