@@ -20,6 +20,10 @@ class Result:
     line: EndLine | None = None
 
 
+# The outcome by which the daemon counts what a client saw refused.
+REFUSALS = {"queue full": "rejected", "invalid": "invalid", "refused while the ranks restart": "unavailable"}
+
+
 class Ledger:
     """Results of clients, matched with the daemon's log at each quiet moment. Any thread may add; one checks."""
 
@@ -34,7 +38,7 @@ class Ledger:
         self.violations: list[str] = []
         self.line_sums: collections.Counter[str] = collections.Counter()
         self.outcomes: collections.Counter[str] = collections.Counter()
-        self.refused = 0
+        self.refused: collections.Counter[str] = collections.Counter()  # by what
         self._errors: collections.Counter[str] = collections.Counter()  # by counter: how much it is above the sum
         self.unseen = 0  # cut calls without a line: refused, or they never arrived
 
@@ -80,7 +84,7 @@ class Ledger:
         if result.kind == "ended" and line != result.line:
             self.violate(f"request {request_id}: the client saw {result.line}, the daemon's log has {line}")
         if result.kind == "refused":
-            self.refused += 1
+            self.refused[result.what] += 1
             if line is not None:
                 self.violate(f"request {request_id} was refused ({result.what}), but the daemon's log has {line}")
         if result.kind == "cut" and line is None:
@@ -100,6 +104,7 @@ class Ledger:
             if error != self._errors[name]:  # once, and not again each minute
                 self.violate(f"{name} is {now[name]:.0f}, the requests' sum is {value}")
             self._errors[name] = error
-        rejected = now['foredraft_requests_total{outcome="rejected"}']
-        if not self.refused <= rejected <= self.refused + self.unseen:
-            self.violate(f"rejected is {rejected:.0f}, clients saw {self.refused} refusals and cut {self.unseen} calls without a line")
+        for what, outcome in REFUSALS.items():
+            counted, seen = now[f'foredraft_requests_total{{outcome="{outcome}"}}'], self.refused[what]
+            if not seen <= counted <= seen + self.unseen:
+                self.violate(f"{outcome} is {counted:.0f}, clients saw {seen} times {what} and cut {self.unseen} calls without a line")
