@@ -122,7 +122,7 @@ class SchemaReader {
   absl::Status CheckKeywords(const JsonValue& schema, TypeSet types);
   // Removes from each branch the values that another branch allows as well.
   absl::Status SeparateOneOf(const JsonValue& one_of, std::vector<Conjunction>& branches);
-  // INVALID_ARGUMENT if `schema` is inside of a schema that SeparateOneOf added: two branches may both match.
+  // INVALID_ARGUMENT, because two branches may both match, if `schema` is in one that SeparateOneOf added.
   absl::Status CheckNoOverlap(const JsonValue& schema) const;
 
   absl::StatusOr<bool> PartHolds(const JsonValue& value, const SchemaPart& part);

@@ -19,7 +19,7 @@ struct ComparisonReport {
 };
 
 std::string TextReport(const ComparisonReport& report);
-// The rows of the text about servers, load and rounds, what went wrong, and the tokens.
+// TextReport's rows on servers, load, rounds and errors, and on whether tokens agree.
 std::string NotesText(const ComparisonReport& report);
 // Which setting gives the most tokens per second: "K=3 gives 1.80 (1.70..2.10) times the output tok/s of
 // K=0". If the rounds do not agree on that, the text begins with "no clear difference: ".

@@ -38,7 +38,7 @@ struct ModelShard {
 
   int group() const { return layout.group(rank); }
   int place() const { return layout.place(rank); }
-  // The ranks of its tensor group.
+  // The first rank of its tensor group.
   int first_of_group() const { return group() * layout.attention_tp; }
   ExpertShard experts() const { return {.rank = layout.expert_group(rank), .size = layout.moe_ep}; }
 

@@ -2,7 +2,7 @@
 
 // The masks of a plan on the device: their words, which mask applies to each row of the decode step and to
 // each first token of the prefill, and the drafts that grammars force in some of these rows. A plan without
-// masks copies nothing.
+// masks copies nothing, except the first one and the first after one with masks.
 
 #include <cstdint>
 #include <vector>

@@ -1,7 +1,7 @@
 #pragma once
 
 // What `foredraft serve` shows on stderr while it starts: a few lines and a progress bar per rank on a
-// terminal, otherwise the same as log lines (progress every 10%, or every 50% with several ranks).
+// terminal, otherwise both as log lines (progress every 10%, or every 50% with several ranks).
 
 #include <chrono>
 #include <string>

@@ -109,7 +109,7 @@ absl::StatusOr<std::string> ArgumentsPart(const CallSyntax& calls, const ChatToo
 std::string CallTag(const CallSyntax& calls, const std::string& name, const std::string& arguments) {
   const std::string end = calls.spacing.before_call_end + calls.call_end;
   if (calls.names_ids) {
-    // The model counts the calls of the conversation in the index: any index of up to 4 digits is allowed.
+    // The index counts the conversation's calls, past ones too: any of up to 4 digits is allowed.
     const std::string index = "{\"type\":\"regex\",\"pattern\":\"0|[1-9][0-9]{0,3}\"}";
     return Tag(absl::StrCat(calls.call, "functions.", name, ":"),
                InOrder({index, ConstText(calls.name_end + calls.spacing.behind_name), arguments}), end);

@@ -39,7 +39,7 @@ class AnswerSplitter {
 
  private:
   static constexpr int kNoMark = -1;
-  // A token whose bytes in the text of all tokens are not the answer's: markup, or with kNoMark a line end.
+  // A token that is no part of the answer: markup, or with kNoMark a line end. Its bytes in the whole text.
   struct Marker {
     int64_t begin;
     int64_t end;

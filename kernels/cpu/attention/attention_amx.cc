@@ -47,7 +47,7 @@ inline void PrefetchLines(RowPrefetch& next, int lines) {
     ++next.row;
   }
 }
-// Together with packing's prefetches, these suffice for a tile of 64 rows of 1 KB in one block of queries.
+// Lines to prefetch: with packing's, one block of queries prefetches a whole tile of 64 rows of 1 KB.
 constexpr int kLinesOfStep = 8;
 constexpr int kLinesOfColumns = 14;
 

@@ -34,7 +34,7 @@ RowChoices ChoicesOf(const Params& p, int64_t r) {
           p.expert_count};
 }
 
-// slices[i] = the sum of slice first_slice + i over columns [first, first + count), rounded to BF16: its
+// slices[i] = columns [first, first + count) of the sum of slice first_slice + i, rounded to BF16: its
 // experts ascending, product and sum rounded separately (no fused multiply-add). Always inlined, to be
 // compiled for the caller's register width (vector_math.h).
 template <int slice_count>

@@ -419,7 +419,7 @@ class AttentionHeads {
   }
 
   __device__ __forceinline__ void MultiplyValues(KeyRows& keys) {
-    // Blocks of columns are whole lines of the swizzle apart, so all values are constant distances away.
+    // Blocks of columns begin whole swizzle lines apart, so each is at a constant offset from `values`.
     static_assert(Shape::kWarps * 16 % 64 == 0);
     constexpr int kBlocksOfTile = Shape::kColumnBlocks / Shape::kWeightTiles;
     static_assert(kBlocksOfTile * Shape::kWeightTiles == Shape::kColumnBlocks);
