@@ -193,9 +193,10 @@ def check_layout(browser: Chromium, url: str, folder: pathlib.Path | None) -> No
 def check_refusals(browser: Chromium, daemon: Daemon, url: str) -> None:
     """What the daemon says is shown; one that has gone is noticed, and greeted when it comes back."""
     visit(browser, url, WIDE)
-    browser.type("#most", "99999")
+    browser.type("#most", "0")
     send_and_wait(browser, QUESTION)
-    assert "max_tokens" in browser.ask(f"{LAST}.querySelector('.error').textContent")
+    refusal = browser.ask(f"{LAST}.querySelector('.error').textContent")
+    assert "max_completion_tokens" in refusal, refusal
     browser.ask("document.getElementById('most').value = ''")
     send_and_wait(browser, QUESTION)
     assert browser.ask(f"{LAST}.querySelector('.error')") is None
