@@ -116,7 +116,7 @@ endfunction()
 # is optimised. Labels:
 #   full        in tests/run --full only
 #   sequential  not with ThreadSanitizer: no threads, or those of same_tokens_test over another model or request
-#   plain       with no sanitizer: long, and other tests run the same code
+#   plain       with no sanitizer: long, and other tests run the same code; or of glibc's malloc, which sanitizers replace
 # A test that its label leaves out of tests/run --full is built only when its target is named.
 function(foredraft_test NAME)
   cmake_parse_arguments(ARG "LONG_LOOPS" "TIMEOUT;LABELS" "SRCS;DEPS;ARGS" ${ARGN})

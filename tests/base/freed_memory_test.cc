@@ -34,7 +34,7 @@ TEST(OutOfMemory, AThreadKeepsLittleOfWhatItFrees) {
     malloc_trim(0);  // gives back all but the end of the heap
     after = ResidentBytes();
   }).join();
-  EXPECT_LT(after, before + (6 << 20) + kQuarantineBytes);
+  EXPECT_LT(after, before + (6 << 20));
 }
 
 }  // namespace
