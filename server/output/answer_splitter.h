@@ -39,7 +39,8 @@ class AnswerSplitter {
 
  private:
   static constexpr int kNoMark = -1;
-  // A token that is no part of the answer: markup, or with kNoMark a line end. Its bytes in the whole text.
+  // A token that is no part of the answer: markup, or with kNoMark a line end. Bytes [begin, end) of all
+  // tokens' text are its own.
   struct Marker {
     int64_t begin;
     int64_t end;

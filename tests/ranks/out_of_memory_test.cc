@@ -22,16 +22,12 @@ TEST_P(GroupOutOfMemoryOn, TheGroupGoesOn) {
   KeepMemoryReserve();
   int64_t cases = 0;
   for (int64_t n = 0, quiet = 0; quiet < 3;) {
-    // A busy machine may stop this process for longer than kHeartbeatTimeout.
-    LeaderOptions options = TestLeaderOptions();
-    options.heartbeat_timeout = kPatience;
-    const WorkerScript script{.heartbeat_timeout = kPatience};
-    Open(options);
+    Open(TestLeaderOptions());
     bool has_failed = false;
     {
       // Also a shortage that lasts longer than the reserve.
       const FailingAllocations failing(GetParam(), n, cases % 3 == 0 ? 6 : 1);
-      TestWorker first(leader_->port(), 0, script), second(leader_->port(), 1, script);
+      TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
       ASSERT_TRUE(WaitReady()) << "allocation " << n << ": " << leader_->health();
       Launch(1);
       for (uint64_t number = 2; number < 6; ++number) {

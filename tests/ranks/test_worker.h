@@ -27,7 +27,6 @@ struct WorkerScript {
   uint64_t hang_at = 0;
   uint64_t forge_at = 0;  // a token of its own
   int attention_tp = 1;   // as LeaderOptions'
-  std::chrono::milliseconds heartbeat_timeout = kHeartbeatTimeout;
 };
 
 class ScriptedExecutor : public Executor {
@@ -67,9 +66,7 @@ class TestWorker {
     executor_.group = rank / script.attention_tp;
     executor_.script = script;
     end_ = std::async(std::launch::async, [this, port, rank]() -> absl::Status {
-      WorkerOptions options = Options(port, rank);
-      options.heartbeat_timeout = executor_.script.heartbeat_timeout;
-      auto session = WorkerSession::Join(options);
+      auto session = WorkerSession::Join(Options(port, rank));
       if (!session.ok()) return session.status();
       (*session)->SetOnLost([this](const absl::Status&) { executor_.Abort(); });
       if (absl::Status status =
