@@ -72,7 +72,7 @@ void CollectAnchors(const JsonValue& schema, Anchors& anchors) {
   if (is_anchor) anchors.try_emplace(id->text.substr(1), &schema);
   if (id != nullptr && !is_anchor && schema.parent != nullptr) return;  // another document
   for (size_t i = 0; i < schema.items.size(); ++i) {
-    const std::string_view key = schema.is_object() ? schema.keys[i] : "";
+    const std::string_view key = schema.is_object() ? std::string_view(schema.keys[i]) : "";
     const bool is_value = key == "enum" || key == "const" || key == "default" || key == "examples";
     if (!is_value) CollectAnchors(schema.items[i], anchors);
   }

@@ -96,8 +96,10 @@ class Leader::Service final : public worker::v1::WorkerService::CallbackService 
 absl::StatusOr<std::unique_ptr<Leader>> Leader::Listen(const LeaderOptions& options) {
   std::unique_ptr<Leader> leader(new Leader(options));
   RETURN_IF_ERROR(leader->Listen());
-  leader->thread_ = std::thread([leader = leader.get()] { leader->Run(); });
-  pthread_setname_np(leader->thread_.native_handle(), "leader");
+  leader->thread_ = std::thread([leader = leader.get()] {
+    pthread_setname_np(pthread_self(), "leader");  // before it allocates: tests find its allocations by name
+    leader->Run();
+  });
   return leader;
 }
 

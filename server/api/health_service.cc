@@ -110,8 +110,9 @@ class HealthService::CheckCall {
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&context_};
-  Event received_{[this, &service = service_](bool ok) {
-    Received(ok);
+  Event received_{[this](bool ok) {
+    HealthService& service = service_;
+    Received(ok);  // may delete the call, and with it what this function has captured
     service.Accepted();
   }};
   Event finished_{[this](bool) { delete this; }};
@@ -183,8 +184,9 @@ class HealthService::WatchCall {
   bool finishing_ = false;
   bool gone_ = false;
   int sent_ = 0;  // none yet
-  Event received_{[this, &service = service_](bool ok) {
-    Received(ok);
+  Event received_{[this](bool ok) {
+    HealthService& service = service_;
+    Received(ok);  // may delete the call, and with it what this function has captured
     service.Accepted();
   }};
   Event written_{[this](bool) { Written(); }};

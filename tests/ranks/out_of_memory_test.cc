@@ -17,17 +17,20 @@ namespace {
 
 class GroupOutOfMemoryOn : public GroupFixture, public testing::WithParamInterface<const char*> {};
 
-// From the first join to the stop.
+// From the start of the leader to the stop.
 TEST_P(GroupOutOfMemoryOn, TheGroupGoesOn) {
   KeepMemoryReserve();
   int64_t cases = 0;
   for (int64_t n = 0, quiet = 0; quiet < 3;) {
-    Open(TestLeaderOptions());
+    // Both ends are patient: the test's process may stand still for a while.
+    LeaderOptions options = TestLeaderOptions();
+    options.heartbeat_timeout = kPatience;
     bool has_failed = false;
     {
       // Also a shortage that lasts longer than the reserve.
       const FailingAllocations failing(GetParam(), n, cases % 3 == 0 ? 6 : 1);
-      TestWorker first(leader_->port(), 0), second(leader_->port(), 1);
+      Open(options);
+      TestWorker first(leader_->port(), 0, {}, kPatience), second(leader_->port(), 1, {}, kPatience);
       ASSERT_TRUE(WaitReady()) << "allocation " << n << ": " << leader_->health();
       Launch(1);
       for (uint64_t number = 2; number < 6; ++number) {

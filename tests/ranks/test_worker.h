@@ -62,11 +62,14 @@ class ScriptedExecutor : public Executor {
 // One worker on a thread of its own, which does what a worker process does.
 class TestWorker {
  public:
-  TestWorker(int port, int rank, const WorkerScript& script = {}) {
+  TestWorker(int port, int rank, const WorkerScript& script = {},
+             std::chrono::milliseconds heartbeat_timeout = kHeartbeatTimeout) {
     executor_.group = rank / script.attention_tp;
     executor_.script = script;
-    end_ = std::async(std::launch::async, [this, port, rank]() -> absl::Status {
-      auto session = WorkerSession::Join(Options(port, rank));
+    end_ = std::async(std::launch::async, [=, this]() -> absl::Status {
+      WorkerOptions options = Options(port, rank);
+      options.heartbeat_timeout = heartbeat_timeout;
+      auto session = WorkerSession::Join(options);
       if (!session.ok()) return session.status();
       (*session)->SetOnLost([this](const absl::Status&) { executor_.Abort(); });
       if (absl::Status status =

@@ -118,8 +118,9 @@ TEST_F(ConstraintCheckTest, EqualConstraintsShareAGrammar) {
 TEST_F(ConstraintCheckTest, LineEndsMayFollowAThought) {
   ClientRequest client = Good();
   const int32_t line_end = Id("\n");
-  EXPECT_THAT(Check(client)->request.constraint.line_end_ids, Contains(line_end));
-  for (const int32_t id : Check(client)->request.constraint.line_end_ids) {
+  const std::vector<int32_t> ids = Check(client)->request.constraint.line_end_ids;
+  EXPECT_THAT(ids, Contains(line_end));
+  for (const int32_t id : ids) {
     EXPECT_EQ(tokenizer_->TokenBytes(id).find_first_not_of('\n'), std::string_view::npos) << id;
     EXPECT_LE(tokenizer_->TokenBytes(id).size(), size_t{kMostLineEnds}) << id;
   }

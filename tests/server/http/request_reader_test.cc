@@ -13,6 +13,7 @@ namespace {
 using Progress = RequestReader::Progress;
 
 constexpr char kPost[] = "POST /x?a=1 HTTP/1.1\r\nHost: h\r\nX-One: 1\r\n";
+const HttpLimits kLimits;
 constexpr size_t kPostBytes = sizeof(kPost) - 1;
 const std::string kChunked = absl::StrCat(kPost, "Transfer-Encoding: chunked\r\n\r\n");
 
@@ -79,7 +80,7 @@ TEST(RequestReader, TakesChunksCutAnywhere) {
     const std::string bytes = absl::StrCat(kPost, "Transfer-Encoding: chunked\r\n\r\n", body);
     for (size_t first = bytes.size() - std::string(body).size(); first < bytes.size(); ++first) {
       for (size_t second = first; second < bytes.size(); ++second) {
-        RequestReader reader({}, "ipv4:1.2.3.4:5");
+        RequestReader reader(kLimits, "ipv4:1.2.3.4:5");
         std::string input = bytes.substr(0, first);
         EXPECT_EQ(reader.Feed(input), Progress::kHead);
         EXPECT_EQ(reader.Feed(input), Progress::kMore);
@@ -111,7 +112,7 @@ TEST(RequestReader, TakesWhatTheLimitsAllow) {
 
 // Reads that end a byte behind a line's end made Beast count anew.
 TEST(RequestReader, CountsAHeadThatComesInAlignedPieces) {
-  RequestReader reader({}, "ipv4:1.2.3.4:5");
+  RequestReader reader(kLimits, "ipv4:1.2.3.4:5");
   std::string input = absl::StrCat(kPost, "a");
   size_t sent = input.size();
   while (reader.Feed(input) == Progress::kMore) {
@@ -124,7 +125,7 @@ TEST(RequestReader, CountsAHeadThatComesInAlignedPieces) {
 }
 
 TEST(RequestReader, WhatABodyHoldsIsCounted) {
-  RequestReader reader({}, "ipv4:1.2.3.4:5");
+  RequestReader reader(kLimits, "ipv4:1.2.3.4:5");
   std::string input = absl::StrCat(kChunked, "3\r\nabc\r\n1;", std::string(5000, 'x'));
   EXPECT_EQ(reader.Feed(input), Progress::kHead);
   EXPECT_EQ(reader.Feed(input), Progress::kMore);
@@ -163,7 +164,7 @@ TEST(RequestReader, SkipsOneEmptyLineBeforeARequest) {
 
 TEST(RequestReader, ExpectsNothingFromHttp10) {
   for (const bool old : {false, true}) {
-    RequestReader reader({}, "ipv4:1.2.3.4:5");
+    RequestReader reader(kLimits, "ipv4:1.2.3.4:5");
     std::string input = absl::StrCat("POST / HTTP/1.", old ? "0" : "1",
                                      "\r\nHost: h\r\nExpect: 100-Continue\r\nContent-Length: 1\r\n\r\n");
     ASSERT_EQ(reader.Feed(input), Progress::kHead);
