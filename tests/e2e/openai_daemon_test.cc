@@ -28,6 +28,7 @@ using ::testing::HasSubstr;
 
 constexpr char kChat[] = "/v1/chat/completions";
 constexpr char kCompletion[] = "/v1/completions";
+constexpr std::chrono::seconds kPatience(120);  // an answer that is no stream comes after its last token
 
 int PortOf(const std::string& address) { return std::stoi(address.substr(address.rfind(':') + 1)); }
 
@@ -41,7 +42,9 @@ class OpenAiDaemon : public testing::Test {
 
   static int port() { return PortOf(daemon_->http_address()); }
   static json Post(const std::string& path, const json& body) {
-    const HttpReply reply = Ask(port(), "POST", path, body.dump());
+    HttpClient client(port(), kPatience);
+    EXPECT_TRUE(client.Send(HttpText("POST", path, body.dump())));
+    const HttpReply reply = client.Read();
     EXPECT_EQ(reply.status, 200) << reply.body;
     return reply.status == 200 ? json::parse(reply.body) : json();
   }

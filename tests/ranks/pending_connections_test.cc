@@ -173,15 +173,23 @@ TEST_F(WorkerPort, WorkersJoinWhileAStrangerFloodsIt) {
   const int port = leader_->port();
   std::atomic<int> opened = 0;
   std::jthread stranger([&](const std::stop_token& stop) {
-    std::deque<int> held;
+    // Closed ahead of its acceptance, a connection would be dead by then and take no place.
+    std::deque<int> dialled, accepted;
     while (!stop.stop_requested()) {
-      held.push_back(Dial(port));
+      dialled.push_back(Dial(port));
       ++opened;
-      if (held.size() <= 200) continue;
-      close(held.front());
-      held.pop_front();
+      if (dialled.size() <= 100) continue;
+      pollfd oldest = {.fd = dialled.front(), .events = POLLIN, .revents = 0};
+      while (!stop.stop_requested() && poll(&oldest, 1, 100) == 0) continue;  // gRPC sends its settings
+      accepted.push_back(dialled.front());
+      dialled.pop_front();
+      if (accepted.size() <= 100) continue;
+      close(accepted.front());
+      accepted.pop_front();
     }
-    for (const int fd : held) close(fd);
+    for (const std::deque<int>& fds : {dialled, accepted}) {
+      for (const int fd : fds) close(fd);
+    }
   });
   const auto opened_more = [&](int count) {
     const int target = opened.load() + count;
