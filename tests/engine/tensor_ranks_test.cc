@@ -242,6 +242,18 @@ std::vector<SameTokensCase> AllCases(const ModelConfig& config) {
   return cases;
 }
 
+std::vector<SameTokensCase> CasesOfTier([[maybe_unused]] const Shape& shape, const ModelConfig& config) {
+  std::vector<SameTokensCase> cases = IsFullTier() ? AllCases(config) : FastCases(config);
+#if defined(__SANITIZE_ADDRESS__)
+  // All cases of all shapes take an hour here. The other shapes differ in a rank's parts, which are smallest
+  // on eight.
+  if (shape.name != std::string("abacus")) {
+    std::erase_if(cases, [](const SameTokensCase& c) { return c.setting.attention_tp < 8; });
+  }
+#endif
+  return cases;
+}
+
 class TensorRanks : public SameTokensFixture, public ::testing::WithParamInterface<Shape> {
  protected:
   TensorRanks()
@@ -251,7 +263,7 @@ class TensorRanks : public SameTokensFixture, public ::testing::WithParamInterfa
 };
 
 TEST_P(TensorRanks, GiveTheTokensOfOneRankAndEveryDraftEqualsTheFromScratchOne) {
-  ExpectTheSame(IsFullTier() ? AllCases(model_.config) : FastCases(model_.config));
+  ExpectTheSame(CasesOfTier(GetParam(), model_.config));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TensorRanks, ::testing::ValuesIn(ShapesOfTier()),
