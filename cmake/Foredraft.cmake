@@ -113,6 +113,14 @@ function(foredraft_test_headers NAME)
     HEADERS ${FOREDRAFT_COMMON_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
 endfunction()
 
+# foredraft_timeout(seconds TEST ...): sanitizers may take eight times as long.
+function(foredraft_timeout SECONDS)
+  if(FOREDRAFT_SANITIZER)
+    math(EXPR SECONDS "${SECONDS} * 8")
+  endif()
+  set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${SECONDS})
+endfunction()
+
 # foredraft_test(NAME SRCS a_test.cc ... DEPS other ... [TIMEOUT s] [LABELS label] [LONG_LOOPS]): a GoogleTest binary, one ctest
 # entry. The working directory is the source root, so tests open tests/golden/... by relative path. LONG_LOOPS: its own code
 # is optimised. Labels:
@@ -138,10 +146,7 @@ function(foredraft_test NAME)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  if(FOREDRAFT_SANITIZER)
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 8")
-  endif()
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  foredraft_timeout(${ARG_TIMEOUT} ${NAME})
   if(ARG_LABELS)
     set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}")
   endif()
