@@ -155,6 +155,27 @@ WorkerOptions PatientWorker(int port, int rank) {
   return worker;
 }
 
+// Opens connections as fast as they are accepted, and holds a hundred accepted ones.
+void Flood(int port, const std::stop_token& stop, std::atomic<int>& opened) {
+  // Closed ahead of its acceptance, a connection would be dead by then and take no place.
+  std::deque<int> dialled, accepted;
+  while (!stop.stop_requested()) {
+    dialled.push_back(Dial(port));
+    ++opened;
+    if (dialled.size() <= 100) continue;
+    pollfd oldest = {.fd = dialled.front(), .events = POLLIN, .revents = 0};
+    while (!stop.stop_requested() && poll(&oldest, 1, 100) == 0) continue;  // gRPC sends its settings
+    accepted.push_back(dialled.front());
+    dialled.pop_front();
+    if (accepted.size() <= 100) continue;
+    close(accepted.front());
+    accepted.pop_front();
+  }
+  for (const std::deque<int>& fds : {dialled, accepted}) {
+    for (const int fd : fds) close(fd);
+  }
+}
+
 // Two ranks join while a stranger of the same address opens connections as fast as they are accepted, and
 // stay while it goes on. A join takes a few round trips, so under such an attack it may fail; the worker
 // dials again.
@@ -172,25 +193,7 @@ TEST_F(WorkerPort, WorkersJoinWhileAStrangerFloodsIt) {
   Open(options);
   const int port = leader_->port();
   std::atomic<int> opened = 0;
-  std::jthread stranger([&](const std::stop_token& stop) {
-    // Closed ahead of its acceptance, a connection would be dead by then and take no place.
-    std::deque<int> dialled, accepted;
-    while (!stop.stop_requested()) {
-      dialled.push_back(Dial(port));
-      ++opened;
-      if (dialled.size() <= 100) continue;
-      pollfd oldest = {.fd = dialled.front(), .events = POLLIN, .revents = 0};
-      while (!stop.stop_requested() && poll(&oldest, 1, 100) == 0) continue;  // gRPC sends its settings
-      accepted.push_back(dialled.front());
-      dialled.pop_front();
-      if (accepted.size() <= 100) continue;
-      close(accepted.front());
-      accepted.pop_front();
-    }
-    for (const std::deque<int>& fds : {dialled, accepted}) {
-      for (const int fd : fds) close(fd);
-    }
-  });
+  std::jthread stranger([&](const std::stop_token& stop) { Flood(port, stop, opened); });
   const auto opened_more = [&](int count) {
     const int target = opened.load() + count;
     for (int tick = 0; tick < 12000 && opened.load() < target; ++tick) poll(nullptr, 0, 10);
