@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "server/api/responses/responses_wire.h"
-#include "tests/fuzz/wire_fuzz.h"
+#include "tests/fuzz/wire_check.h"
 #include "tests/server/http/scripted_answers.h"
 
 namespace foredraft {

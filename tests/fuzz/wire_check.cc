@@ -1,4 +1,4 @@
-#include "tests/fuzz/wire_fuzz.h"
+#include "tests/fuzz/wire_check.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
