@@ -1,6 +1,5 @@
 // Elements without scales, in BF16 or F32.
 
-#include <ranges>
 #include <string>
 #include <utility>
 
@@ -28,9 +27,10 @@ absl::Status Check(const Checkpoint& checkpoint, const ModelDescription& model, 
   const std::string& dtype = found.entry->dtype;
   if (dtype != "BF16" && dtype != "F32") {
     std::string allowed = "BF16, F32";
-    for (const StoredFormat* format : std::views::reverse(StoredFormats())) {
-      if (format->weight_dtype == nullptr || !format->is_meant(model, spec)) continue;
-      absl::StrAppend(&allowed, ", ", format->weight_dtype);
+    const auto formats = StoredFormats();
+    for (auto format = formats.rbegin(); format != formats.rend(); ++format) {
+      if ((*format)->weight_dtype == nullptr || !(*format)->is_meant(model, spec)) continue;
+      absl::StrAppend(&allowed, ", ", (*format)->weight_dtype);
     }
     return CheckStoredDType(found, allowed);
   }

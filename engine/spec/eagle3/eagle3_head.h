@@ -27,7 +27,7 @@ namespace foredraft {
 // The most prompt rows that run at once: bounds the head's memory.
 inline constexpr int kEagle3RowsAtOnce = 1024;
 
-class Eagle3Head : public DraftLevels, public LayerReader {
+class Eagle3Head final : public DraftLevels, public LayerReader {
  public:
   // `capacity` as of the target. device and target outlive the head; from now on the target calls its Read.
   // The cache has the rows that RegisterRows registers for a target without MTP modules.

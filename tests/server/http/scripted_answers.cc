@@ -14,9 +14,8 @@ using Part = AnswerRun::Part;
 
 // A token for every four bytes.
 void Count(const std::vector<ScriptedPart>& parts, size_t sent, RequestStats& stats) {
-  size_t thinking = 0, all = 0;
+  size_t thinking = 0;
   for (const ScriptedPart& part : parts) {
-    all += part.text.size();
     if (part.part == Part::kThinking) thinking += part.text.size();
   }
   stats.prompt_tokens = 40;
