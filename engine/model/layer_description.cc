@@ -19,7 +19,7 @@ const TensorSpec* LayerDescriber::Linear(TensorKind kind, const std::string& nam
 
 WeightSpec& LayerDescriber::Weight(const std::string& name, Member member, Tensors tensors,
                                    int expert_count) {
-  description_.weights.push_back({name, member, std::move(tensors), expert_count});
+  description_.weights.push_back({name, std::move(member), std::move(tensors), expert_count});
   return description_.weights.back();
 }
 

@@ -22,7 +22,7 @@ TEST(BoundedQueue, LeavesTheValueAloneWhenFull) {
   EXPECT_TRUE(queue.TryPush(std::make_unique<int>(1)));
   auto second = std::make_unique<int>(2);
   EXPECT_FALSE(queue.TryPush(std::move(second)));
-  EXPECT_EQ(*second, 2);
+  EXPECT_EQ(*second, 2);  // NOLINT(bugprone-use-after-move): TryPush moves what it takes, nothing else
   EXPECT_EQ(queue.size(), 1u);
 }
 

@@ -36,8 +36,9 @@ class NcclRanks : public ::testing::TestWithParam<bool> {
       return false;
     }
     EXPECT_TRUE(group.ok()) << group.status();
-    if (group.ok()) group_ = *std::move(group);
-    return group.ok();
+    if (!group.ok()) return false;
+    group_ = *std::move(group);
+    return true;
   }
 
   std::vector<RankParts> group_;

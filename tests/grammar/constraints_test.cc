@@ -78,10 +78,7 @@ const Case kCases[] = {
     {"regex: classes without categories",
      Expression("[^\\p{L}\\d][^\\P{N}]"),
      {"!1", "\xE2\x82\xAC\xC2\xBD"},
-     {"a1", "11", "!a",
-      "\xCD\xB8"
-      "1",
-      "!\xCD\xB8"}},
+     {"a1", "11", "!a", "\u03781", "!\u0378"}},
     {"regex: anchors at the edges", Expression("^a$|^(b|c)$"), {"a", "b", "c"}, {"ab"}},
     {"regex: lazy", Expression("a+?b??"), {"a", "aab"}, {"b"}},
     {"regex: braces that count nothing", Expression("a{,2}{x}"), {"a{,2}{x}"}, {"aa"}},

@@ -179,6 +179,7 @@ TEST(Int8Inputs, MovesAProductByHalfAStepPerElementAtMost) {
     bool moved = false;
     for (int i = 0; i < kRows * weight.n; ++i) {
       double exact = 0, tolerance = 0;
+      const int groups = kK / shape.group;
       for (int at = 0; at < kK; at += shape.group) {
         const bf16* const group = &x[i / weight.n * kK + at];
         const float step = RoundedGroup({group, static_cast<size_t>(shape.group)}).scale;
@@ -186,7 +187,7 @@ TEST(Int8Inputs, MovesAProductByHalfAStepPerElementAtMost) {
           const double w = weight.values[size_t(i % weight.n) * kK + at + j];
           exact += w * ToFloat(group[j]);
           tolerance += std::abs(w) * step * (0.5 + 127 * 4 * kF32Roundoff);
-          tolerance += (kK / shape.group + 4) * kF32Roundoff * std::abs(w) * step * 128;
+          tolerance += (groups + 4) * kF32Roundoff * std::abs(w) * step * 128;
         }
       }
       EXPECT_NEAR(values[i], exact, tolerance) << shape.name << ", output " << i % weight.n;

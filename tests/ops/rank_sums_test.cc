@@ -1,6 +1,8 @@
 // tree_sum, merge_columns, take_columns, and copy_quantized of column slices.
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -79,7 +81,7 @@ TEST(TakeColumns, TakesThemByIndexAndFillsTheOthers) {
         for (int c = 0; c < columns; ++c) {
           const float expected =
               index[c] < 0 ? -std::numeric_limits<float>::infinity() : x[r * width + index[c]];
-          ASSERT_EQ(std::memcmp(&got[r * columns + c], &expected, sizeof(float)), 0)
+          ASSERT_EQ(std::bit_cast<uint32_t>(got[r * columns + c]), std::bit_cast<uint32_t>(expected))
               << "row " << r << ", column " << c << ": " << got[r * columns + c] << ", expected " << expected;
         }
       }

@@ -26,7 +26,11 @@ struct RowShape {
 const RowShape kRowShapes[] = {
     {"flat", [](int) { return 2.0f; }},  // more equal tokens than a list of candidates holds
     {"sloping", [](int v) { return -1e-5f * static_cast<float>(v); }},
-    {"in steps", [](int v) { return -1e-4f * static_cast<float>(v / 16); }},
+    {"in steps",
+     [](int v) {
+       const int step = v / 16;
+       return -1e-4f * static_cast<float>(step);
+     }},
     {"with a masked end", [](int v) { return v < 5000 ? -1e-5f * static_cast<float>(v) : -kInfinity; }},
     {"with a very low end", [](int v) { return v < 5000 ? -1e-5f * static_cast<float>(v) : -1e30f; }},
 };
@@ -192,7 +196,9 @@ TEST(SampleOfLongRows, LogprobsFindTheMostProbableTokensAnywhere) {
   for (int v = 0; v < kVocab; ++v) {
     rising[v] = 1e-3f * static_cast<float>(v);  // all in the last groups of columns
     falling[v] = -rising[v];
-    wide[v] = v % 450 == 449 ? 5.0f : -90.0f * (v / 4096 + 1);  // one in each group; chunks far apart
+    const int chunk = v / 4096;
+    wide[v] = v % 450 == 449 ? 5.0f
+                             : -90.0f * static_cast<float>(chunk + 1);  // one in each group; chunks far apart
   }
   low[8999] = -1000.0f;  // and chunks without a finite logit
   kinds.insert(kinds.end(), {rising, falling, wide, low});

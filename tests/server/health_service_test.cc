@@ -299,7 +299,7 @@ class Attack {
     std::deque<int> held;
     while (!stop.stop_requested()) {
       held.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      connect(held.back(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+      static_cast<void>(connect(held.back(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)));
       std::this_thread::sleep_for(milliseconds(1));
       if (held.size() <= kConnections) continue;
       close(held.front());

@@ -230,7 +230,7 @@ TEST_P(OutOfMemoryOn, RequestsEndAndTheOthersAreRight) {
   }
   std::printf("%s: %lld allocations failed, %lld of %lld requests ended\n", GetParam(),
               static_cast<long long>(cases), static_cast<long long>(ended),
-              static_cast<long long>(4 * cases));
+              4 * static_cast<long long>(cases));
   // Blocks, slots and calls are all given back.
   EXPECT_TRUE(server_.Eventually([&] { return server_.IsIdle(); }));
   for (const Answer& answer : clients_.Run()) EXPECT_TRUE(answer.is_whole) << answer.error;

@@ -20,9 +20,9 @@ TEST_P(MtpChain, AgreesWithTheReference) {
   const ModelConfig config = *ReadModelConfig(dir + "/config.json");
   const std::unique_ptr<Device> device = *CreateDevice("cpu", {.threads = 2});
   const std::unique_ptr<Stream> stream = device->CreateStream();
-  LoadedWeights weights = *LoadWeights(dir, config, 1, *device, *stream, nullptr);
+  const LoadedWeights weights = *LoadWeights(dir, config, 1, *device, *stream, nullptr);
   const absl::StatusOr<MtpCheckResult> result =
-      CheckMtpChain(dir, config, *device, std::move(weights), {.draft_len = 3, .steps = 4});
+      CheckMtpChain(dir, config, *device, weights, {.draft_len = 3, .steps = 4});
   ASSERT_TRUE(result.ok()) << result.status();
   for (const Boundary& boundary : result->boundaries) {
     std::cout << absl::StreamFormat("%-36s %5d rows, %3d left out, %.2e of %.2e\n", boundary.name,
@@ -45,7 +45,7 @@ TEST(MtpChainOfV4, NamesTheBoundaryThatIsWrong) {
   V4ModuleWeights& module = weights.Get<V4Weights>().modules.front();
   std::swap(module.enorm, module.hnorm);
   const absl::StatusOr<MtpCheckResult> result =
-      CheckMtpChain(dir, config, *device, std::move(weights), {.draft_len = 1, .steps = 1});
+      CheckMtpChain(dir, config, *device, weights, {.draft_len = 1, .steps = 1});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_FALSE(result->ok());
   for (const Boundary& boundary : result->boundaries) {

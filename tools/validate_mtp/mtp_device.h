@@ -43,7 +43,7 @@ std::vector<int32_t> BestTokens(const std::vector<float>& logits, int vocab_size
 // The rows of a DSpark block after `token`, which is at `position`.
 DeviceRows BlockRowsOf(const DSparkShape& shape, int slot, int token, int position);
 
-class MtpDevice : private LayerReader {
+class MtpDevice final : private LayerReader {
  public:
   struct Size {
     int slots = 0;

@@ -48,7 +48,7 @@ class Describer {
   }
 
   WeightSpec& Weight(const std::string& name, Member member, Tensors tensors, int expert_count = 1) {
-    description_.weights.push_back({name, member, std::move(tensors), expert_count});
+    description_.weights.push_back({name, std::move(member), std::move(tensors), expert_count});
     return description_.weights.back();
   }
 

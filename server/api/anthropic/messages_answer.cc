@@ -20,7 +20,7 @@ constexpr int kOverloaded = 529;
 
 std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-std::string Event(const char* type, json more) {
+std::string Event(const char* type, const json& more) {
   json event = {{"type", type}};
   event.update(more);
   return absl::StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n");

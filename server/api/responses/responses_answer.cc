@@ -170,7 +170,7 @@ json ResponsesFormat::FailedResponse(const absl::Status& status) const {
   return response;
 }
 
-void ResponsesFormat::Send(const char* type, json more) {
+void ResponsesFormat::Send(const char* type, const json& more) {
   json event = {{"type", type}, {"sequence_number", sequence_number_++}};
   event.update(more);
   absl::StrAppend(&events_, "event: ", type, "\ndata: ", Dump(event), "\n\n");
@@ -199,19 +199,19 @@ void ResponsesFormat::Grew(size_t index, const AnswerBlock& block, std::string_v
   if (block.part != Part::kCall) {
     delta["content_index"] = 0;
     delta["delta"] = std::string(piece);
-    if (block.part == Part::kThinking) return Send("response.reasoning_text.delta", std::move(delta));
+    if (block.part == Part::kThinking) return Send("response.reasoning_text.delta", delta);
     delta["logprobs"] = json::array();
-    return Send("response.output_text.delta", std::move(delta));
+    return Send("response.output_text.delta", delta);
   }
   const SentTool* sent = SentOf(block);
   if (sent == nullptr || !sent->is_custom) {
     delta["delta"] = std::string(piece);
-    return Send("response.function_call_arguments.delta", std::move(delta));
+    return Send("response.function_call_arguments.delta", delta);
   }
   std::string input = custom_input_.Read(piece);
   if (input.empty()) return;
   delta["delta"] = std::move(input);
-  Send("response.custom_tool_call_input.delta", std::move(delta));
+  Send("response.custom_tool_call_input.delta", delta);
 }
 
 void ResponsesFormat::Closed(size_t index, const AnswerBlock& block) {
@@ -222,17 +222,15 @@ void ResponsesFormat::Closed(size_t index, const AnswerBlock& block) {
     const char* field = is_custom ? "input" : "arguments";
     done[field] = item[field];
     if (!is_custom) done["name"] = item["name"];
-    Send(is_custom ? "response.custom_tool_call_input.done" : "response.function_call_arguments.done",
-         std::move(done));
+    Send(is_custom ? "response.custom_tool_call_input.done" : "response.function_call_arguments.done", done);
   } else {
     done["content_index"] = 0;
     json part = done;
     done["text"] = block.text;
     if (block.part == Part::kText) done["logprobs"] = json::array();
-    Send(block.part == Part::kText ? "response.output_text.done" : "response.reasoning_text.done",
-         std::move(done));
+    Send(block.part == Part::kText ? "response.output_text.done" : "response.reasoning_text.done", done);
     part["part"] = PartOf(block, block.text);
-    Send("response.content_part.done", std::move(part));
+    Send("response.content_part.done", part);
   }
   Send("response.output_item.done", {{"output_index", index}, {"item", item}});
 }

@@ -47,7 +47,7 @@ class ResponsesFormat final : public AnswerFormat, private BlockListener {
   void Closed(size_t index, const AnswerBlock& block) override;
 
   // Adds an event, which the next TakeEvents returns.
-  void Send(const char* type, Json more);
+  void Send(const char* type, const Json& more);
   void SendBegin();
   std::string TakeEvents() { return std::exchange(events_, ""); }
 

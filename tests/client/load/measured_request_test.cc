@@ -14,7 +14,7 @@ v1::GenerateChunk Chunk(std::initializer_list<int32_t> ids, int completion_token
 
 MeasuredRequest Measured(std::vector<std::pair<double, v1::GenerateChunk>> chunks) {
   MeasuredRequest request;
-  for (auto& [now_s, chunk] : chunks) AddChunk(request, now_s, chunk);
+  for (auto& timed : chunks) AddChunk(request, timed.first, timed.second);
   return request;
 }
 

@@ -227,9 +227,10 @@ TEST(DeepseekV4Loader, ServesTheTargetOfAnyDSpark) {
 TEST(DeepseekV4Loader, RefusesDraftsWithAnotherTargetsEmbeddingOrHead) {
   for (const auto& [name, copy] : {std::pair<std::string, std::string>("embed.weight", "mtp.0.embed.weight"),
                                    {"head.weight", "mtp.2.head.weight"}}) {
-    const std::string dir = WriteWithStages("differs_" + copy, [&](std::vector<RawTensor>& tensors) {
-      AddCopy(tensors, name, copy).bytes.back() ^= 1;
-    });
+    const std::string dir =
+        WriteWithStages("differs_" + copy, [&name = name, &copy = copy](std::vector<RawTensor>& tensors) {
+          AddCopy(tensors, name, copy).bytes.back() ^= 1;
+        });
     EXPECT_TRUE(Load(dir, 0)->weights.dspark.stages.empty());
     FakeDevice device;
     FakeStream stream;

@@ -23,8 +23,9 @@ ReadChat Read(const std::string& text) {
   const json messages = json::parse(text);
   FieldContext context = {.wire = NotedWire::kChat};
   auto read = ReadMessages(&messages, context);
+  const std::string refusal(read.status().message());
   return {.read = read.ok() ? *std::move(read) : ReadMessagesResult(),
-          .refusal = std::string(read.status().message()),
+          .refusal = refusal,
           .noted = context.notes.Header()};
 }
 ChatMessage One(const std::string& text) {

@@ -378,7 +378,7 @@ TEST(ChatTools, KimiK2) {
 }
 
 // K2.6's template with pieces of its source replaced.
-std::string Kimi26With(std::vector<std::pair<std::string, std::string>> pieces) {
+std::string Kimi26With(const std::vector<std::pair<std::string, std::string>>& pieces) {
   return absl::StrReplaceAll(kKimi26Template, pieces);
 }
 
