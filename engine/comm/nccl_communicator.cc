@@ -66,14 +66,26 @@ ncclRedOp_t OpOf(Reduction reduction) {
   return reduction == Reduction::kSum ? ncclSum : reduction == Reduction::kMin ? ncclMin : ncclMax;
 }
 
-// Sets an environment variable of NCCL, which NCCL reads at its first use and prefers to ncclConfig_t and to
-// its files. If an operator set another value, a warning says why it is overridden.
+// Sets an environment variable of NCCL. If an operator set another value, a warning says why it is
+// overridden.
 void Require(const char* variable, const char* value, const char* why) {
-  const char* const given = std::getenv(variable);
-  if (given != nullptr && std::string_view(given) != value) {
+  if (const char* const given = std::getenv(variable); given != nullptr) {
+    if (std::string_view(given) == value) return;
     Log(LogLevel::kWarning, "%s is %s, not %s: %s", variable, value, given, why);
   }
   setenv(variable, value, /*overwrite=*/1);
+}
+
+// NCCL reads the environment at its first use and prefers it to ncclConfig_t and to its files. getenv takes
+// no lock, and ranks may be threads of one process: the first of them sets all, before it uses NCCL, and the
+// others write nothing.
+void SetVariables(const std::string& interface) {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  // NCCL takes the interface only from the environment. A value that the operator set is kept.
+  setenv("NCCL_SOCKET_IFNAME", interface.c_str(), /*overwrite=*/0);
+  Require("NCCL_COMM_BLOCKING", "0", "calls that block have no deadline");
+  Require("NCCL_GRAPH_MIXING_SUPPORT", "1", "a prefill is launched while a captured step may run");
 }
 
 }  // namespace
@@ -81,10 +93,7 @@ void Require(const char* variable, const char* value, const char* why) {
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Create(const CommunicatorOptions& options,
                                                                        Device& device,
                                                                        RendezvousStore& store) {
-  // NCCL takes the interface only from the environment. A value that the operator set is kept.
-  setenv("NCCL_SOCKET_IFNAME", options.interface.c_str(), /*overwrite=*/0);
-  Require("NCCL_COMM_BLOCKING", "0", "calls that block have no deadline");
-  Require("NCCL_GRAPH_MIXING_SUPPORT", "1", "a prefill is launched while a captured step may run");
+  SetVariables(options.interface);
   std::unique_ptr<NcclCommunicator> comm(new NcclCommunicator(options, device));
   comm->host_stream_ = device.CreateStream();
   ASSIGN_OR_RETURN(comm->staging_, device.Allocate(kStagingBytes));

@@ -11,8 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "tests/cuda_on_host/sanitizer_fibers.h"
-
 namespace cuda_on_host {
 namespace {
 
@@ -130,8 +128,7 @@ void BlockRunner::AddThread() {
 
 void BlockRunner::Renew(DeviceThread& thread) {
   RenewStack(thread.stack_bottom, thread.stack_bytes);
-  if (thread.tsan_fiber != nullptr) DestroyTsanFiber(thread.tsan_fiber);
-  thread.tsan_fiber = CreateTsanFiber();
+  RenewTsanFiber(thread.tsan_fiber);
   thread.fake_stack = nullptr;
   // Staggers the stacks: at the same offset in their pages they would compete for the same few cache sets.
   const size_t stagger = static_cast<size_t>(thread.number % 61) * 320;
@@ -190,7 +187,7 @@ void BlockRunner::SwitchTo(DeviceThread* next) {
   if (next != nullptr) {
     threadIdx = next->index;
     LeaveStack(save, next->stack_bottom, next->stack_bytes);
-    EnterTsanFiber(next->tsan_fiber, own == nullptr ? &hub_tsan_fiber_ : nullptr);
+    EnterTsanFiber(next->tsan_fiber.fiber, own == nullptr ? &hub_tsan_fiber_ : nullptr);
   } else {
     LeaveStack(save, hub_bottom_, hub_bytes_);
     EnterTsanFiber(hub_tsan_fiber_, nullptr);

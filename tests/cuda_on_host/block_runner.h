@@ -19,6 +19,7 @@
 #include "tests/cuda_on_host/async_proxy.h"
 #include "tests/cuda_on_host/device_memory.h"
 #include "tests/cuda_on_host/global_order.h"
+#include "tests/cuda_on_host/sanitizer_fibers.h"
 
 namespace cuda_on_host {
 
@@ -108,7 +109,7 @@ struct DeviceThread {
   std::byte* stack_bottom = nullptr;
   size_t stack_bytes = 0;
   void* fake_stack = nullptr;
-  void* tsan_fiber = nullptr;
+  TsanFiber tsan_fiber;
 };
 
 // Lanes that wait for each other in a warp intrinsic.
