@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -21,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "tests/engine/comm/in_process_rendezvous.h"
 
@@ -51,13 +54,29 @@ Meshes Connect(int ranks, RendezvousStore& store, int threads = 1,
   return meshes;
 }
 
-std::vector<std::string> Names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    if (entry.path().filename().string().starts_with("foredraft-")) names.push_back(entry.path().filename());
+// Follows the name of the segment that rank 0 announces; other processes may come and go with names of
+// theirs.
+class NameStore : public InProcessRendezvous {
+ public:
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    if (key == "shm/segment") {
+      std::array<uint64_t, 2> id = {};
+      CHECK_EQ(value.size(), sizeof(id));
+      std::memcpy(id.data(), value.data(), sizeof(id));
+      path_ = absl::StrFormat("/dev/shm/foredraft-%016x%016x", id[0], id[1]);
+      had_a_name_ = std::filesystem::exists(path_);
+    }
+    return InProcessRendezvous::Set(key, value);
   }
-  return names;
-}
+
+  // Whether there was a name at the announcement; call the two after the ranks have met.
+  bool HadAName() const { return had_a_name_; }
+  bool HasAName() const { return std::filesystem::exists(path_); }
+
+ private:
+  std::string path_;
+  bool had_a_name_ = false;
+};
 
 // Byte i of what `from` sends to `to` in exchange n.
 std::byte ByteOf(int n, int from, int to, int64_t i) {
@@ -130,24 +149,23 @@ TEST_P(ShmMeshOf, ASlowRankLosesNothing) {
 }
 
 TEST(ShmMesh, LeavesNoName) {
-  const std::vector<std::string> before = Names();
-  InProcessRendezvous store;
+  NameStore store;
   Meshes meshes = Connect(4, store);
-  EXPECT_EQ(Names(), before);
+  EXPECT_TRUE(store.HadAName());
+  EXPECT_FALSE(store.HasAName());
 }
 
 // A store in which one rank finds another segment than the one that rank 0 made.
-class OtherHostStore : public InProcessRendezvous {
+class OtherHostStore : public NameStore {
  public:
   absl::StatusOr<std::string> Get(const std::string& key, Clock::time_point deadline) override {
-    absl::StatusOr<std::string> value = InProcessRendezvous::Get(key, deadline);
+    absl::StatusOr<std::string> value = NameStore::Get(key, deadline);
     if (value.ok() && key == "shm/segment") (*value)[0] = static_cast<char>((*value)[0] ^ 1);
     return value;
   }
 };
 
 TEST(ShmMesh, WhereOneRankCannotMapAllGoWithout) {
-  const std::vector<std::string> before = Names();
   OtherHostStore elsewhere;
   Meshes meshes(4);
   // Ranks 0, 1, 3 see the store as it is.
@@ -170,24 +188,25 @@ TEST(ShmMesh, WhereOneRankCannotMapAllGoWithout) {
     ASSERT_TRUE(mesh.ok()) << mesh.status();
     EXPECT_EQ(*mesh, nullptr);
   });
-  EXPECT_EQ(Names(), before);
+  EXPECT_TRUE(elsewhere.HadAName());
+  EXPECT_FALSE(elsewhere.HasAName());
 }
 
 TEST(ShmMesh, WithoutRoomThereIsNone) {
-  const std::vector<std::string> before = Names();
   rlimit old = {};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
   rlimit small = old;
   small.rlim_cur = 1 << 20;
   std::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  InProcessRendezvous store;
+  NameStore store;
   Meshes meshes = Connect(2, store);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
   std::signal(SIGXFSZ, SIG_DFL);
   EXPECT_EQ(meshes[0], nullptr);
   EXPECT_EQ(meshes[1], nullptr);
-  EXPECT_EQ(Names(), before);
+  EXPECT_TRUE(store.HadAName());
+  EXPECT_FALSE(store.HasAName());
 }
 
 TEST(ShmMesh, ARankThatDoesNotComeIsADeadline) {
