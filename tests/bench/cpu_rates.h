@@ -11,13 +11,14 @@
 
 namespace foredraft {
 
-std::unique_ptr<Device> MakeCpuDevice(int threads, bool int8_inputs = false);
+// Ends the program where the machine lacks what `options` ask for.
+std::unique_ptr<Device> MakeCpuDevice(const DeviceOptions& options);
 
 class CpuRates {
  public:
   // `buffer_bytes`: more than the caches hold.
-  CpuRates(int threads, size_t buffer_bytes)
-      : bandwidth_(threads, buffer_bytes), device_(MakeCpuDevice(threads)), products_(*device_) {}
+  CpuRates(const DeviceOptions& options, size_t buffer_bytes)
+      : bandwidth_(options.threads, buffer_bytes), device_(MakeCpuDevice(options)), products_(*device_) {}
 
   // Weights of other dtypes are widened to BF16, so their products have the same rate.
   DeviceRates Measure() {

@@ -27,7 +27,7 @@ class Bench : public OpsBench {
  public:
   Bench(const OpsOptions& options, std::unique_ptr<Device> device)
       : OpsBench(options, std::move(device)),
-        rates_(options.threads, size_t(options.buffer_mb) << 20),
+        rates_({.threads = options.threads, .pin = true}, size_t(options.buffer_mb) << 20),
         table_({"op", "n x k", "dtype", "rows", "us", "GB/s", "of read bandwidth", "GFLOPS",
                 "over the bound"}) {}
 

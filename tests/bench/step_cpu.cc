@@ -42,7 +42,10 @@ struct Options : StepOptions {
     return std::find(only.begin(), only.end(), section) != only.end();
   }
   StepMeter::Options Meter(int max_draft_len, const std::vector<int>& step_rows) const {
-    return {threads, context, max_draft_len, step_rows, kv_format(), int8_inputs()};
+    return {device(), context, max_draft_len, step_rows, kv_format()};
+  }
+  DeviceOptions device() const {
+    return {.threads = threads, .pin = true, .isa = isa, .int8_inputs = int8_inputs()};
   }
   bool int8_inputs() const {
     CHECK(inputs == "bf16" || inputs == "int8") << "--inputs " << inputs;
@@ -175,7 +178,7 @@ absl::Status Dense(const Report& report, const ModelConfig& config) {
   dense.first_k_dense_replace = dense.num_hidden_layers + 1;
   dense.num_nextn_predict_layers = 0;
   dense.draft_head = nullptr;
-  const auto model = MakeBenchModel("", dense, options.threads);
+  const auto model = MakeBenchModel("", dense, options.device());
   if (!model.ok()) return model.status();
   const std::vector<int> rows = {1, 2, 4, 8};
   StepMeter meter(options.Meter(0, rows), *model);
@@ -261,8 +264,7 @@ void Prefill(const Report& report, const BenchModel& model) {
   Heading(options, "Prefill", "One prompt, one chunk, without the module and the head. Bound: as of a step.");
   Table table({"tokens", "tokens/s", "at the bound", "over the bound", "GFLOP of attention", "GFLOP in all"});
   for (const int length : options.prompts) {
-    auto counting_device =
-        std::make_unique<CountingDevice>(MakeCpuDevice(options.threads, options.int8_inputs()));
+    auto counting_device = std::make_unique<CountingDevice>(MakeCpuDevice(options.device()));
     CountingDevice& counting = *counting_device;
     StepBench bench({.context = length,
                      .max_rows = options.rounds + 1,
@@ -319,10 +321,10 @@ absl::Status Run(const Options& options) {
   const bool checkpoint = !absl::EndsWith(parts.first, ".json");
   const auto config = ReadConfig(parts.first, parts.second);
   if (!config.ok()) return config.status();
-  CpuRates rates(options.threads, size_t(options.buffer_mb) << 20);
+  CpuRates rates(options.device(), size_t(options.buffer_mb) << 20);
   const Report report{options, rates, *config};
   {
-    const auto model = MakeBenchModel(checkpoint ? parts.first : "", *config, options.threads);
+    const auto model = MakeBenchModel(checkpoint ? parts.first : "", *config, options.device());
     if (!model.ok()) return model.status();
     std::vector<double> bandwidths, dots;
     for (int i = 0; i < options.rounds; ++i) {

@@ -2,8 +2,8 @@
 //
 // clang-format off
 // usage: step_bench [--backend cpu] [--model DIR|CONFIG_JSON] [--rows 1,4,8] [--context N] [--threads N] [--rounds N]
-//                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--kv FORMAT] [--inputs TYPE]
-//                   [--buffer-mb N] [--markdown]
+//                   [--only table,plain,dense,ops,prefill] [--prompts 512,4000] [--kv FORMAT] [--isa PATH]
+//                   [--inputs TYPE] [--buffer-mb N] [--markdown]
 //        step_bench --backend cuda|paper [--gpu NAME] [--measured FILE] [--model CONFIG_JSON] [--ranks N] [--context N]
 //                   [--rows 1,4,...] [--how eager,graph,unforked] [--only prefill [--prompts 1024,8192]]
 //                   [--nccl|--windows] [--kernels] [--json FILE] [--markdown] [--quick]
@@ -17,6 +17,7 @@
 //   --prompts    lengths of the prompts of section prefill; default 512,4000
 //   --kv         of the cache that the steps of table, plain and ops read: bf16 (default), fp8, or fp8-products, which are
 //                of FP8 codes, too
+//   --isa        instructions of the kernels (cpu.isa): auto (default), amx, avx512, avx2 or portable
 //   --inputs     what products with 4-bit weights read (cpu.inputs): bf16 (default) or int8. Bounds are of
 //                BF16 products all the same
 // A GPU (step_gpu.cc): steps of a model of random weights, eager and as graphs, beside the predicted time.
@@ -46,29 +47,18 @@
 
 int main(int argc, char** argv) {
   foredraft::StepOptions options;
-  options.command = foredraft::ParseBenchFlags(argc, argv,
-                                               {{"--backend", &options.backend},
-                                                {"--model", &options.model},
-                                                {"--rows", &options.rows},
-                                                {"--context", &options.context},
-                                                {"--threads", &options.threads},
-                                                {"--rounds", &options.rounds},
-                                                {"--only", &options.only},
-                                                {"--prompts", &options.prompts},
-                                                {"--kv", &options.kv},
-                                                {"--inputs", &options.inputs},
-                                                {"--buffer-mb", &options.buffer_mb},
-                                                {"--gpu", &options.gpu},
-                                                {"--measured", &options.measured},
-                                                {"--ranks", &options.ranks},
-                                                {"--attention-tp", &options.attention_tp},
-                                                {"--moe-tp", &options.moe_tp},
-                                                {"--how", &options.how},
-                                                {"--nccl", &options.nccl},
-                                                {"--windows", &options.windows},
-                                                {"--kernels", &options.kernels},
-                                                {"--json", &options.json},
-                                                {"--quick", &options.quick},
-                                                {"--markdown", &options.markdown}});
+  options.command = foredraft::ParseBenchFlags(
+      argc, argv, {{"--backend", &options.backend}, {"--model", &options.model},
+                   {"--rows", &options.rows},       {"--context", &options.context},
+                   {"--threads", &options.threads}, {"--rounds", &options.rounds},
+                   {"--only", &options.only},       {"--prompts", &options.prompts},
+                   {"--kv", &options.kv},           {"--isa", &options.isa},
+                   {"--inputs", &options.inputs},   {"--buffer-mb", &options.buffer_mb},
+                   {"--gpu", &options.gpu},         {"--measured", &options.measured},
+                   {"--ranks", &options.ranks},     {"--attention-tp", &options.attention_tp},
+                   {"--moe-tp", &options.moe_tp},   {"--how", &options.how},
+                   {"--nccl", &options.nccl},       {"--windows", &options.windows},
+                   {"--kernels", &options.kernels}, {"--json", &options.json},
+                   {"--quick", &options.quick},     {"--markdown", &options.markdown}});
   return options.backend == "cpu" ? foredraft::RunCpuSteps(options) : foredraft::RunGpuSteps(options);
 }

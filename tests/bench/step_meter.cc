@@ -25,15 +25,15 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeCpuDevice(int threads, bool int8_inputs) {
-  auto device = CreateDevice("cpu", {.threads = threads, .pin = true, .int8_inputs = int8_inputs});
+std::unique_ptr<Device> MakeCpuDevice(const DeviceOptions& options) {
+  auto device = CreateDevice("cpu", options);
   CHECK(device.ok()) << device.status().ToString();
   return *std::move(device);
 }
 
 absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, const ModelConfig& config,
-                                          int threads) {
-  BenchModel model{.config = config, .device = MakeCpuDevice(threads)};
+                                          const DeviceOptions& device) {
+  BenchModel model{.config = config, .device = MakeCpuDevice(device)};
   const auto stream = model.device->CreateStream();
   const bool has_head = config.draft_head != nullptr;
   const int modules = has_head ? 0 : config.num_nextn_predict_layers;
@@ -61,7 +61,7 @@ StepMeter::StepMeter(const Options& options, const BenchModel& model)
                         .max_num_tokens = std::max(options.context, kMinPrefillTokens),
                         .max_steps = kWarmSteps + kMaxTimedSteps + 2,
                         .kv_format = options.kv_format};
-  auto counting = std::make_unique<CountingDevice>(MakeCpuDevice(options.threads, options.int8_inputs));
+  auto counting = std::make_unique<CountingDevice>(MakeCpuDevice(options.device));
   counting_ = counting.get();
   bench_ = std::make_unique<StepBench>(step, model.config, std::move(counting), model.weights);
   bench_->Prefill();

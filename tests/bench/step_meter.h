@@ -28,7 +28,7 @@ struct BenchModel {
 // A checkpoint's, or random ones of that shape where `checkpoint_dir` is empty; those of config.draft_head,
 // whose `dir` is a directory or a config.json, likewise.
 absl::StatusOr<BenchModel> MakeBenchModel(const std::string& checkpoint_dir, const ModelConfig& config,
-                                          int threads);
+                                          const DeviceOptions& device);
 
 struct StepSetting {
   int rows = 1;
@@ -51,12 +51,11 @@ struct MeasuredSteps {
 class StepMeter {
  public:
   struct Options {
-    int threads = 1;
+    DeviceOptions device;  // that steps run on
     int context = 128;
     int max_draft_len = 0;  // 0: no module
     std::vector<int> rows;  // ascending
     KvFormat kv_format = DType::kBF16;
-    bool int8_inputs = false;  // of the device that steps run on
   };
   // `model` must outlive this object.
   StepMeter(const Options& options, const BenchModel& model);

@@ -20,6 +20,7 @@ struct StepOptions {
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int rounds = 5;
   std::string kv = "bf16";
+  std::string isa = "auto";     // cpu.isa
   std::string inputs = "bf16";  // cpu.inputs
   int buffer_mb = 512;          // of the read bandwidth
   std::string command;          // as given
