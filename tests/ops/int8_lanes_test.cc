@@ -1,4 +1,4 @@
-// The tile kernels of rows rounded to 8 bits with VNNI and AMX, on machines without them: their text,
+// The tile kernels of rows rounded to 8 bits with VNNI, on machines without it: their text,
 // with each intrinsic in plain loops, has the bits of the portable kernel.
 
 #if defined(__x86_64__)
@@ -11,7 +11,6 @@
 // The first header gives the names that the others use.
 // clang-format off
 #include "tests/ops/wide_vectors.h"
-#include "kernels/cpu/gemm/int8_amx.h"
 #include "kernels/cpu/gemm/int8_lanes_256.h"
 #include "kernels/cpu/gemm/int8_lanes_512.h"
 #include "kernels/cpu/gemm/int8_tile.h"
@@ -107,9 +106,6 @@ TEST(Int8Lanes, GiveTheBitsOfThePortableKernel) {
       ASSERT_EQ(
           operands.Tile(rows, [&](const GemmTileArgs& args) { MultiplyInt8<LanesAvx512>(args, c.codes); }),
           expected);
-      ASSERT_EQ(operands.Tile(rows, [&](const GemmTileArgs& args) { MultiplyInt8Amx(args, c.codes); }),
-                expected);
-      if (rows % 5 == 0) ReleaseInt8();  // as after an op
       ASSERT_EQ(
           operands.Tile(rows, [&](const GemmTileArgs& args) { MultiplyInt8<LanesAvxVnni>(args, c.codes); }),
           expected);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The AVX-512, AVX2 and AMX intrinsics of kernels/cpu/gemm/int8_*.h in plain loops, by Intel's definitions,
+// The AVX-512 and AVX2 intrinsics of kernels/cpu/gemm/int8_*.h in plain loops, by Intel's definitions,
 // so that these headers can be tested on any x86 machine. Include it before them, and nothing that uses
 // intrinsics after it: it renames them.
 
@@ -88,14 +88,6 @@ Vector Repeat(const __m128i& quarter) {
   }
   return vector;
 }
-template <int n>
-Integers<n> SubtractBytes(const Integers<n>& a, const Integers<n>& b) {
-  uint8_t from[4 * n], of[4 * n];
-  std::memcpy(from, &a, sizeof(from));
-  std::memcpy(of, &b, sizeof(of));
-  for (int i = 0; i < 4 * n; ++i) from[i] = static_cast<uint8_t>(from[i] - of[i]);
-  return Load<Integers<n>>(from);
-}
 // VPDPBUSD: four unsigned bytes of `bytes` times four signed ones of `x`.
 template <int n>
 Integers<n> Dot(const Integers<n>& sums, const Integers<n>& bytes, const Integers<n>& x) {
@@ -130,49 +122,6 @@ template <int n>
 Floats<n> MultiplyAdd(const Floats<n>& a, const Floats<n>& b, const Floats<n>& c) {
   return Each<Floats<n>>([&](int i) { return std::fma(a.lane[i], b.lane[i], c.lane[i]); });
 }
-
-// The tile registers of AMX and their configuration.
-struct Tiles {
-  struct Config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-  };
-  Config config{};
-  unsigned char tile[8][16][64] = {};
-
-  void LoadConfig(const void* memory) {
-    std::memcpy(&config, memory, sizeof(config));
-    std::memset(tile, 0, sizeof(tile));
-  }
-  void Zero(int to) { std::memset(tile[to], 0, sizeof(tile[to])); }
-  void LoadTile(int to, const void* base, int64_t stride) {
-    Zero(to);
-    for (int row = 0; row < config.rows[to]; ++row) {
-      std::memcpy(tile[to][row], static_cast<const char*>(base) + row * stride, config.row_bytes[to]);
-    }
-  }
-  void StoreTile(int from, void* base, int64_t stride) const {
-    for (int row = 0; row < config.rows[from]; ++row) {
-      std::memcpy(static_cast<char*>(base) + row * stride, tile[from][row], config.row_bytes[from]);
-    }
-  }
-  // TDPBSSD: signed bytes of `a` times signed bytes of `b`.
-  void DotSigned(int c, int a, int b) {
-    for (int row = 0; row < config.rows[c]; ++row) {
-      for (int i = 0; i < config.row_bytes[a]; ++i) {
-        for (int column = 0; column < config.row_bytes[c] / 4; ++column) {
-          int32_t sum;
-          std::memcpy(&sum, &tile[c][row][4 * column], sizeof(sum));
-          sum +=
-              static_cast<int8_t>(tile[a][row][i]) * static_cast<int8_t>(tile[b][i / 4][4 * column + i % 4]);
-          std::memcpy(&tile[c][row][4 * column], &sum, sizeof(sum));
-        }
-      }
-    }
-  }
-};
-inline Tiles tiles;
 
 using Integers256 = Integers<8>;
 using Integers512 = Integers<16>;
@@ -224,20 +173,6 @@ using Floats512 = Floats<16>;
 #define _mm512_mul_ps wide::Multiply
 #define _mm256_fmadd_ps wide::MultiplyAdd
 #define _mm512_fmadd_ps wide::MultiplyAdd
-#define _mm512_sub_epi8 wide::SubtractBytes
-#define _mm512_store_si512 wide::Store<wide::Integers512>
-#undef _tile_loadconfig
-#undef _tile_release
-#undef _tile_zero
-#undef _tile_loadd
-#undef _tile_stored
-#undef _tile_dpbssd
-#define _tile_loadconfig wide::tiles.LoadConfig
-#define _tile_release() wide::tiles = {}
-#define _tile_zero wide::tiles.Zero
-#define _tile_loadd wide::tiles.LoadTile
-#define _tile_stored wide::tiles.StoreTile
-#define _tile_dpbssd wide::tiles.DotSigned
 #ifndef __AVXVNNI__
 #define __AVXVNNI__ 1
 #endif

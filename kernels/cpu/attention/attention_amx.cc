@@ -168,7 +168,7 @@ void SumQueries(const TileSumArgs& args, int query, int end, int steps) {
 
 bool MayUseAmx() {
   if (!__builtin_cpu_supports("gfni")) return false;
-  constexpr unsigned kAmx = 1u << 22 | 1u << 24 | 1u << 25;  // CPUID 7.0, EDX: BF16, tiles, INT8
+  constexpr unsigned kAmx = 1u << 22 | 1u << 24;  // CPUID 7.0, EDX: BF16, tiles
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   if ((edx & kAmx) != kAmx) return false;

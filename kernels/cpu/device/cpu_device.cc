@@ -54,7 +54,7 @@ struct IsaChoice {
 const IsaChoice kIsaChoices[] = {
 #if defined(__x86_64__)
     {{"amx", "cpu amx-bf16", GemmBf16Amx, nullptr, GemmF8Amx, Gemm4BitAmx, DecodeNvfp4Avx512, nullptr,
-      GemmInt8Amx, EndGemmAmx, PackKeysAvx512, PackValuesAvx512, TileScoresAmx, nullptr, nullptr, nullptr,
+      GemmInt8Avx512, EndGemmAmx, PackKeysAvx512, PackValuesAvx512, TileScoresAmx, nullptr, nullptr, nullptr,
       TileSoftmaxAvx512, TileSumAmx, DecodeLatentAvx512},
      [] { return HasAvx512() && MayUseAmx(); }},
     {{"avx512", "cpu avx512-bf16", GemmBf16Avx512, GemmBf16SegmentsAvx512, GemmF8Avx512, Gemm4BitAvx512,

@@ -5,7 +5,7 @@
 // The files that implement these (gemm_<path>.cc, gemm_4bit_<path>.cc, decode_nvfp4_<path>.cc,
 // gemm_int8_<path>.cc, attention_<path>.cc, kv_row_<path>.cc) are compiled with the path's own flags. They
 // include only this header, intrinsics, and headers whose names are internal to each file that includes them
-// (amx_sums.h, amx_tiles.h, codes_avx512.h, int8_amx.h, int8_group.h, int8_lanes_<bits>.h, int8_tile.h,
+// (amx_sums.h, amx_tiles.h, codes_avx512.h, int8_group.h, int8_lanes_<bits>.h, int8_tile.h,
 // rows_avx2.h), and call no other inline function of the project: the linker keeps one copy of an inline
 // function, and an older machine could not run a copy compiled with these flags.
 
@@ -257,16 +257,14 @@ void TileSumAvx512(const TileSumArgs& args);
 void DecodeLatentAvx512(const DecodeLatentArgs& args);
 
 // The AMX path uses the functions below and some of AVX-512's. MayUseAmx: whether the machine has AMX with
-// BF16 and INT8 (and GFNI, as all with AMX do) and lets this process use it.
+// BF16 (and GFNI, as all with AMX do) and lets this process use it.
 bool MayUseAmx();
 void GemmBf16Amx(const GemmTileArgs& args);
 void GemmF8Amx(const GemmTileArgs& args);
 void Gemm4BitAmx(const GemmTileArgs& args);
 void GemmBf16FewRowsAvx512(const GemmTileArgs& args);  // GemmBf16Amx of one or two rows
 void Gemm4BitFewRowsAvx512(const GemmTileArgs& args);  // Gemm4BitAmx of one or two rows
-void GemmInt8Amx(const GemmTileArgs& args, Int8Codes codes);
-void EndGemmInt8Amx();
-void EndGemmAmx();  // calls EndGemmInt8Amx, too
+void EndGemmAmx();
 void TileScoresAmx(const TileScoresArgs& args);
 void TileSumAmx(const TileSumArgs& args);
 #endif

@@ -391,7 +391,6 @@ void TileOfRows(const GemmTileArgs& args) {
 }  // namespace
 
 void EndGemmAmx() {
-  EndGemmInt8Amx();
   if (configured_rows == 0) return;
   configured_rows = 0;
   _tile_release();
